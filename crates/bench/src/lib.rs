@@ -1,0 +1,1 @@
+//! Workloads, drivers and the measurements Farbank states.

@@ -1,0 +1,1 @@
+//! Histories, oracles and crash exploration for structures in far memory.

@@ -1,0 +1,293 @@
+//! What a front end sees: a [`Store`] hands out [`Session`]s, one a worker, and a session runs
+//! operations ([`Ops`]) and commits them in batches.
+//!
+//! A batch is everything a session did since its last [`Session::commit`]. Its writes are not
+//! visible to other sessions, and must not be acknowledged, before the ticket that `commit` returns
+//! is durable ([`Session::durable`]). Its own reads see them on request ([`View::Pending`]); such a
+//! reply must be withheld by the same ticket.
+
+use std::fmt;
+use std::sync::Arc;
+
+use farbank_pm::{Caps, Counters, Poisoned, Ticket};
+
+/// Longest key, in bytes.
+pub const KEY_BYTES_MAX: usize = 64 << 10;
+/// Longest value, in bytes.
+pub const VALUE_BYTES_MAX: usize = 512 << 20;
+/// Databases, numbered from 0.
+pub const DATABASES: usize = 16;
+
+/// Names a value: a key in a database.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Key<'a> {
+    /// Database, below [`DATABASES`].
+    pub db: u8,
+    /// Up to [`KEY_BYTES_MAX`] bytes, any bytes.
+    pub bytes: &'a [u8],
+}
+
+/// A value to be stored, with what is kept beside it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Value<'a> {
+    /// Up to [`VALUE_BYTES_MAX`] bytes.
+    pub bytes: &'a [u8],
+    /// When it expires, in milliseconds since 1970; 0 is never.
+    pub expires_ms: u64,
+    /// 32 bits that belong to the client (memcached's flags).
+    pub flags: u32,
+    /// What kind of value this is; 0 is a string.
+    pub kind: u8,
+}
+
+/// What is known about a stored value besides its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Meta {
+    /// Length of the value in bytes.
+    pub value_bytes: usize,
+    /// When it expires, in milliseconds since 1970; 0 is never.
+    pub expires_ms: u64,
+    /// The client's 32 bits.
+    pub flags: u32,
+    /// The kind of value.
+    pub kind: u8,
+    /// The version: changes with every write of the key, never 0.
+    pub version: u64,
+}
+
+/// A stored value, as [`Ops::update`] shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Item<'a> {
+    /// The value's bytes.
+    pub bytes: &'a [u8],
+    /// The rest.
+    pub meta: Meta,
+}
+
+/// What [`Ops::update`]'s function decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Leave everything as it is. Nothing is written.
+    Keep,
+    /// Store this instead.
+    Put {
+        /// The new value.
+        bytes: Vec<u8>,
+        /// When it expires, in milliseconds since 1970; 0 is never.
+        expires_ms: u64,
+        /// The client's 32 bits.
+        flags: u32,
+        /// The kind of value.
+        kind: u8,
+    },
+    /// Delete the key (nothing happens if it is absent).
+    Delete,
+}
+
+/// Which writes a read may see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum View {
+    /// Only what is durable: the reply may leave at once.
+    Durable,
+    /// This session's own writes too: the reply must wait for [`Session::commit`]'s ticket.
+    Pending,
+}
+
+/// Why an operation did nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The medium failed; see [`Poisoned`].
+    Poisoned(Poisoned),
+    /// The pool has no room for this write. Deletes are still taken.
+    Full,
+    /// Key longer than [`KEY_BYTES_MAX`].
+    KeyTooLong,
+    /// Value longer than [`VALUE_BYTES_MAX`].
+    ValueTooLong,
+    /// The record that holds the key's value fails its checksum: offset of the record.
+    Damaged(u64),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Poisoned(p) => p.fmt(f),
+            Error::Full => f.write_str(
+                "the pool is full: delete something, or restart with a larger pool",
+            ),
+            Error::KeyTooLong => write!(f, "key is longer than {KEY_BYTES_MAX} bytes"),
+            Error::ValueTooLong => write!(f, "value is longer than {VALUE_BYTES_MAX} bytes"),
+            Error::Damaged(at) => write!(
+                f,
+                "the record at offset {at:#x} is damaged (checksum); it is kept for \
+                 `farbank pool dump`, overwrite or delete the key to go on"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Poisoned> for Error {
+    fn from(p: Poisoned) -> Error {
+        Error::Poisoned(p)
+    }
+}
+
+/// Called with what is known of a value before its bytes are appended, to write a frame header.
+pub type Head<'a> = &'a mut dyn FnMut(&Meta, &mut Vec<u8>);
+
+/// Operations on single keys. A key whose expiry has passed is absent to all of them.
+pub trait Ops {
+    /// Appends the value of `key` to `out`, after `head` has run on `out`. `Ok(false)`: absent, and
+    /// `head` was not called. On `Err`, `out` is as it was.
+    fn get(&mut self, key: Key<'_>, view: View, out: &mut Vec<u8>, head: Head<'_>)
+    -> Result<bool, Error>;
+
+    /// What is known about `key`, without its bytes.
+    fn meta(&mut self, key: Key<'_>, view: View) -> Result<Option<Meta>, Error>;
+
+    /// Stores `value`, whatever was there. Returns the new version.
+    fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error>;
+
+    /// Deletes `key`. Returns whether it was there.
+    fn delete(&mut self, key: Key<'_>) -> Result<bool, Error>;
+
+    /// Reads, decides and writes `key` atomically, on top of the newest value, durable or pending.
+    /// `decide` may be called again if another session was faster; the last call counts. Returns the
+    /// version the key has now (0: absent).
+    ///
+    /// A damaged record is an error here; `put` and `delete` replace it.
+    fn update(
+        &mut self,
+        key: Key<'_>,
+        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+    ) -> Result<u64, Error>;
+
+    /// Now, in milliseconds since 1970, as this store's expiries see it; never goes backwards.
+    fn now_ms(&self) -> u64;
+}
+
+/// What [`Session::group`]'s function decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Write the group, all of it or nothing.
+    Apply,
+    /// Write nothing.
+    Abandon,
+}
+
+/// One worker's door to a store. Used by one thread at a time.
+pub trait Session: Ops + Send {
+    /// Reads several keys at one moment: no write is seen for one and missed for another. `each` is
+    /// called in order with a key's position and its value, only when all of them are known.
+    fn get_many(
+        &mut self,
+        keys: &[Key<'_>],
+        view: View,
+        each: &mut dyn FnMut(usize, Option<Item<'_>>),
+    ) -> Result<(), Error>;
+
+    /// Runs `body` isolated from other writers of `keys`; what it writes becomes visible and durable
+    /// whole or not at all. `body` may touch only `keys`, and may be called again from the start.
+    fn group(
+        &mut self,
+        keys: &[Key<'_>],
+        body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
+    ) -> Result<Verdict, Error>;
+
+    /// Visits about `count` keys of `db` in hash order from `cursor` (0: the start); returns the next
+    /// cursor, 0 at the end. A key that is there all the while is visited at least once, across
+    /// restarts too. Commits first, and waits, so that this session's own writes are seen.
+    fn scan(
+        &mut self,
+        db: u8,
+        cursor: u64,
+        count: usize,
+        each: &mut dyn FnMut(&[u8], &Meta),
+    ) -> Result<u64, Error>;
+
+    /// Keys in `db`, those expired but not yet removed included. Commits first, and waits.
+    fn len(&mut self, db: u8) -> Result<u64, Error>;
+
+    /// Removes every key of every database; durable on `Ok`. Commits first.
+    fn flush_all(&mut self) -> Result<(), Error>;
+
+    /// Ends the batch: asks that it become durable. [`Ticket::DURABLE`] if it wrote nothing, or is
+    /// durable already.
+    fn commit(&mut self) -> Result<Ticket, Error>;
+
+    /// Whether `ticket` is durable and what it covers visible to everyone.
+    fn durable(&mut self, ticket: Ticket) -> Result<bool, Poisoned>;
+
+    /// Waits until `ticket` is durable.
+    fn wait(&mut self, ticket: Ticket) -> Result<(), Poisoned>;
+}
+
+/// Figures for INFO and the status page. All since the pool was opened unless said otherwise.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// Keys in each database now.
+    pub keys: [u64; DATABASES],
+    /// Bytes of the pool.
+    pub pool_bytes: u64,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Segments of the pool.
+    pub segments: u32,
+    /// Segments that are free now.
+    pub segments_free: u32,
+    /// Bytes of live records now.
+    pub live_bytes: u64,
+    /// Bytes of tombstones now.
+    pub tombstone_bytes: u64,
+    /// Live bytes the pool can hold before it refuses writes.
+    pub capacity_bytes: u64,
+    /// Bytes of records appended for users.
+    pub user_bytes: u64,
+    /// Bytes of records the cleaner moved.
+    pub moved_bytes: u64,
+    /// Segments the cleaner emptied.
+    pub segments_cleaned: u64,
+    /// Bytes of DRAM the index takes.
+    pub index_bytes: u64,
+    /// Keys found expired and removed.
+    pub expired_keys: u64,
+    /// Records quarantined: found damaged at open, or since.
+    pub damaged_records: u64,
+    /// What was asked of the medium by all sessions.
+    pub counters: Counters,
+}
+
+/// How a pool came back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// Whether the last close was clean and its index snapshot was used.
+    pub clean: bool,
+    /// Live keys.
+    pub keys: u64,
+    /// Records read by the scan (0 after a clean close).
+    pub records_scanned: u64,
+    /// What took how long, and what was found wrong: lines for people, empty when all is well.
+    pub damage: Vec<String>,
+    /// Milliseconds the open took.
+    pub elapsed_ms: f64,
+}
+
+/// A durable store, shared by threads.
+pub trait Store: Send + Sync {
+    /// A door for one more worker.
+    fn session(&self) -> Box<dyn Session>;
+    /// What the medium promises.
+    fn caps(&self) -> &Caps;
+    /// Figures, now.
+    fn stats(&self) -> Stats;
+    /// How the pool came back when it was opened.
+    fn opened(&self) -> &Opened;
+    /// Has `wake` called, from any thread, when withheld tickets may have turned.
+    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>);
+    /// Closes cleanly: everything committed is durable and an index snapshot is left, so that the
+    /// next open is quick. Sessions must be gone.
+    fn close(self: Box<Self>) -> Result<(), Error>;
+}

@@ -1,0 +1,33 @@
+//! Far memory: a pool of bytes addressed by offset that may outlive the process.
+//!
+//! ```text
+//!            kv, index, ...                 written once, generic over the door
+//!                 │
+//!        ┌────────▼────────┐
+//!        │     Medium      │  load, store, cas, copy in and out, flush, drain → Ticket
+//!        └─┬──────┬──────┬─┘
+//!      Mapped   File    Sim      loads and stores; pwritev and one fdatasync; x86 persistency,
+//!    (DAX, DRAM)                 crash images
+//! ```
+//!
+//! * [`medium`] is the door itself, with the words every structure is written in.
+//! * [`lane`] is one worker's identity at that door and what it has spent there.
+//! * [`media`] are the real doors, [`sim`] is their simulated twin.
+//! * [`pool`] makes a medium a pool: superblock, segments, growth.
+//! * [`epoch`] tells when nobody reads an offset any more.
+//! * [`table`] is the DRAM beside the pool: arrays that grow without moving.
+//! * [`sync`] is where atomics, locks and threads come from, so that a model checker can swap them.
+//!
+//! All of this project's unsafe code for far memory is in this crate, behind safe functions.
+
+pub mod epoch;
+pub mod lane;
+pub mod media;
+pub mod medium;
+pub mod pool;
+pub mod sim;
+pub mod sync;
+pub mod table;
+
+pub use lane::{Counters, Lane};
+pub use medium::{Caps, Drain, Kind, LINE, Medium, Off, Poisoned, Ticket, WORD};

@@ -1,0 +1,1 @@
+//! A file read through a mapping and written by pwritev.

@@ -1,0 +1,1 @@
+//! Memory that is mapped and written by stores.

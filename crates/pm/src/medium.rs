@@ -1,0 +1,218 @@
+//! The door to far memory: one trait that real media and the simulator implement.
+//!
+//! A structure names far memory by [`Off`] only; no reference to its bytes ever exists. Bytes are
+//! read by [`Medium::load`] and [`Medium::copy_out`], made by [`Medium::copy_in`] while nobody can
+//! see them, and become durable in two steps: [`Medium::flush`] starts writing them back,
+//! [`Medium::drain`] asks that everything this lane flushed be durable and answers with a
+//! [`Ticket`]. On persistent memory the ticket is durable when it is issued; on a file it turns
+//! durable when one `fdatasync`, shared by every lane, has ended.
+//!
+//! Every method that can persist something is `#[track_caller]`: the simulator knows each flush and
+//! drain by its place in the source. On real media the location is inlined away.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::lane::Lane;
+
+/// Bytes in a word: what the CPU stores, and far memory keeps, atomically.
+pub const WORD: usize = 8;
+/// Bytes in a cache line: what a flush writes back.
+pub const LINE: usize = 64;
+
+/// A place in far memory: bytes from the start of the pool. 0 is null.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Off(pub u64);
+
+impl Off {
+    /// The null offset.
+    pub const NULL: Off = Off(0);
+
+    /// Whether this is the null offset.
+    #[must_use]
+    pub const fn is_null(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The offset `bytes` further on.
+    #[must_use]
+    pub const fn plus(self, bytes: u64) -> Off {
+        Off(self.0 + bytes)
+    }
+}
+
+impl fmt::Debug for Off {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "@{:#x}", self.0)
+    }
+}
+
+/// A promise of durability: what a drain answers with. Tickets of one medium turn in order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Ticket(pub u64);
+
+impl Ticket {
+    /// A ticket that is durable already.
+    pub const DURABLE: Ticket = Ticket(0);
+}
+
+/// An I/O error has made the medium untrustworthy: nothing is acknowledged any more.
+///
+/// What was durable before stays readable. Closing and opening the pool again is the way out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Poisoned {
+    /// What failed, where, and with which error.
+    pub reason: Arc<str>,
+}
+
+impl fmt::Display for Poisoned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the pool stopped taking writes after an I/O error ({}); mend the device, then restart",
+            self.reason
+        )
+    }
+}
+
+impl std::error::Error for Poisoned {}
+
+/// Which medium this is, as it is printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A DAX mapping (`MAP_SYNC` or a device): loads and stores reach persistent memory.
+    Dax,
+    /// Anonymous memory, or a mapped file on tmpfs: outlives at most the process.
+    Dram,
+    /// An ordinary file, read through a mapping and written by `pwritev`.
+    File,
+    /// The simulator.
+    Sim,
+}
+
+impl Kind {
+    /// The medium's name on the command line and in banners.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Dax => "dax",
+            Kind::Dram => "dram",
+            Kind::File => "file",
+            Kind::Sim => "sim",
+        }
+    }
+}
+
+/// What a drain means on a medium.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Drain {
+    /// A store fence: the ticket is durable when it is issued.
+    Fence,
+    /// An `fdatasync` shared by all lanes: the ticket turns later.
+    Sync,
+    /// Nothing is waited for: an acknowledged write may be lost in a power cut.
+    Relaxed,
+}
+
+/// What a structure may rely on.
+#[derive(Clone, Debug)]
+pub struct Caps {
+    /// Which medium this is.
+    pub kind: Kind,
+    /// Largest aligned unit that is never torn by a power cut, in bytes (8, or 512 on a file).
+    pub tear_bytes: usize,
+    /// What a drain means.
+    pub drain: Drain,
+    /// Whether bytes are durable as soon as they are stored (eADR): flushes cost nothing.
+    pub stores_are_durable: bool,
+    /// One line for people: what an acknowledged write survives.
+    pub survives: String,
+}
+
+/// Far memory reached by load and store, or something that behaves like it.
+///
+/// Offsets and lengths outside `0..len()` and misaligned words panic: callers check what they read
+/// from a pool before they follow it.
+pub trait Medium: Send + Sync + 'static {
+    /// What a structure may rely on here.
+    fn caps(&self) -> &Caps;
+
+    /// Bytes that can be addressed now. Only [`Medium::grow`] changes it, upwards.
+    fn len(&self) -> u64;
+
+    /// Whether the medium has no bytes at all.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Makes the medium `len` bytes long: space is allocated and written, never sparse, and durable.
+    /// Offsets stay valid and concurrent access goes on. Nothing changes on error.
+    fn grow(&self, len: u64) -> std::io::Result<()>;
+
+    /// Loads the word at `at` (8-aligned) with acquire ordering.
+    fn load(&self, at: Off) -> u64;
+
+    /// Stores the word at `at` (8-aligned) with release ordering. Volatile until flushed and drained.
+    #[track_caller]
+    fn store(&self, lane: &mut Lane, at: Off, value: u64);
+
+    /// Compare-and-swap of the word at `at`; `Err` holds what was there. Never a drain.
+    #[track_caller]
+    fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64>;
+
+    /// Copies published or immutable bytes out. Racing writers give torn words, never undefined
+    /// behaviour.
+    fn copy_out(&self, at: Off, to: &mut [u8]);
+
+    /// Appends `len` bytes at `at` to `to`, without zeroing the space first.
+    fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>);
+
+    /// Whether the bytes at `at` equal `bytes`.
+    fn matches(&self, at: Off, bytes: &[u8]) -> bool;
+
+    /// Writes `parts`, one after another, at `at`: unpublished bytes of this lane. They are on their
+    /// way to durability when this returns (no flush is needed) and readable by this thread; other
+    /// threads may rely on them, and durability on a ticket, only after this lane's next drain.
+    #[track_caller]
+    fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]);
+
+    /// Starts writing back every line of `at..at + len`.
+    #[track_caller]
+    fn flush(&self, lane: &mut Lane, at: Off, len: usize);
+
+    /// Asks that everything this lane copied in or flushed become durable.
+    ///
+    /// After it returns, other threads see those bytes. An I/O error poisons the medium: the ticket
+    /// then never turns.
+    #[track_caller]
+    fn drain(&self, lane: &mut Lane) -> Ticket;
+
+    /// Whether `ticket` has turned durable.
+    fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned>;
+
+    /// Waits until `ticket` has turned durable.
+    fn wait(&self, ticket: Ticket) -> Result<(), Poisoned>;
+
+    /// Has `wake` called, from any thread, whenever tickets have turned or the medium was poisoned.
+    /// A medium whose tickets are durable at once never calls it.
+    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>);
+
+    /// CRC-32C of the bytes at `at`, continuing from `seed`. One event to the explorers.
+    fn crc(&self, at: Off, len: usize, seed: u32) -> u32;
+
+    /// Hints that the bytes at `at` will be read soon. Out-of-range hints are ignored.
+    fn prefetch(&self, at: Off, len: usize);
+}
+
+/// Flushes `at..at + len`, drains and waits: what was stored there is durable on `Ok`.
+#[track_caller]
+pub fn persist<M: Medium + ?Sized>(
+    medium: &M,
+    lane: &mut Lane,
+    at: Off,
+    len: usize,
+) -> Result<(), Poisoned> {
+    medium.flush(lane, at, len);
+    let ticket = medium.drain(lane);
+    medium.wait(ticket)
+}

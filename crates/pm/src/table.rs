@@ -1,0 +1,114 @@
+//! DRAM arrays that grow without moving and are read without a lock.
+//!
+//! A table is a row of chunks, each as large as all before it, so that element `i` never moves and
+//! growing never copies:
+//!
+//! ```text
+//!   chunk 0     chunk 1     chunk 2               chunk k holds FIRST << (k - 1)
+//!   ┌───────┐   ┌───────┐   ┌───────┬───────┐   ┌─ ... ─┐
+//!   │ FIRST │   │ FIRST │   │   2 x FIRST   │   │       │
+//!   └───────┘   └───────┘   └───────┴───────┘   └─ ... ─┘
+//! ```
+//!
+//! Chunks come zeroed from the allocator, hence untouched from the kernel for large ones: a page
+//! costs nothing until its first use. Chunks of 2 MiB and more ask for huge pages.
+
+use zerocopy::FromZeros;
+
+use crate::sync::OnceLock;
+
+const CHUNKS: usize = 40;
+
+/// A grow-only array of `T`, all-zero at first.
+pub struct Table<T> {
+    first: usize,
+    chunks: [OnceLock<Box<[T]>>; CHUNKS],
+}
+
+impl<T: FromZeros> Table<T> {
+    /// An empty table whose first chunk will hold `first` elements, rounded up to a power of two.
+    #[must_use]
+    pub fn new(first: usize) -> Table<T> {
+        Table {
+            first: first.next_power_of_two(),
+            chunks: [const { OnceLock::new() }; CHUNKS],
+        }
+    }
+
+    /// Element `index`, which [`Table::reserve`] must have covered.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, index: usize) -> &T {
+        let (chunk, within) = self.place(index);
+        &self.chunks[chunk].get().expect("index was reserved")[within]
+    }
+
+    /// Element `index`, if it was reserved.
+    #[inline]
+    #[must_use]
+    pub fn try_get(&self, index: usize) -> Option<&T> {
+        let (chunk, within) = self.place(index);
+        self.chunks.get(chunk)?.get()?.get(within)
+    }
+
+    /// Makes elements `0..len` exist.
+    ///
+    /// # Panics
+    /// When the allocator has no memory, or `len` is beyond `first << 40`.
+    pub fn reserve(&self, len: usize) {
+        let Some(last) = len.checked_sub(1) else { return };
+        for chunk in 0..=self.place(last).0 {
+            self.chunks[chunk].get_or_init(|| zeroed(self.first << chunk.saturating_sub(1)));
+        }
+    }
+
+    /// Bytes of DRAM the reserved elements take.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.chunks.iter().filter_map(|c| c.get()).map(|c| size_of_val::<[T]>(c)).sum()
+    }
+
+    /// Chunks 0 and 1 hold `first` each, chunk k >= 1 holds `first << (k - 1)`.
+    #[inline]
+    fn place(&self, index: usize) -> (usize, usize) {
+        let unit = index >> self.first.trailing_zeros();
+        let chunk = (usize::BITS - unit.leading_zeros()) as usize;
+        let start = if chunk == 0 { 0 } else { self.first << (chunk - 1) };
+        (chunk, index - start)
+    }
+}
+
+fn zeroed<T: FromZeros>(len: usize) -> Box<[T]> {
+    let boxed = <[T]>::new_box_zeroed_with_elems(len).expect("the allocator has memory for a table");
+    advise_huge(boxed.as_ptr() as usize, size_of_val::<[T]>(&boxed));
+    boxed
+}
+
+/// Asks for huge pages where the range holds whole ones. Only a hint: errors change nothing.
+fn advise_huge(start: usize, len: usize) {
+    const HUGE: usize = 2 << 20;
+    let (from, to) = (start.next_multiple_of(HUGE), (start + len) / HUGE * HUGE);
+    if from < to {
+        // SAFETY: the range lies inside one live allocation and MADV_HUGEPAGE changes no contents.
+        let _ = unsafe {
+            rustix::mm::madvise(from as *mut _, to - from, rustix::mm::Advice::LinuxHugepage)
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn elements_keep_their_place_while_the_table_grows() {
+        let table: Table<AtomicU64> = Table::new(4);
+        for len in 1..300_usize {
+            table.reserve(len);
+            table.get(len - 1).store(len as u64, Ordering::Relaxed);
+            assert!((1..=len).all(|n| table.get(n - 1).load(Ordering::Relaxed) == n as u64));
+        }
+        assert!(table.try_get(1 << 20).is_none());
+    }
+}

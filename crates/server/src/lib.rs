@@ -1,0 +1,1 @@
+//! RESP over a Farbank store.
