@@ -261,7 +261,7 @@ pub struct Stats {
 }
 
 /// How a pool came back.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Opened {
     /// Whether the last close was clean and its index snapshot was used.
     pub clean: bool,
