@@ -1,0 +1,309 @@
+//! What the processor is told: write a line back, store around the cache, fence.
+//!
+//! Everything here works on addresses whose mapping the caller vouches for. [`flush_line`] is the
+//! only place in the project that issues a write-back instruction.
+//!
+//! # Invariants
+//! C1  After [`store_parts`] or [`flush_line`] on a line, the next [`fence`] of the same thread
+//!     leaves the line's bytes in the persistence domain (power-fail protected memory).
+//! C2  The fence also orders those stores before every later store of the thread, so whoever
+//!     learns of them through a later store sees them.
+//! C3  No byte outside the given range is changed: what shares a word with the end of the range is
+//!     written back as it was read. Nobody else may write that word meanwhile.
+
+use std::arch::asm;
+use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si64, _mm_stream_si128};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::medium::{LINE, WORD};
+
+/// How a line reaches the persistence domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteBack {
+    /// `clwb`: the line may stay in the cache.
+    Clwb,
+    /// `clflushopt`: the line leaves the cache.
+    Clflushopt,
+    /// `clflush`: as before, and each waits for the one before it.
+    Clflush,
+    /// The caches are inside the persistence domain (eADR): nothing to do.
+    NotNeeded,
+}
+
+impl WriteBack {
+    /// The best instruction this processor has.
+    #[must_use]
+    pub fn detect() -> WriteBack {
+        const STRUCTURED_FEATURES: u32 = 7;
+        const CLFLUSHOPT: u32 = 1 << 23;
+        const CLWB: u32 = 1 << 24;
+        let features = match cpuid_ebx(0, 0).0 {
+            max_leaf if max_leaf < STRUCTURED_FEATURES => 0,
+            _ => cpuid_ebx(STRUCTURED_FEATURES, 0).1,
+        };
+        if features & CLWB != 0 {
+            WriteBack::Clwb
+        } else if features & CLFLUSHOPT != 0 {
+            WriteBack::Clflushopt
+        } else {
+            WriteBack::Clflush
+        }
+    }
+
+    /// The instruction's name, for banners.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            WriteBack::Clwb => "clwb",
+            WriteBack::Clflushopt => "clflushopt",
+            WriteBack::Clflush => "clflush",
+            WriteBack::NotNeeded => "none (eADR)",
+        }
+    }
+}
+
+/// `eax` and `ebx` of a CPUID leaf.
+fn cpuid_ebx(leaf: u32, subleaf: u32) -> (u32, u32) {
+    let (eax, ebx): (u32, u64);
+    // SAFETY: every x86-64 processor has cpuid; rbx, which the compiler keeps for itself, is
+    // restored before the block ends.
+    unsafe {
+        asm!(
+            "mov {kept}, rbx",
+            "cpuid",
+            "xchg {kept}, rbx",
+            kept = out(reg) ebx,
+            inout("eax") leaf => eax,
+            inout("ecx") subleaf => _,
+            out("edx") _,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    (eax, ebx as u32)
+}
+
+/// Starts writing back the line that holds `at` (C1).
+///
+/// The byte load right before the instruction is for the power-failure emulator, which sees
+/// operands of loads but not of write-backs. The line is about to be used anyway: it costs a hit.
+///
+/// # Safety
+/// `at` lies in a live mapping.
+#[inline]
+pub(crate) unsafe fn flush_line(how: WriteBack, at: *const u8) {
+    macro_rules! write_back {
+        ($instruction:literal) => {
+            // SAFETY: the caller's mapping makes the load valid; a write-back changes no contents.
+            // Memory is clobbered on purpose: earlier stores stay before it.
+            unsafe {
+                asm!(
+                    "mov {byte}, byte ptr [{at}]",
+                    $instruction,
+                    at = in(reg) at,
+                    byte = out(reg_byte) _,
+                    options(nostack, preserves_flags),
+                )
+            }
+        };
+    }
+    match how {
+        WriteBack::Clwb => write_back!("clwb [{at}]"),
+        WriteBack::Clflushopt => write_back!("clflushopt [{at}]"),
+        WriteBack::Clflush => write_back!("clflush [{at}]"),
+        WriteBack::NotNeeded => {}
+    }
+}
+
+/// Starts writing back every line of `len` bytes at `at`.
+///
+/// # Safety
+/// The range lies in a live mapping.
+pub(crate) unsafe fn flush_range(how: WriteBack, at: *const u8, len: usize) {
+    if how == WriteBack::NotNeeded || len == 0 {
+        return;
+    }
+    let within = at as usize % LINE;
+    for line in 0..(within + len).div_ceil(LINE) {
+        // SAFETY: the byte is in the caller's range, or the first byte of its first line, and
+        // mappings consist of whole lines.
+        unsafe { flush_line(how, at.sub(within).add(line * LINE)) };
+    }
+}
+
+/// Completes this thread's write-backs and stores around the cache (C1, C2).
+#[inline]
+pub(crate) fn fence() {
+    // SAFETY: sfence is part of x86-64 and touches no memory.
+    #[allow(
+        unused_unsafe,
+        clippy::allow_attributes,
+        reason = "safe since Rust 1.92"
+    )]
+    unsafe {
+        _mm_sfence();
+    }
+}
+
+/// Hands out a row of byte slices as contiguous runs.
+struct Gather<'a> {
+    part: &'a [u8],
+    rest: std::slice::Iter<'a, &'a [u8]>,
+}
+
+impl<'a> Gather<'a> {
+    fn new(parts: &'a [&'a [u8]]) -> Gather<'a> {
+        Gather {
+            part: &[],
+            rest: parts.iter(),
+        }
+    }
+
+    /// The next `len` bytes: in place where one part holds them all, else gathered in `line`.
+    #[inline]
+    fn take<'b>(&mut self, len: usize, line: &'b mut [u8; LINE]) -> &'b [u8]
+    where
+        'a: 'b,
+    {
+        while self.part.is_empty() {
+            self.part = self
+                .rest
+                .next()
+                .expect("the parts hold as many bytes as were counted");
+        }
+        if let Some((run, part)) = self.part.split_at_checked(len) {
+            self.part = part;
+            return run;
+        }
+        let mut filled = 0;
+        while filled < len {
+            let run = self.part.len().min(len - filled);
+            line[filled..filled + run].copy_from_slice(&self.part[..run]);
+            self.part = &self.part[run..];
+            filled += run;
+            if filled < len {
+                self.part = self
+                    .rest
+                    .next()
+                    .expect("the parts hold as many bytes as were counted");
+            }
+        }
+        &line[..len]
+    }
+}
+
+/// How [`store_parts`] writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Path {
+    /// Around the cache.
+    NonTemporal,
+    /// Into the cache, then written back line by line.
+    Cached(WriteBack),
+}
+
+/// Writes `parts` one after another from `to` on, `len` bytes in all (C1, C3).
+///
+/// # Safety
+/// `to` is 8-aligned and `len` bytes from there lie in a live, writable mapping in whole words.
+/// Concurrent access is by relaxed or acquiring word loads only.
+pub(crate) unsafe fn store_parts(path: Path, parts: &[&[u8]], to: *mut u8, len: usize) {
+    debug_assert!(to.cast::<u64>().is_aligned());
+    let mut gather = Gather::new(parts);
+    let mut scratch = [0; LINE];
+    let mut done = 0;
+    while done < len {
+        // SAFETY: `done` is below `len`, which the caller vouches for.
+        let at = unsafe { to.add(done) };
+        let run = (LINE - at as usize % LINE).min(len - done);
+        let bytes = gather.take(run, &mut scratch);
+        match path {
+            // SAFETY: the run lies in one line of the caller's range.
+            Path::NonTemporal => unsafe { stream(bytes, at) },
+            Path::Cached(how) => {
+                // SAFETY: the run lies in one line of the caller's range.
+                unsafe { store(bytes, at) };
+                // SAFETY: as before.
+                unsafe { flush_line(how, at) };
+            }
+        }
+        done += run;
+    }
+}
+
+/// The word at `at` as it will be once `tail` (1 to 7 bytes) has been written to its start.
+///
+/// # Safety
+/// `at` is an aligned word of a live mapping.
+unsafe fn merged(tail: &[u8], at: *mut u8) -> u64 {
+    // SAFETY: the caller's word; a relaxed load.
+    let old = unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Relaxed);
+    let mut word = old.to_le_bytes();
+    word[..tail.len()].copy_from_slice(tail);
+    u64::from_le_bytes(word)
+}
+
+/// Stores `bytes`, which stay within one line, at `at` through the cache.
+///
+/// # Safety
+/// As for [`store_parts`].
+#[inline]
+unsafe fn store(bytes: &[u8], at: *mut u8) {
+    let (words, tail) = bytes.as_chunks::<WORD>();
+    for (i, word) in words.iter().enumerate() {
+        // SAFETY: word `i` lies in the caller's range and is aligned.
+        let target = unsafe { AtomicU64::from_ptr(at.add(i * WORD).cast()) };
+        target.store(u64::from_le_bytes(*word), Ordering::Relaxed);
+    }
+    if !tail.is_empty() {
+        // SAFETY: the last, partial word of the caller's range.
+        let target = unsafe { at.add(words.len() * WORD) };
+        // SAFETY: as before; whole words of the mapping are the caller's.
+        let word = unsafe { merged(tail, target) };
+        // SAFETY: as before.
+        unsafe { AtomicU64::from_ptr(target.cast()) }.store(word, Ordering::Relaxed);
+    }
+}
+
+/// Stores `bytes`, which stay within one line, at `at` around the cache.
+///
+/// # Safety
+/// As for [`store_parts`].
+#[inline]
+unsafe fn stream(bytes: &[u8], at: *mut u8) {
+    const PAIR: usize = 2 * WORD;
+    let mut done = 0;
+    if !(at as usize).is_multiple_of(PAIR) && bytes.len() >= WORD {
+        // SAFETY: the first word of the caller's range.
+        unsafe { stream_word(&bytes[..WORD], at) };
+        done = WORD;
+    }
+    while bytes.len() - done >= PAIR {
+        let from = bytes[done..done + PAIR].as_ptr().cast::<__m128i>();
+        // SAFETY: 16 bytes of the slice; the load needs no alignment.
+        let pair = unsafe { _mm_loadu_si128(from) };
+        // SAFETY: 16 bytes of the caller's range, aligned by the step above.
+        unsafe { _mm_stream_si128(at.add(done).cast(), pair) };
+        done += PAIR;
+    }
+    if bytes.len() - done >= WORD {
+        // SAFETY: a whole word of the caller's range.
+        unsafe { stream_word(&bytes[done..done + WORD], at.add(done)) };
+        done += WORD;
+    }
+    if done < bytes.len() {
+        // SAFETY: the last, partial word of the caller's range.
+        let target = unsafe { at.add(done) };
+        // SAFETY: as before; whole words of the mapping are the caller's.
+        let word = unsafe { merged(&bytes[done..], target) };
+        // SAFETY: as before.
+        unsafe { stream_word(&word.to_le_bytes(), target) };
+    }
+}
+
+/// # Safety
+/// `at` is an aligned word of a live, writable mapping.
+#[inline]
+unsafe fn stream_word(bytes: &[u8], at: *mut u8) {
+    let word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    // SAFETY: the caller's word.
+    unsafe { _mm_stream_si64(at.cast(), word.cast_signed()) };
+}

@@ -1,0 +1,410 @@
+//! The mapped range both real media read through: it grows at its end and never moves.
+//!
+//! ```text
+//!   base                    base + len                         base + reserved
+//!   ├──── mapped: file or memory ────┼──── reserved, no access ─────┤
+//! ```
+//!
+//! # Invariants
+//! W1  `0..len` is mapped for the window's whole life: `len` only rises, after the kernel has
+//!     mapped the new part, and the file under it is never shortened while mapped (a shortened
+//!     file would mean SIGBUS).
+//! W2  `len` is a multiple of [`PAGE`], so an aligned word is inside or outside, never across.
+//! W3  Mapped bytes are read only as whole aligned words, atomically: a racing writer gives torn
+//!     words, never undefined behaviour. No reference to them is ever made.
+
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+use std::ffi::c_void;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::ptr;
+// The façade's atomics cannot overlay mapped memory.
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use crate::medium::{LINE, Off, WORD};
+
+/// What lengths are multiples of, in bytes.
+pub(crate) const PAGE: u64 = 4096;
+/// What the base is aligned to, so that huge pages fit, in bytes.
+const HUGE: u64 = 2 << 20;
+
+/// What is mapped into a window.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// Zeroed memory of this process.
+    Anonymous,
+    /// A file, for reading only.
+    Read(BorrowedFd<'a>),
+    /// A file in memory (tmpfs).
+    Write(BorrowedFd<'a>),
+    /// A file on persistent memory: a page fault makes the file's metadata durable too.
+    Sync(BorrowedFd<'a>),
+    /// A device whose mappings are always synchronous but refuse to be asked.
+    Device(BorrowedFd<'a>),
+}
+
+/// A mapped range. See the module's head.
+pub(crate) struct Window {
+    base: *mut u8,
+    len: AtomicU64,
+    reserved: u64,
+    /// What was reserved, alignment included.
+    whole: (*mut c_void, usize),
+    /// A failed extension may have torn a hole into the reservation: nothing is mapped there again.
+    torn: AtomicBool,
+}
+
+// SAFETY: the window owns its address range, and every access to it is atomic (W3) or made by the
+// unsafe functions of `cpu`, whose callers answer for races.
+unsafe impl Send for Window {}
+// SAFETY: as above.
+unsafe impl Sync for Window {}
+
+impl Window {
+    /// An empty window that can grow to `want` bytes, or to less if the kernel refuses that many
+    /// addresses, but not less than `need`.
+    pub(crate) fn reserve(need: u64, want: u64) -> io::Result<Window> {
+        let need = need.next_multiple_of(HUGE);
+        let mut reserved = want.next_multiple_of(HUGE).max(need);
+        loop {
+            let whole = usize::try_from(reserved + HUGE).map_err(io::Error::other)?;
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            // SAFETY: a new mapping at an address of the kernel's choice.
+            match unsafe { mmap_anonymous(ptr::null_mut(), whole, ProtFlags::empty(), flags) } {
+                Ok(start) => {
+                    let base = start.cast::<u8>();
+                    // SAFETY: the reservation is `HUGE` bytes longer than what is used of it.
+                    let base = unsafe { base.add(base.align_offset(HUGE as usize)) };
+                    return Ok(Window {
+                        base,
+                        len: AtomicU64::new(0),
+                        reserved,
+                        whole: (start, whole),
+                        torn: AtomicBool::new(false),
+                    });
+                }
+                Err(e) if reserved == need => return Err(e.into()),
+                Err(_) => reserved = (reserved / 2).next_multiple_of(HUGE).max(need),
+            }
+        }
+    }
+
+    /// Maps `source` from the window's end up to `len`. Callers serialise growth.
+    pub(crate) fn extend(&self, source: Source<'_>, len: u64) -> io::Result<()> {
+        let from = self.len();
+        assert!(
+            len >= from && len.is_multiple_of(PAGE),
+            "a window grows by whole pages"
+        );
+        if len == from {
+            return Ok(());
+        }
+        if len > self.reserved || self.torn.load(Ordering::Relaxed) {
+            return Err(io::Error::new(
+                io::ErrorKind::OutOfMemory,
+                format!(
+                    "{len} bytes do not fit the {} bytes of addresses reserved when the pool was \
+                     opened; open it again",
+                    self.reserved
+                ),
+            ));
+        }
+        let bytes = usize::try_from(len - from).expect("it fits the reservation");
+        if let Err(e) = self.map(source, from, bytes) {
+            self.torn.store(true, Ordering::Relaxed);
+            return Err(e);
+        }
+        self.len.store(len, Ordering::Release);
+        Ok(())
+    }
+
+    fn map(&self, source: Source<'_>, from: u64, bytes: usize) -> io::Result<()> {
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: `from` is inside the reservation.
+        let at = unsafe { self.base.add(from as usize) }.cast::<c_void>();
+        let (fd, prot, flags) = match source {
+            Source::Anonymous => {
+                let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+                // SAFETY: replaces pages of our own reservation that nobody has accessed yet (W1).
+                unsafe { mmap_anonymous(at, bytes, both, flags)? };
+                return Ok(());
+            }
+            Source::Read(fd) => (fd, ProtFlags::READ, MapFlags::SHARED),
+            Source::Write(fd) | Source::Device(fd) => (fd, both, MapFlags::SHARED),
+            Source::Sync(fd) => (fd, both, MapFlags::SHARED_VALIDATE | MapFlags::SYNC),
+        };
+        // SAFETY: as above; the file is at least that long, which the media see to.
+        unsafe { mmap(at, bytes, prot, flags | MapFlags::FIXED, fd, from)? };
+        Ok(())
+    }
+
+    /// Bytes that are mapped.
+    #[inline]
+    pub(crate) fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// The address of `at`, from which `len` bytes are mapped.
+    ///
+    /// # Panics
+    /// When they are not.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn address(&self, at: Off, len: usize) -> *mut u8 {
+        let end = at.0.checked_add(len as u64);
+        if end.is_none_or(|end| end > self.len()) {
+            outside(at, len, self.len());
+        }
+        // SAFETY: just checked to be inside the mapping.
+        unsafe { self.base.add(at.0 as usize) }
+    }
+
+    /// The word at `at`, for atomic access.
+    ///
+    /// # Panics
+    /// When `at` is misaligned or outside.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn word(&self, at: Off) -> &AtomicU64 {
+        assert!(
+            at.0.is_multiple_of(WORD as u64),
+            "a word is 8-aligned: {at:?}"
+        );
+        let address = self.address(at, WORD).cast();
+        // SAFETY: aligned and mapped while `self` lives (W1), and only accessed atomically (W3). A
+        // window mapped for reading gives its words to nobody but `load`, whose relaxed loads are
+        // allowed on read-only memory.
+        unsafe { AtomicU64::from_ptr(address) }
+    }
+
+    /// Loads the word at `at` with acquire ordering.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn load(&self, at: Off) -> u64 {
+        let value = self.word(at).load(Ordering::Relaxed);
+        // An acquiring load may not be used on read-only memory; this pair may, and costs nothing.
+        fence(Ordering::Acquire);
+        value
+    }
+
+    #[track_caller]
+    pub(crate) fn copy_out(&self, at: Off, to: &mut [u8]) {
+        let from = self.address(at, to.len());
+        // SAFETY: `from` was checked, `to` is ours and not mapped.
+        unsafe { read(from, to.as_mut_ptr(), to.len()) };
+    }
+
+    #[track_caller]
+    pub(crate) fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>) {
+        let from = self.address(at, len);
+        to.reserve(len);
+        let spare = to.spare_capacity_mut().as_mut_ptr().cast();
+        // SAFETY: `from` was checked, `len` bytes of spare capacity were reserved.
+        unsafe { read(from, spare, len) };
+        // SAFETY: `read` has initialised them.
+        unsafe { to.set_len(to.len() + len) };
+    }
+
+    #[track_caller]
+    pub(crate) fn matches(&self, at: Off, bytes: &[u8]) -> bool {
+        let from = self.address(at, bytes.len());
+        let (words, tail) = bytes.as_chunks::<WORD>();
+        // SAFETY: `from` was checked.
+        let mut theirs = unsafe { Words::new(from, bytes.len()) };
+        words
+            .iter()
+            .all(|ours| theirs.next_word() == u64::from_le_bytes(*ours))
+            && (tail.is_empty() || theirs.last_word(tail.len()).to_le_bytes().starts_with(tail))
+    }
+
+    #[track_caller]
+    pub(crate) fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
+        const CHUNK: usize = 4096;
+        let from = self.address(at, len);
+        let mut buffer = [const { MaybeUninit::<u8>::uninit() }; CHUNK];
+        let mut crc = seed;
+        for done in (0..len).step_by(CHUNK) {
+            let run = CHUNK.min(len - done);
+            let to = buffer.as_mut_ptr().cast::<u8>();
+            // SAFETY: `from` was checked for `len` bytes; the buffer has room for a chunk.
+            unsafe { read(from.add(done), to, run) };
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "our own buffer, not mapped bytes"
+            )]
+            // SAFETY: `read` has initialised `run` bytes of the buffer.
+            let bytes = unsafe { std::slice::from_raw_parts(to, run) };
+            crc = crc32c::crc32c_append(crc, bytes);
+        }
+        crc
+    }
+
+    #[inline]
+    pub(crate) fn prefetch(&self, at: Off, len: usize) {
+        if at
+            .0
+            .checked_add(len as u64)
+            .is_none_or(|end| end > self.len())
+        {
+            return;
+        }
+        let first = at.0 / LINE as u64 * LINE as u64;
+        for line in (first..at.0 + len as u64).step_by(LINE) {
+            // SAFETY: inside the mapping; a prefetch changes nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.base.add(line as usize).cast()) };
+        }
+    }
+
+    /// Asks for huge pages. Only a hint.
+    pub(crate) fn advise_huge(&self) {
+        // SAFETY: the mapped range is ours and the advice changes no contents.
+        let _ = unsafe { self.advise(0, self.len(), Advice::LinuxHugepage) };
+    }
+
+    /// Makes every page present, for writing if `write`, calling `progress(done, total)` in bytes.
+    pub(crate) fn prefault(&self, write: bool, progress: &mut dyn FnMut(u64, u64)) {
+        const STEP: u64 = 64 << 20;
+        let total = self.len();
+        let advice = if write {
+            Advice::LinuxPopulateWrite
+        } else {
+            Advice::LinuxPopulateRead
+        };
+        for from in (0..total).step_by(STEP as usize) {
+            let to = total.min(from + STEP);
+            // SAFETY: the mapped range is ours; populating changes no contents.
+            if unsafe { self.advise(from, to, advice) }.is_err() {
+                self.touch(from, to, write); // a kernel before 5.14
+            }
+            progress(to, total);
+        }
+    }
+
+    fn touch(&self, from: u64, to: u64, write: bool) {
+        for page in (from..to).step_by(PAGE as usize) {
+            let word = self.word(Off(page));
+            if write {
+                word.fetch_or(0, Ordering::Relaxed);
+            } else {
+                word.load(Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// # Safety
+    /// The advice changes no contents.
+    unsafe fn advise(&self, from: u64, to: u64, advice: Advice) -> rustix::io::Result<()> {
+        // SAFETY: callers stay inside the mapping.
+        let at = unsafe { self.base.add(from as usize) };
+        // SAFETY: the range is ours, the advice harmless as the caller says.
+        unsafe { madvise(at.cast(), (to - from) as usize, advice) }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        let (start, len) = match self.torn.load(Ordering::Relaxed) {
+            // Beyond the mapped part the addresses may be somebody else's by now.
+            true => (self.base.cast(), self.len() as usize),
+            false => self.whole,
+        };
+        if len > 0 {
+            // SAFETY: the range is this window's own, and nobody can reach it any more.
+            let _ = unsafe { munmap(start, len) };
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn outside(at: Off, len: usize, end: u64) -> ! {
+    panic!("{len} bytes at {at:?} are outside the medium of {end} bytes")
+}
+
+/// A run of mapped bytes as little-endian words, whatever its alignment: aligned words are loaded
+/// and neighbours shifted together.
+struct Words {
+    next: *const u8,
+    /// Bits of the first aligned word that come before the run.
+    shift: u32,
+    /// The aligned word loaded last, if the run is misaligned.
+    carry: u64,
+}
+
+impl Words {
+    /// # Safety
+    /// `len` bytes at `from` are mapped, in a mapping of whole words, while this is used, and no
+    /// more than `len` bytes are taken.
+    #[inline]
+    unsafe fn new(from: *const u8, len: usize) -> Words {
+        let within = from as usize % WORD;
+        // SAFETY: goes back to the start of the word `from` is in.
+        let mut words = Words {
+            next: unsafe { from.sub(within) },
+            shift: 8 * within as u32,
+            carry: 0,
+        };
+        if within > 0 && len > 0 {
+            words.carry = words.load();
+        }
+        words
+    }
+
+    #[inline]
+    fn load(&mut self) -> u64 {
+        // SAFETY: an aligned word with at least one byte of the run in it, so mapped. Only loads.
+        let value = unsafe { AtomicU64::from_ptr(self.next.cast_mut().cast()) };
+        // SAFETY: at most one past the mapping.
+        self.next = unsafe { self.next.add(WORD) };
+        value.load(Ordering::Relaxed)
+    }
+
+    /// The next eight bytes of the run.
+    #[inline]
+    fn next_word(&mut self) -> u64 {
+        if self.shift == 0 {
+            return self.load();
+        }
+        let low = self.carry >> self.shift;
+        self.carry = self.load();
+        low | self.carry << (64 - self.shift)
+    }
+
+    /// The last `len` bytes, 1 to 7, of the run; the bytes above them are of no meaning.
+    #[inline]
+    fn last_word(&mut self, len: usize) -> u64 {
+        let held = (64 - self.shift) / 8;
+        if self.shift != 0 && len <= held as usize {
+            return self.carry >> self.shift;
+        }
+        self.next_word()
+    }
+}
+
+/// Copies `len` mapped bytes out, word by word.
+///
+/// # Safety
+/// `from` is as for [`Words::new`]; `to` has room for `len` bytes, none of them mapped.
+unsafe fn read(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: as the caller says.
+    let mut words = unsafe { Words::new(from, len) };
+    let whole = len / WORD;
+    for i in 0..whole {
+        // SAFETY: word `i` is inside the caller's room; the store needs no alignment.
+        unsafe {
+            to.add(i * WORD)
+                .cast::<u64>()
+                .write_unaligned(words.next_word())
+        };
+    }
+    let tail = len % WORD;
+    if tail > 0 {
+        let last = words.last_word(tail).to_le_bytes();
+        // SAFETY: `tail` bytes are left of the caller's room.
+        unsafe { ptr::copy_nonoverlapping(last.as_ptr(), to.add(whole * WORD), tail) };
+    }
+}

@@ -1,0 +1,458 @@
+//! A pool: a medium with a superblock, cut into equal segments.
+//!
+//! ```text
+//!   0        4096      8192        first segment               the end
+//!   ┌────────┬─────────┬─ unused ─┬───────────┬───────────┬─ ... ─┐
+//!   │ copy A │ copy B  │          │ segment 0 │ segment 1 │       │
+//!   └────────┴─────────┴──────────┴───────────┴───────────┴─ ... ─┘
+//! ```
+//!
+//! A copy is the first 512 bytes of its page: one sector, which no power cut tears on a file. On
+//! persistent memory, where only words are whole, its checksum tells. The first segment starts at
+//! 8192 rounded up to the smaller of a segment and 2 MiB, so that segments fit huge pages.
+//!
+//! # Invariants
+//! P1  An update of the superblock writes copy A, drains and waits, then copy B, drains and waits.
+//!     Between updates both copies are equal, so one damaged copy loses nothing.
+//! P2  Of two valid copies the one with the higher update number counts: a crash between the two
+//!     writes leaves the newer, whole copy in A.
+//! P3  The medium is at least as long as the superblock says: it grows, durably, before the
+//!     superblock records it.
+//!
+//! # Crash argument
+//! | crash between                | `open` sees                    | and does                       |
+//! |------------------------------|--------------------------------|--------------------------------|
+//! | `create`, A durable          | no magic, or a damaged A       | refuses: the pool never was    |
+//! | update: nothing, A durable   | A old, new or damaged; B old   | takes the newer; writes both   |
+//! | update: A durable, B durable | A new; B old, new or damaged   | takes A; writes both           |
+//! | grow: medium, superblock     | a medium longer than recorded  | ignores the rest (P3)          |
+//!
+//! `open` writes the copy it takes again before the other one, and waits in between: whatever it
+//! accepts is durable before anyone builds on it, also when the crash was of the process only.
+
+mod superblock;
+
+use std::fmt;
+use std::io;
+use std::time::SystemTime;
+
+use superblock::{BYTES, Copy, Features, MAGIC, Superblock, VERSION};
+
+use crate::lane::Lane;
+use crate::medium::{Medium, Off, Poisoned};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU32, Ordering};
+
+/// Words of the superblock that belong to the engine above: see its own documentation.
+pub const ROOT_WORDS: usize = 40;
+
+/// The engine's part of the superblock, replaced whole by [`Pool::set_root`].
+pub type Root = [u64; ROOT_WORDS];
+
+/// Smallest segment, in bytes.
+pub const SEGMENT_BYTES_MIN: u64 = 4 << 10;
+/// Largest segment, in bytes.
+pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+
+const COPY_A: Off = Off(0);
+const COPY_B: Off = Off(4096);
+/// Where the two pages of the superblock end, in bytes.
+const HEAD_BYTES: u64 = 8192;
+/// What the first segment is aligned to if it is large, in bytes.
+const HUGE: u64 = 2 << 20;
+
+/// How a new pool is laid out.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// Bytes in a segment: a power of two from 4 KiB to 1 GiB.
+    pub segment_bytes: u64,
+}
+
+impl Layout {
+    /// Where the first segment starts, in bytes.
+    #[must_use]
+    pub const fn first_segment(&self) -> u64 {
+        let align = if self.segment_bytes < HUGE {
+            self.segment_bytes
+        } else {
+            HUGE
+        };
+        HEAD_BYTES.next_multiple_of(align)
+    }
+
+    /// Bytes a medium must have to hold `segments` segments.
+    #[must_use]
+    pub const fn pool_bytes(&self, segments: u32) -> u64 {
+        self.first_segment() + segments as u64 * self.segment_bytes
+    }
+
+    fn is_sound(&self) -> bool {
+        self.segment_bytes.is_power_of_two()
+            && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
+    }
+}
+
+/// Why a pool could not be made or opened. Nothing was changed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// The medium refused.
+    Poisoned(Poisoned),
+    /// The layout asked for cannot be: which bound it breaks.
+    Layout(String),
+    /// The bytes are no pool of ours, or a damaged one: what was found, what was expected, where.
+    NotAPool(String),
+    /// A pool of another version of the format, or with features this program does not know.
+    Unknown(String),
+    /// The medium is shorter than the pool on it.
+    Short {
+        /// Bytes the superblock records.
+        recorded: u64,
+        /// Bytes the medium has.
+        found: u64,
+    },
+    /// The system gave no randomness for the pool's secret.
+    Random(io::Error),
+}
+
+impl fmt::Display for PoolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PoolError::Poisoned(p) => p.fmt(f),
+            PoolError::Layout(why) | PoolError::NotAPool(why) | PoolError::Unknown(why) => {
+                f.write_str(why)
+            }
+            PoolError::Short { recorded, found } => write!(
+                f,
+                "the pool is cut short: its superblock records {recorded} bytes, but only {found} \
+                 are there; restore the file from a copy"
+            ),
+            PoolError::Random(e) => write!(f, "no random bytes for the pool's secret: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for PoolError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            PoolError::Poisoned(p) => Some(p),
+            PoolError::Random(e) => Some(e),
+            _ => None,
+        }
+    }
+}
+
+impl From<Poisoned> for PoolError {
+    fn from(poisoned: Poisoned) -> PoolError {
+        PoolError::Poisoned(poisoned)
+    }
+}
+
+/// A medium with a superblock.
+pub struct Pool<M> {
+    medium: M,
+    layout: Layout,
+    id: [u8; 16],
+    created_unix_s: u64,
+    segments: AtomicU32,
+    /// What both copies on the medium say. Held through an update, so that updates follow each
+    /// other.
+    current: Mutex<Superblock>,
+}
+
+impl<M> fmt::Debug for Pool<M> {
+    /// Leaves out the secret id.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("segment_bytes", &self.layout.segment_bytes)
+            .field("segments", &self.segments)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<M: Medium> Pool<M> {
+    /// Makes a new, empty pool of all of `medium`, as many whole segments as fit, over whatever is
+    /// there. Durable on `Ok`.
+    pub fn create(medium: M, lane: &mut Lane, layout: &Layout) -> Result<Pool<M>, PoolError> {
+        let superblock = new_superblock(layout, medium.len())?;
+        write_copies(&medium, lane, &superblock, [COPY_A, COPY_B])?;
+        Ok(Pool::of(medium, superblock))
+    }
+
+    /// Opens the pool on `medium`; repairs a damaged or older superblock copy from the other. What
+    /// the pool then says is durable.
+    pub fn open(medium: M, lane: &mut Lane) -> Result<Pool<M>, PoolError> {
+        if medium.len() < HEAD_BYTES {
+            return Err(PoolError::NotAPool(format!(
+                "not a pool: {} bytes are fewer than the {HEAD_BYTES} of a superblock",
+                medium.len()
+            )));
+        }
+        let [a, b] = [COPY_A, COPY_B].map(|at| {
+            let mut bytes = [0; BYTES];
+            medium.copy_out(at, &mut bytes);
+            Superblock::judge(&bytes)
+        });
+        let (superblock, healthy) = choose(&a, &b)?;
+        check(&superblock, medium.len())?;
+        match healthy {
+            Healthy::Both => {}
+            // The copy that counts comes first: it may not be durable yet.
+            Healthy::A => write_copies(&medium, lane, &superblock, [COPY_A, COPY_B])?,
+            Healthy::B => write_copies(&medium, lane, &superblock, [COPY_B, COPY_A])?,
+        }
+        Ok(Pool::of(medium, superblock))
+    }
+
+    fn of(medium: M, superblock: Superblock) -> Pool<M> {
+        Pool {
+            medium,
+            layout: superblock.layout(),
+            id: superblock.id,
+            created_unix_s: superblock.created_unix_s,
+            segments: AtomicU32::new(superblock.segments as u32),
+            current: Mutex::new(superblock),
+        }
+    }
+
+    /// The medium.
+    pub fn medium(&self) -> &M {
+        &self.medium
+    }
+
+    /// The medium back, the pool closed.
+    pub fn into_medium(self) -> M {
+        self.medium
+    }
+
+    /// The secret, random identity of the pool. Who knows it can forge records: never print it.
+    pub fn id(&self) -> [u8; 16] {
+        self.id
+    }
+
+    /// A secret seed for `purpose`, the same whenever the pool is opened: for keyed hashing.
+    pub fn seed(&self, purpose: &str) -> u64 {
+        let key = xxhash_rust::xxh3::xxh3_64(purpose.as_bytes());
+        xxhash_rust::xxh3::xxh3_64_with_seed(&self.id, key)
+    }
+
+    /// When the pool was made, in seconds of Unix time.
+    pub fn created_unix_s(&self) -> u64 {
+        self.created_unix_s
+    }
+
+    /// Bytes in a segment.
+    #[inline]
+    pub fn segment_bytes(&self) -> u64 {
+        self.layout.segment_bytes
+    }
+
+    /// How many segments the pool has now.
+    #[inline]
+    pub fn segments(&self) -> u32 {
+        self.segments.load(Ordering::Acquire)
+    }
+
+    /// Where segment `index` starts. An index beyond [`Pool::segments`] gives a place outside the
+    /// pool, which the medium refuses.
+    #[inline]
+    pub fn segment(&self, index: u32) -> Off {
+        Off(self.layout.pool_bytes(index))
+    }
+
+    /// The engine's words: as created (zeros), or as last set.
+    pub fn root(&self) -> Root {
+        self.current.lock().expect("no holder panics").root
+    }
+
+    /// Replaces the engine's words. Durable, in both copies, on `Ok`; updates of several threads
+    /// follow each other.
+    pub fn set_root(&self, lane: &mut Lane, root: &Root) -> Result<(), Poisoned> {
+        self.update(lane, |superblock| superblock.root = *root)
+    }
+
+    /// Grows the medium to hold `segments` segments, then records it. Durable on `Ok`; on an error
+    /// the pool is as it was. Fewer segments than there are is an error, as many changes nothing.
+    pub fn grow(&self, lane: &mut Lane, segments: u32) -> io::Result<()> {
+        let has = self.segments();
+        if segments < has {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("a pool cannot shrink: it has {has} segments, {segments} were asked for"),
+            ));
+        }
+        let bytes = self.layout.pool_bytes(segments);
+        if bytes > self.medium.len() {
+            self.medium.grow(bytes)?; // P3
+        }
+        self.update(lane, |superblock| {
+            superblock.segments = superblock.segments.max(u64::from(segments));
+        })
+        .map_err(io::Error::other)
+    }
+
+    fn update(
+        &self,
+        lane: &mut Lane,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<(), Poisoned> {
+        let mut current = self.current.lock().expect("no holder panics");
+        let mut next = current.clone();
+        change(&mut next);
+        if next == *current {
+            return Ok(());
+        }
+        next.update += 1;
+        write_copies(&self.medium, lane, &next, [COPY_A, COPY_B])?;
+        self.segments.store(next.segments as u32, Ordering::Release);
+        *current = next;
+        Ok(())
+    }
+}
+
+impl Superblock {
+    fn layout(&self) -> Layout {
+        Layout {
+            segment_bytes: self.segment_bytes,
+        }
+    }
+}
+
+/// Writes one copy, waits until it is durable, then the other (P1).
+fn write_copies<M: Medium>(
+    medium: &M,
+    lane: &mut Lane,
+    superblock: &Superblock,
+    places: [Off; 2],
+) -> Result<(), Poisoned> {
+    let bytes = superblock.to_bytes();
+    for at in places {
+        medium.copy_in(lane, at, &[&bytes]);
+        let ticket = medium.drain(lane);
+        medium.wait(ticket)?;
+    }
+    Ok(())
+}
+
+fn new_superblock(layout: &Layout, bytes: u64) -> Result<Superblock, PoolError> {
+    if !layout.is_sound() {
+        return Err(PoolError::Layout(format!(
+            "a segment of {} bytes cannot be: it is a power of two from {SEGMENT_BYTES_MIN} to \
+             {SEGMENT_BYTES_MAX}",
+            layout.segment_bytes
+        )));
+    }
+    let segments = bytes.saturating_sub(layout.first_segment()) / layout.segment_bytes;
+    if segments == 0 || u32::try_from(segments).is_err() {
+        return Err(PoolError::Layout(format!(
+            "{bytes} bytes make {segments} segments of {} bytes; a pool has from 1 to {} of them, \
+             so at least {} bytes",
+            layout.segment_bytes,
+            u32::MAX,
+            layout.pool_bytes(1)
+        )));
+    }
+    let mut id = [0; 16];
+    fill_random(&mut id).map_err(PoolError::Random)?;
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    Ok(Superblock {
+        features: Features::default(),
+        id,
+        segment_bytes: layout.segment_bytes,
+        segments,
+        created_unix_s: since_1970.map_or(0, |t| t.as_secs()),
+        update: 1,
+        root: [0; ROOT_WORDS],
+    })
+}
+
+fn fill_random(mut to: &mut [u8]) -> io::Result<()> {
+    use rustix::rand::{GetRandomFlags, getrandom};
+    while !to.is_empty() {
+        let filled = rustix::io::retry_on_intr(|| getrandom(&mut *to, GetRandomFlags::empty()))?;
+        to = &mut to[filled..];
+    }
+    Ok(())
+}
+
+/// Which copies need no repair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Healthy {
+    Both,
+    A,
+    B,
+}
+
+/// The superblock that counts (P2), and which copies hold it.
+fn choose(a: &Copy, b: &Copy) -> Result<(Superblock, Healthy), PoolError> {
+    match (a, b) {
+        (Copy::Valid(a), Copy::Valid(b)) if a == b => Ok((a.clone(), Healthy::Both)),
+        (Copy::Valid(a), Copy::Valid(b)) if a.update < b.update => Ok((b.clone(), Healthy::B)),
+        (Copy::Version(v), _) | (_, Copy::Version(v)) => Err(PoolError::Unknown(format!(
+            "the pool has format version {v}, this program knows version {VERSION} only"
+        ))),
+        (Copy::Valid(a), _) => Ok((a.clone(), Healthy::A)),
+        (_, Copy::Valid(b)) => Ok((b.clone(), Healthy::B)),
+        (Copy::Foreign(found), Copy::Foreign(_)) => Err(PoolError::NotAPool(foreign(found))),
+        _ => Err(PoolError::NotAPool(
+            "both copies of the pool's superblock, at 0 and 4096, are damaged: their checksums do \
+             not hold; restore the file from a copy"
+                .into(),
+        )),
+    }
+}
+
+fn foreign(found: &[u8; 8]) -> String {
+    match found {
+        [0, 0, 0, 0, 0, 0, 0, 0] => "not a pool: it begins with zeros, as after a creation that \
+                                     was interrupted; if so, remove the file and create it again"
+            .into(),
+        _ => format!(
+            "not a pool: it begins with \"{}\", a pool begins with \"{}\"",
+            found.escape_ascii(),
+            MAGIC.escape_ascii()
+        ),
+    }
+}
+
+/// Checks what a whole copy says before anything is built on it.
+fn check(superblock: &Superblock, found: u64) -> Result<(), PoolError> {
+    let Features {
+        compat: _,
+        ro_compat,
+        incompat,
+    } = superblock.features;
+    if incompat != 0 {
+        return Err(PoolError::Unknown(format!(
+            "the pool uses features this program does not know: incompatible {}",
+            bits(incompat)
+        )));
+    }
+    if ro_compat != 0 {
+        return Err(PoolError::Unknown(format!(
+            "the pool uses features this program does not know and so must not write: read-only \
+             compatible {}",
+            bits(ro_compat)
+        )));
+    }
+    let layout = superblock.layout();
+    let segments = u32::try_from(superblock.segments).ok().filter(|n| *n > 0);
+    let Some(segments) = segments.filter(|_| layout.is_sound()) else {
+        return Err(PoolError::NotAPool(format!(
+            "the superblock makes no sense: {} segments of {} bytes",
+            superblock.segments, superblock.segment_bytes
+        )));
+    };
+    let recorded = layout.pool_bytes(segments);
+    if recorded > found {
+        return Err(PoolError::Short { recorded, found });
+    }
+    Ok(())
+}
+
+fn bits(set: u64) -> String {
+    let bits = (0..u64::BITS).filter(|bit| set >> bit & 1 == 1);
+    bits.map(|bit| format!("bit {bit}"))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
