@@ -1,0 +1,196 @@
+//! The bytes of a pool at one moment: copy-on-write pages and a running hash.
+//!
+//! Millions of crash images are made from a few snapshots, most of them equal but for a handful of
+//! words. A clone costs one reference count a page, a write copies the page it falls in once, and
+//! the hash follows every word, so that equal images are recognised before they are made.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::medium::{Off, WORD};
+
+/// Bytes of a page: small enough to copy for one word, large enough to keep the table short.
+const PAGE: usize = 4096;
+
+/// The bytes of a pool. Clones share pages until one of them is written.
+#[derive(Clone)]
+pub struct Image {
+    pages: Vec<Arc<[u8; PAGE]>>,
+    len: u64,
+    hash: u64,
+}
+
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Image({} bytes, {:016x})", self.len, self.hash)
+    }
+}
+
+impl Image {
+    /// An image of `len` zero bytes; `len` is a multiple of 8.
+    #[must_use]
+    pub fn zeroed(len: u64) -> Image {
+        let mut image = Image {
+            pages: Vec::new(),
+            len: 0,
+            hash: 0,
+        };
+        image.grow(len);
+        image
+    }
+
+    /// An image of these bytes, padded with zeros to a whole word.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Image {
+        let mut image = Image::zeroed(bytes.len().next_multiple_of(WORD) as u64);
+        for (i, chunk) in bytes.chunks(WORD).enumerate() {
+            if chunk.iter().any(|&b| b != 0) {
+                let mut word = [0; WORD];
+                word[..chunk.len()].copy_from_slice(chunk);
+                image.set_word(Off((i * WORD) as u64), u64::from_le_bytes(word));
+            }
+        }
+        image
+    }
+
+    /// All bytes, for a dump.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.pages.len() * PAGE);
+        for page in &self.pages {
+            bytes.extend_from_slice(&page[..]);
+        }
+        bytes.truncate(self.len as usize);
+        bytes
+    }
+
+    /// Bytes of the image.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A 64-bit hash of the content: equal images have equal hashes.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        self.hash ^ self.len
+    }
+
+    /// The word at `at`, which must be aligned and inside.
+    #[must_use]
+    pub fn word(&self, at: Off) -> u64 {
+        let (page, byte) = self.locate(at, WORD);
+        assert!(at.0 % WORD as u64 == 0, "the word at {at:?} is not aligned");
+        let bytes = &self.pages[page][byte..byte + WORD];
+        u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+    }
+
+    /// Replaces the word at `at`.
+    pub fn set_word(&mut self, at: Off, value: u64) {
+        let old = self.word(at);
+        let (page, byte) = self.locate(at, WORD);
+        self.hash ^= word_hash(at.0 / 8, old) ^ word_hash(at.0 / 8, value);
+        let page = Arc::make_mut(&mut self.pages[page]);
+        page[byte..byte + WORD].copy_from_slice(&value.to_le_bytes());
+    }
+
+    /// Calls `each` with the bytes at `at`, in pieces, until it answers `false`.
+    pub fn pieces(&self, at: Off, len: usize, mut each: impl FnMut(&[u8]) -> bool) {
+        let (mut page, mut byte) = self.locate(at, len);
+        let mut left = len;
+        while left > 0 {
+            let n = left.min(PAGE - byte);
+            if !each(&self.pages[page][byte..byte + n]) {
+                return;
+            }
+            left -= n;
+            page += 1;
+            byte = 0;
+        }
+    }
+
+    /// Appends zeros until the image is `len` bytes long.
+    pub fn grow(&mut self, len: u64) {
+        assert!(
+            len % WORD as u64 == 0,
+            "an image is whole words, not {len} bytes"
+        );
+        assert!(len >= self.len, "an image never shrinks");
+        let pages = (len as usize).div_ceil(PAGE);
+        if pages > self.pages.len() {
+            self.pages.resize(pages, Arc::new([0; PAGE]));
+        }
+        self.len = len;
+    }
+
+    fn locate(&self, at: Off, len: usize) -> (usize, usize) {
+        assert!(
+            at.0.checked_add(len as u64)
+                .is_some_and(|end| end <= self.len),
+            "{len} bytes at {at:?} are outside the {} of this pool",
+            self.len
+        );
+        (at.0 as usize / PAGE, at.0 as usize % PAGE)
+    }
+}
+
+/// What `value` at word `index` adds to an image's hash. Zero adds nothing, so that a zeroed image
+/// costs nothing.
+#[must_use]
+pub(super) fn word_hash(index: u64, value: u64) -> u64 {
+    if value == 0 {
+        0
+    } else {
+        mix(value ^ mix(index))
+    }
+}
+
+/// A bijection that spreads every bit (the finalizer of SplitMix64).
+#[must_use]
+pub(super) fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// A small deterministic generator (SplitMix64): the same seed gives the same numbers everywhere.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// A generator; every seed is as good as any other.
+    #[must_use]
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed)
+    }
+
+    /// The next 64 bits.
+    pub fn next(&mut self) -> u64 {
+        let out = mix(self.0);
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        out
+    }
+
+    /// A number below `n`, or 0 if `n` is 0.
+    pub fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+    }
+
+    /// True once in `n` times.
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    /// A generator of its own for `purpose`, which does not disturb this one.
+    #[must_use]
+    pub fn fork(&self, purpose: u64) -> Rng {
+        Rng(mix(self.0 ^ mix(purpose)))
+    }
+}

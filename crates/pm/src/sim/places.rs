@@ -1,0 +1,133 @@
+//! Places: the lines of source that store, flush and drain, how often they ran, and how often a
+//! crash was tried while what they did was still at stake.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::panic::Location;
+
+use crate::sync::Mutex;
+
+/// What a place does to far memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Act {
+    /// A store or a compare-and-swap of one word.
+    Store,
+    /// A copy of unpublished bytes.
+    CopyIn,
+    /// A flush.
+    Flush,
+    /// A drain.
+    Drain,
+}
+
+impl Act {
+    /// As it is printed.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Act::Store => "store",
+            Act::CopyIn => "copy_in",
+            Act::Flush => "flush",
+            Act::Drain => "drain",
+        }
+    }
+}
+
+/// One line of source that acts on far memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// What it does.
+    pub act: Act,
+    /// Where it is.
+    pub at: &'static Location<'static>,
+    /// How often it ran.
+    pub hits: u64,
+    /// Crash points at which something it did was not yet durable (for a drain: right before it).
+    pub crashes: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.act.name(), brief(self.at))
+    }
+}
+
+/// A location as it is printed: `cceh/resize.rs:88`.
+#[must_use]
+pub fn brief(at: &Location<'_>) -> String {
+    let file = at.file();
+    let file = file.rsplit_once("src/").map_or(file, |(_, tail)| tail);
+    format!("{file}:{}", at.line())
+}
+
+/// A place's number in its table; [`NOWHERE`] when nobody keeps one.
+pub(super) type PlaceId = u32;
+/// The number of a place nobody recorded.
+pub(super) const NOWHERE: PlaceId = u32::MAX;
+
+/// The places of one or many simulated media: share one table among the pools of a run.
+#[derive(Default)]
+pub struct Places {
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    known: HashMap<(Act, &'static Location<'static>), PlaceId>,
+    list: Vec<Place>,
+}
+
+impl fmt::Debug for Places {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.list()).finish()
+    }
+}
+
+impl Places {
+    /// An empty table.
+    #[must_use]
+    pub fn new() -> Places {
+        Places::default()
+    }
+
+    /// Every place seen, sorted by file, line and act.
+    #[must_use]
+    pub fn list(&self) -> Vec<Place> {
+        let mut list = self.table.lock().expect("no holder panics").list.clone();
+        list.sort_by_key(|p| (p.at.file(), p.at.line(), p.at.column(), p.act));
+        list
+    }
+
+    pub(super) fn hit(&self, act: Act, at: &'static Location<'static>) -> PlaceId {
+        let table = &mut *self.table.lock().expect("no holder panics");
+        let id = *table.known.entry((act, at)).or_insert_with(|| {
+            table.list.push(Place {
+                act,
+                at,
+                hits: 0,
+                crashes: 0,
+            });
+            (table.list.len() - 1) as PlaceId
+        });
+        table.list[id as usize].hits += 1;
+        id
+    }
+
+    pub(super) fn crash(&self, ids: impl Iterator<Item = PlaceId>) {
+        let table = &mut *self.table.lock().expect("no holder panics");
+        for id in ids {
+            if let Some(place) = table.list.get_mut(id as usize) {
+                place.crashes += 1;
+            }
+        }
+    }
+
+    pub(super) fn get(&self, id: PlaceId) -> Option<Place> {
+        self.table
+            .lock()
+            .expect("no holder panics")
+            .list
+            .get(id as usize)
+            .copied()
+    }
+}
