@@ -86,7 +86,10 @@ impl Image {
     #[must_use]
     pub fn word(&self, at: Off) -> u64 {
         let (page, byte) = self.locate(at, WORD);
-        assert!(at.0 % WORD as u64 == 0, "the word at {at:?} is not aligned");
+        assert!(
+            at.0.is_multiple_of(WORD as u64),
+            "the word at {at:?} is not aligned"
+        );
         let bytes = &self.pages[page][byte..byte + WORD];
         u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
     }
@@ -118,7 +121,7 @@ impl Image {
     /// Appends zeros until the image is `len` bytes long.
     pub fn grow(&mut self, len: u64) {
         assert!(
-            len % WORD as u64 == 0,
+            len.is_multiple_of(WORD as u64),
             "an image is whole words, not {len} bytes"
         );
         assert!(len >= self.len, "an image never shrinks");
@@ -172,7 +175,7 @@ impl Rng {
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         let out = mix(self.0);
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         out
@@ -180,7 +183,7 @@ impl Rng {
 
     /// A number below `n`, or 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+        ((u128::from(self.draw()) * u128::from(n)) >> 64) as u64
     }
 
     /// True once in `n` times.

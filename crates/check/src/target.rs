@@ -1,0 +1,240 @@
+//! What is checked: a structure that stores values by key, seen through a few words.
+//!
+//! ```text
+//!   Target  ── create, open ──▶  Subject          one open structure on one simulated pool
+//!     │                            │ apply         one operation of one session: staged
+//!   shape: what it can do          │ commit        its session's batch → Ticket
+//!                                  │ durable       has the ticket turned?
+//!                                  │ contents, check
+//!                                  ▼ close         clean; a kill is to drop it
+//! ```
+//!
+//! A [`Target`] is the recipe (a configuration is its own fields), a [`Subject`] one open structure.
+//! The explorer owns the [`Sim`] beside the subject: it captures crashes, turns tickets and kills.
+//!
+//! # The contract
+//! T1  An operation is staged when `apply` returns and pending until its session's next `commit`'s
+//!     ticket is durable; a structure that is durable at once may return [`Ticket::DURABLE`]. What is
+//!     staged and never committed may be lost or kept.
+//! T2  [`Answer::Refused`] means that nothing happened, now or after a crash.
+//! T3  `open` makes durable whatever it accepts before it returns. Opening a sound image never fails
+//!     and never panics.
+//! T4  All is deterministic: the same calls make the same bytes. No clock (the explorer sets the
+//!     time), no random identities.
+
+use std::fmt;
+
+use farbank_pm::Ticket;
+use farbank_pm::sim::{Rng, Sim};
+
+/// A stored value: who it is, and how many bytes it has. Its bytes follow from both.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Value {
+    /// Unique in a run: no two writes write the same.
+    pub id: u64,
+    /// Bytes, at least [`Value::BYTES_MIN`].
+    pub bytes: u32,
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "v{}({} bytes)", self.id, self.bytes)
+    }
+}
+
+impl Value {
+    /// The shortest value that can say who it is.
+    pub const BYTES_MIN: u32 = 8;
+
+    /// The bytes to store: its id, then a sequence of which no stretch resembles another value's.
+    #[must_use]
+    pub fn encode(self) -> Vec<u8> {
+        assert!(
+            self.bytes >= Value::BYTES_MIN,
+            "a value of {} bytes has no room",
+            self.bytes
+        );
+        let mut bytes = Vec::with_capacity(self.bytes as usize + 8);
+        bytes.extend_from_slice(&self.id.to_le_bytes());
+        let mut rng = Rng::new(self.id).fork(u64::from(self.bytes));
+        while bytes.len() < self.bytes as usize {
+            bytes.extend_from_slice(&rng.draw().to_le_bytes());
+        }
+        bytes.truncate(self.bytes as usize);
+        bytes
+    }
+
+    /// Whose bytes these are; an error if one of them is wrong.
+    pub fn decode(bytes: &[u8]) -> Result<Value, String> {
+        let Some(id) = bytes.first_chunk() else {
+            return Err(format!(
+                "a value of {} bytes, none was that short",
+                bytes.len()
+            ));
+        };
+        let value = Value {
+            id: u64::from_le_bytes(*id),
+            bytes: bytes.len() as u32,
+        };
+        match value.encode().iter().zip(bytes).position(|(a, b)| a != b) {
+            None => Ok(value),
+            Some(at) => Err(format!(
+                "the bytes of {value:?} are wrong from byte {at} on"
+            )),
+        }
+    }
+}
+
+/// A write of one key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Write {
+    /// Store a value, whatever was there.
+    Put {
+        /// The key.
+        key: u64,
+        /// The value.
+        value: Value,
+        /// When it expires, in milliseconds of the explorer's time; 0 is never.
+        expires_ms: u64,
+    },
+    /// Delete the key, if it is there.
+    Delete {
+        /// The key.
+        key: u64,
+    },
+}
+
+impl Write {
+    /// The key it writes.
+    #[must_use]
+    pub fn key(&self) -> u64 {
+        match *self {
+            Write::Put { key, .. } | Write::Delete { key } => key,
+        }
+    }
+}
+
+/// What a read may see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum View {
+    /// Only what is durable: the reply leaves at once.
+    Durable,
+    /// The session's own pending writes as well.
+    Own,
+}
+
+/// One operation of a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// Write one key.
+    Write(Write),
+    /// Write several different keys, all or nothing.
+    Group(Vec<Write>),
+    /// Read one key.
+    Get {
+        /// The key.
+        key: u64,
+        /// What may be seen.
+        view: View,
+    },
+    /// Delete every key, all or nothing. Durable when it returns, with all this session staged.
+    FlushAll,
+}
+
+/// What an operation answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// It is staged (or, for [`Op::FlushAll`], durable).
+    Done,
+    /// What a read found.
+    Found(Option<Value>),
+    /// No room: nothing happened (T2).
+    Refused,
+}
+
+/// What a target can do, and sizes that suit it.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Bytes of a fresh pool.
+    pub pool_bytes: u64,
+    /// Keys in use: `1..=keys`.
+    pub keys: u64,
+    /// Shortest and longest value, in bytes. Equal: every value has that many.
+    pub value_bytes: (u32, u32),
+    /// Sessions, numbered from 0. At least 1.
+    pub sessions: usize,
+    /// Whether it takes [`Op::Group`].
+    pub groups: bool,
+    /// Whether values may expire.
+    pub expiry: bool,
+    /// Whether it takes [`Op::FlushAll`].
+    pub flush_all: bool,
+    /// Whether [`Subject::clean`] does something.
+    pub cleans: bool,
+}
+
+impl Default for Shape {
+    fn default() -> Shape {
+        Shape {
+            pool_bytes: 64 << 10,
+            keys: 12,
+            value_bytes: (8, 200),
+            sessions: 1,
+            groups: false,
+            expiry: false,
+            flush_all: false,
+            cleans: false,
+        }
+    }
+}
+
+/// A structure that can be checked.
+pub trait Target: Sync {
+    /// Its name on the command line: `--target kv`.
+    fn name(&self) -> &str;
+
+    /// What it can do.
+    fn shape(&self) -> Shape;
+
+    /// Makes a new, empty structure of all of `sim`, durable when it returns.
+    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String>;
+
+    /// Opens what a close, a kill or a power cut left in `sim`.
+    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String>;
+}
+
+/// One open structure.
+///
+/// An `Err` of any method is a violation, except after the explorer made a drain fail.
+pub trait Subject {
+    /// Runs `op` for `session`.
+    fn apply(&mut self, session: usize, op: &Op) -> Result<Answer, String>;
+
+    /// Ends the session's batch: asks that all it staged become durable.
+    fn commit(&mut self, session: usize) -> Result<Ticket, String>;
+
+    /// Whether `ticket` of `session` is durable: what it covers may be acknowledged, and is visible
+    /// to every session.
+    fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, String>;
+
+    /// Everything stored now, expired values left out, in any order. Values are read back with
+    /// [`Value::decode`].
+    fn contents(&mut self) -> Result<Vec<(u64, Value)>, String>;
+
+    /// Whether the structure is sound in itself: live + dead + free = pool, nothing leaked, no count
+    /// off.
+    fn check(&mut self) -> Result<(), String>;
+
+    /// Does one step of background work, if there is any to do.
+    fn clean(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// The time is `now_ms` from now on; it never goes backwards.
+    fn set_time(&mut self, now_ms: u64) {
+        let _ = now_ms;
+    }
+
+    /// Closes cleanly: everything committed is durable, and the next open may be quick.
+    fn close(self: Box<Self>) -> Result<(), String>;
+}
