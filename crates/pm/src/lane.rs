@@ -2,6 +2,8 @@
 
 use std::ops::AddAssign;
 
+use crate::medium::{LINE, Off};
+
 /// Exact counts of what one lane asked of the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -38,12 +40,32 @@ impl Lane {
     /// A lane with an identity of the caller's choosing; the simulator keeps pending flushes by it.
     #[must_use]
     pub fn new(id: u32) -> Lane {
-        Lane { id, ..Lane::default() }
+        Lane {
+            id,
+            ..Lane::default()
+        }
     }
 
     /// This lane's identity.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.id
+    }
+
+    /// Counts a copy of `len` bytes to `at`, which the next drain is to make durable.
+    #[inline]
+    pub(crate) fn copied_in(&mut self, at: Off, len: usize) {
+        self.counters.bytes += len as u64;
+        self.flushed(at, len);
+    }
+
+    /// Counts the lines of `len` bytes at `at`, which the next drain is to make durable.
+    #[inline]
+    pub(crate) fn flushed(&mut self, at: Off, len: usize) {
+        const LINE_BYTES: u64 = LINE as u64;
+        if len > 0 {
+            self.counters.lines += (at.0 + len as u64).div_ceil(LINE_BYTES) - at.0 / LINE_BYTES;
+            self.undrained = true;
+        }
     }
 }

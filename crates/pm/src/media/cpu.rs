@@ -12,7 +12,7 @@
 //!     written back as it was read. Nobody else may write that word meanwhile.
 
 use std::arch::asm;
-use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si64, _mm_stream_si128};
+use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::medium::{LINE, WORD};
@@ -31,26 +31,7 @@ pub enum WriteBack {
 }
 
 impl WriteBack {
-    /// The best instruction this processor has.
-    #[must_use]
-    pub fn detect() -> WriteBack {
-        const STRUCTURED_FEATURES: u32 = 7;
-        const CLFLUSHOPT: u32 = 1 << 23;
-        const CLWB: u32 = 1 << 24;
-        let features = match cpuid_ebx(0, 0).0 {
-            max_leaf if max_leaf < STRUCTURED_FEATURES => 0,
-            _ => cpuid_ebx(STRUCTURED_FEATURES, 0).1,
-        };
-        if features & CLWB != 0 {
-            WriteBack::Clwb
-        } else if features & CLFLUSHOPT != 0 {
-            WriteBack::Clflushopt
-        } else {
-            WriteBack::Clflush
-        }
-    }
-
-    /// The instruction's name, for banners.
+    /// Its name, for banners.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -58,6 +39,40 @@ impl WriteBack {
             WriteBack::Clflushopt => "clflushopt",
             WriteBack::Clflush => "clflush",
             WriteBack::NotNeeded => "none (eADR)",
+        }
+    }
+}
+
+/// What this processor is, as far as it matters here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Processor {
+    /// The best instruction it has.
+    pub(crate) write_back: WriteBack,
+    /// Whether AMD made it.
+    pub(crate) amd: bool,
+}
+
+impl Processor {
+    pub(crate) fn detect() -> Processor {
+        const STRUCTURED_FEATURES: u32 = 7;
+        const CLFLUSHOPT: u32 = 1 << 23;
+        const CLWB: u32 = 1 << 24;
+        const AUTHENTIC_AMD: u32 = u32::from_le_bytes(*b"Auth");
+        let (max_leaf, vendor) = cpuid_ebx(0, 0);
+        let features = match max_leaf {
+            ..STRUCTURED_FEATURES => 0,
+            _ => cpuid_ebx(STRUCTURED_FEATURES, 0).1,
+        };
+        let write_back = if features & CLWB != 0 {
+            WriteBack::Clwb
+        } else if features & CLFLUSHOPT != 0 {
+            WriteBack::Clflushopt
+        } else {
+            WriteBack::Clflush
+        };
+        Processor {
+            write_back,
+            amd: vendor == AUTHENTIC_AMD,
         }
     }
 }
@@ -191,21 +206,19 @@ impl<'a> Gather<'a> {
     }
 }
 
-/// How [`store_parts`] writes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Path {
-    /// Around the cache.
-    NonTemporal,
-    /// Into the cache, then written back line by line.
-    Cached(WriteBack),
-}
-
-/// Writes `parts` one after another from `to` on, `len` bytes in all (C1, C3).
+/// Writes `parts` one after another from `to` on, `len` bytes in all (C1, C3): whole lines around
+/// the cache if `around`, every other line through the cache and written back.
 ///
 /// # Safety
 /// `to` is 8-aligned and `len` bytes from there lie in a live, writable mapping in whole words.
 /// Concurrent access is by relaxed or acquiring word loads only.
-pub(crate) unsafe fn store_parts(path: Path, parts: &[&[u8]], to: *mut u8, len: usize) {
+pub(crate) unsafe fn store_parts(
+    how: WriteBack,
+    around: bool,
+    parts: &[&[u8]],
+    to: *mut u8,
+    len: usize,
+) {
     debug_assert!(to.cast::<u64>().is_aligned());
     let mut gather = Gather::new(parts);
     let mut scratch = [0; LINE];
@@ -215,10 +228,10 @@ pub(crate) unsafe fn store_parts(path: Path, parts: &[&[u8]], to: *mut u8, len: 
         let at = unsafe { to.add(done) };
         let run = (LINE - at as usize % LINE).min(len - done);
         let bytes = gather.take(run, &mut scratch);
-        match path {
-            // SAFETY: the run lies in one line of the caller's range.
-            Path::NonTemporal => unsafe { stream(bytes, at) },
-            Path::Cached(how) => {
+        match <&[u8; LINE]>::try_from(bytes) {
+            // SAFETY: `bytes` is a whole line of the caller's range, so `at` is where it starts.
+            Ok(line) if around => unsafe { stream(line, at) },
+            _ => {
                 // SAFETY: the run lies in one line of the caller's range.
                 unsafe { store(bytes, at) };
                 // SAFETY: as before.
@@ -227,18 +240,6 @@ pub(crate) unsafe fn store_parts(path: Path, parts: &[&[u8]], to: *mut u8, len: 
         }
         done += run;
     }
-}
-
-/// The word at `at` as it will be once `tail` (1 to 7 bytes) has been written to its start.
-///
-/// # Safety
-/// `at` is an aligned word of a live mapping.
-unsafe fn merged(tail: &[u8], at: *mut u8) -> u64 {
-    // SAFETY: the caller's word; a relaxed load.
-    let old = unsafe { AtomicU64::from_ptr(at.cast()) }.load(Ordering::Relaxed);
-    let mut word = old.to_le_bytes();
-    word[..tail.len()].copy_from_slice(tail);
-    u64::from_le_bytes(word)
 }
 
 /// Stores `bytes`, which stay within one line, at `at` through the cache.
@@ -254,56 +255,24 @@ unsafe fn store(bytes: &[u8], at: *mut u8) {
         target.store(u64::from_le_bytes(*word), Ordering::Relaxed);
     }
     if !tail.is_empty() {
-        // SAFETY: the last, partial word of the caller's range.
-        let target = unsafe { at.add(words.len() * WORD) };
-        // SAFETY: as before; whole words of the mapping are the caller's.
-        let word = unsafe { merged(tail, target) };
-        // SAFETY: as before.
-        unsafe { AtomicU64::from_ptr(target.cast()) }.store(word, Ordering::Relaxed);
+        // SAFETY: the last, partial word of the caller's range, whole in the mapping.
+        let target = unsafe { AtomicU64::from_ptr(at.add(words.len() * WORD).cast()) };
+        let mut word = target.load(Ordering::Relaxed).to_le_bytes();
+        word[..tail.len()].copy_from_slice(tail); // C3
+        target.store(u64::from_le_bytes(word), Ordering::Relaxed);
     }
 }
 
-/// Stores `bytes`, which stay within one line, at `at` around the cache.
+/// Stores a whole line around the cache.
 ///
 /// # Safety
-/// As for [`store_parts`].
+/// As for [`store_parts`]; `at` is 64-aligned.
 #[inline]
-unsafe fn stream(bytes: &[u8], at: *mut u8) {
-    const PAIR: usize = 2 * WORD;
-    let mut done = 0;
-    if !(at as usize).is_multiple_of(PAIR) && bytes.len() >= WORD {
-        // SAFETY: the first word of the caller's range.
-        unsafe { stream_word(&bytes[..WORD], at) };
-        done = WORD;
+unsafe fn stream(line: &[u8; LINE], at: *mut u8) {
+    for i in 0..LINE / size_of::<__m128i>() {
+        // SAFETY: quarter `i` of the line; the load needs no alignment.
+        let quarter = unsafe { _mm_loadu_si128(line.as_ptr().cast::<__m128i>().add(i)) };
+        // SAFETY: quarter `i` of the caller's line, aligned as that is.
+        unsafe { _mm_stream_si128(at.cast::<__m128i>().add(i), quarter) };
     }
-    while bytes.len() - done >= PAIR {
-        let from = bytes[done..done + PAIR].as_ptr().cast::<__m128i>();
-        // SAFETY: 16 bytes of the slice; the load needs no alignment.
-        let pair = unsafe { _mm_loadu_si128(from) };
-        // SAFETY: 16 bytes of the caller's range, aligned by the step above.
-        unsafe { _mm_stream_si128(at.add(done).cast(), pair) };
-        done += PAIR;
-    }
-    if bytes.len() - done >= WORD {
-        // SAFETY: a whole word of the caller's range.
-        unsafe { stream_word(&bytes[done..done + WORD], at.add(done)) };
-        done += WORD;
-    }
-    if done < bytes.len() {
-        // SAFETY: the last, partial word of the caller's range.
-        let target = unsafe { at.add(done) };
-        // SAFETY: as before; whole words of the mapping are the caller's.
-        let word = unsafe { merged(&bytes[done..], target) };
-        // SAFETY: as before.
-        unsafe { stream_word(&word.to_le_bytes(), target) };
-    }
-}
-
-/// # Safety
-/// `at` is an aligned word of a live, writable mapping.
-#[inline]
-unsafe fn stream_word(bytes: &[u8], at: *mut u8) {
-    let word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-    // SAFETY: the caller's word.
-    unsafe { _mm_stream_si64(at.cast(), word.cast_signed()) };
 }

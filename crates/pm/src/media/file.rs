@@ -1,1 +1,519 @@
-//! A file read through a mapping and written by pwritev.
+//! An ordinary file: read through a mapping, written by `pwritev`, made durable by `fdatasync`.
+//!
+//! One thread per medium syncs, for all lanes at once. A drain only asks for the next sync that
+//! *starts* from now on and gets its number as the ticket; nobody sleeps unless they wait for it:
+//!
+//! ```text
+//!   lane 1   write drain─▶2
+//!   lane 2          write drain─▶2          write drain─▶3
+//!   lane 3      write drain─▶2
+//!   syncer  ├────── sync 1 ──────┤├────── sync 2 ──────┤├────── sync 3 ──────┤
+//!                                                      ▲ tickets 2 turn, wakers are called
+//! ```
+//!
+//! Reads and writes meet in the page cache: what `pwritev` has written, the mapping shows.
+//!
+//! # Invariants
+//! F1  Only the syncing thread calls `fdatasync`, so one is in flight at most: sync `n + 1` starts
+//!     after sync `n` has ended, tickets turn in order, and no error is reported to anyone else.
+//! F2  A ticket is taken under the lock under which syncs are numbered, after its lane's writes
+//!     have returned: the sync of that number starts later and covers them.
+//! F3  After the first failed write or sync nothing turns any more and nothing is written: the
+//!     kernel may have dropped what it could not write and call the next sync a success. Nothing
+//!     is tried again, and the first reason is kept.
+//! F4  A failed write or sync of one lane, or of growth, is every lane's: they share the file.
+//!     (A growth whose zeros cannot be written gives its space back and harms nobody.)
+//!
+//! Words: `store` and `cas` follow each other under a lock, and each writes its 8 bytes by one
+//! call. A `load` sees them as whole as the kernel copies them; on x86-64 it copies aligned words
+//! whole, though no standard says so.
+
+use std::fmt;
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::space::{Place, PoolFile, Progress};
+use super::window::{PAGE, RESERVE_BYTES, Source, Window};
+use crate::lane::Lane;
+use crate::medium::{Caps, Drain, Kind, Medium, Off, Poisoned, Ticket, WORD};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+
+/// When a file's writes are made durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SyncPolicy {
+    /// Before they are acknowledged: tickets turn with an `fdatasync`.
+    #[default]
+    Always,
+    /// Once a second; acknowledged at once.
+    EverySec,
+    /// When the pool is closed; acknowledged at once.
+    Never,
+}
+
+impl SyncPolicy {
+    /// The policy's name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            SyncPolicy::Always => "always",
+            SyncPolicy::EverySec => "everysec",
+            SyncPolicy::Never => "never",
+        }
+    }
+
+    fn survives(self, place: Place) -> &'static str {
+        match (self, place) {
+            (_, Place::Memory) => {
+                "a kill of the process; no restart and no power cut: the file is in memory"
+            }
+            (SyncPolicy::Always, _) => "a kill and a power cut: acknowledged after an fdatasync",
+            (SyncPolicy::EverySec, _) => {
+                "a kill of the process; a power cut may lose the last second, or as long as the \
+                 device takes to sync"
+            }
+            (SyncPolicy::Never, _) => {
+                "a kill of the process; a power cut may lose anything since the pool was opened"
+            }
+        }
+    }
+}
+
+/// A ticket that never turns.
+const NEVER: Ticket = Ticket(u64::MAX);
+
+/// A file. See the module's head.
+pub struct File {
+    // Before `shared`: the pages are unmapped before the lock on the file is let go.
+    window: Window,
+    shared: Arc<Shared>,
+    caps: Caps,
+    /// Held while the medium grows.
+    growing: Mutex<()>,
+    /// Held by `store` and `cas`.
+    words: Mutex<()>,
+    syncer: Option<JoinHandle<()>>,
+}
+
+/// What the lanes and the syncing thread share.
+struct Shared {
+    file: PoolFile,
+    policy: SyncPolicy,
+    turns: Mutex<Turns>,
+    /// The syncing thread waits here for work.
+    work: Condvar,
+    /// Lanes wait here for their tickets.
+    turned: Condvar,
+    /// The last sync that succeeded.
+    done: AtomicU64,
+    /// Whether something was written since the last sync started.
+    dirty: AtomicBool,
+    /// The first reason (F3).
+    poison: OnceLock<Poisoned>,
+    wakers: Mutex<Vec<Waker>>,
+}
+
+type Waker = Arc<dyn Fn() + Send + Sync>;
+
+#[derive(Default)]
+struct Turns {
+    /// The last sync that has started.
+    started: u64,
+    /// The highest sync anyone asked for: at most one above `started`.
+    wanted: u64,
+    closing: bool,
+}
+
+/// What the syncing thread does next.
+enum Work {
+    /// Sync, with this number.
+    Sync(u64),
+    /// Tell everyone that the medium is poisoned.
+    Report,
+    /// End.
+    End,
+}
+
+/// Poisons the medium if the syncing thread panics: no lane may wait for it for ever.
+struct Mourner<'a>(&'a Shared);
+
+impl Drop for Mourner<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0
+                .poison("a waker panicked on the syncing thread".into());
+        }
+    }
+}
+
+impl File {
+    /// Serves `bytes` of `file`.
+    pub(super) fn on_file(
+        file: PoolFile,
+        place: Place,
+        bytes: u64,
+        policy: SyncPolicy,
+    ) -> io::Result<File> {
+        const SECTOR_BYTES: usize = 512;
+        let window = Window::reserve(bytes, RESERVE_BYTES.max(bytes.saturating_mul(2)))?;
+        window.extend(Source::Read(file.fd()), bytes)?;
+        let shared = Arc::new(Shared {
+            file,
+            policy,
+            turns: Mutex::default(),
+            work: Condvar::new(),
+            turned: Condvar::new(),
+            done: AtomicU64::new(0),
+            dirty: AtomicBool::new(false),
+            poison: OnceLock::new(),
+            wakers: Mutex::default(),
+        });
+        let syncer = thread::Builder::new().name("farbank-sync".into()).spawn({
+            let shared = Arc::clone(&shared);
+            move || {
+                let _mourner = Mourner(&shared);
+                shared.serve();
+            }
+        })?;
+        let caps = Caps {
+            kind: Kind::File,
+            tear_bytes: SECTOR_BYTES,
+            drain: match policy {
+                SyncPolicy::Always => Drain::Sync,
+                SyncPolicy::EverySec | SyncPolicy::Never => Drain::Relaxed,
+            },
+            stores_are_durable: false,
+            survives: policy.survives(place).into(),
+        };
+        Ok(File {
+            window,
+            shared,
+            caps,
+            growing: Mutex::new(()),
+            words: Mutex::new(()),
+            syncer: Some(syncer),
+        })
+    }
+
+    /// Syncs that have succeeded so far.
+    #[must_use]
+    pub fn syncs(&self) -> u64 {
+        self.shared.done.load(Ordering::Acquire)
+    }
+
+    /// Brings the whole file into the page cache and maps it, instead of at its first use.
+    pub fn prefault(&self, progress: Progress<'_>) {
+        self.window.prefault(false, progress);
+    }
+
+    /// Syncs what is not synced yet and lets the file go. On `Ok` everything ever drained is
+    /// durable, whatever the policy. Dropping does the same but cannot tell of an error.
+    pub fn close(mut self) -> Result<(), Poisoned> {
+        self.stop();
+        match self.shared.poison.get() {
+            None => Ok(()),
+            Some(poisoned) => Err(poisoned.clone()),
+        }
+    }
+
+    fn stop(&mut self) {
+        let Some(syncer) = self.syncer.take() else {
+            return;
+        };
+        self.shared.turns().closing = true;
+        self.shared.work.notify_all();
+        // A panic in a waker has poisoned the medium: nobody is left unaware.
+        let _ = syncer.join();
+    }
+
+    /// Writes `parts` at `at`, unless nothing is written any more (F3).
+    fn write(&self, at: Off, parts: &[&[u8]]) {
+        if self.shared.poison.get().is_some() {
+            return;
+        }
+        match self.shared.file.write(parts, at.0) {
+            // After the write: a sync that starts from now on covers it.
+            Ok(()) => self.shared.dirty.store(true, Ordering::Release),
+            Err(e) => self.shared.poison(format!(
+                "writing at byte {} of {} failed: {e}",
+                at.0,
+                self.shared.file.path().display()
+            )),
+        }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File")
+            .field("path", &self.shared.file)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().expect("no holder panics")
+    }
+
+    /// The syncing thread.
+    fn serve(&self) {
+        let mut reported = false;
+        loop {
+            match self.next_work(reported) {
+                Work::Sync(number) => {
+                    if self.sync(number) {
+                        self.turned.notify_all();
+                        self.wake();
+                    }
+                }
+                Work::Report => {
+                    reported = true;
+                    self.wake();
+                }
+                Work::End => return,
+            }
+        }
+    }
+
+    /// One `fdatasync`, of this number; false if its tickets do not turn.
+    fn sync(&self, number: u64) -> bool {
+        // Before the sync: what is written from now on may need another one.
+        self.dirty.store(false, Ordering::Release);
+        if let Err(e) = self.file.sync() {
+            self.poison(format!(
+                "fdatasync of {} failed: {e}",
+                self.file.path().display()
+            ));
+            return false;
+        }
+        let _turns = self.turns();
+        let turns = self.poison.get().is_none(); // F3
+        if turns {
+            self.done.store(number, Ordering::Release);
+        }
+        turns
+    }
+
+    /// Waits until there is something to do.
+    fn next_work(&self, reported: bool) -> Work {
+        const EVERY: Duration = Duration::from_secs(1);
+        let deadline = Instant::now() + EVERY;
+        let mut turns = self.turns();
+        loop {
+            let asked = turns.wanted > turns.started;
+            let ticks = self.policy == SyncPolicy::EverySec && self.poison.get().is_none();
+            let due = turns.closing || (ticks && Instant::now() >= deadline);
+            if self.poison.get().is_some() {
+                if !reported {
+                    return Work::Report;
+                }
+            } else if asked || (due && self.is_dirty()) {
+                turns.started += 1; // F1, F2
+                return Work::Sync(turns.started);
+            }
+            if turns.closing {
+                return Work::End;
+            }
+            turns = if ticks {
+                // Once the deadline has passed with nothing to sync, look again a second later.
+                let left = deadline.saturating_duration_since(Instant::now());
+                let wait = if left.is_zero() { EVERY } else { left };
+                self.work
+                    .wait_timeout(turns, wait)
+                    .expect("no holder panics")
+                    .0
+            } else {
+                self.work.wait(turns).expect("no holder panics")
+            };
+        }
+    }
+
+    fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Acquire)
+    }
+
+    /// Nothing is acknowledged from now on (F3). The syncing thread calls the wakers.
+    fn poison(&self, reason: String) {
+        let turns = self.turns();
+        // The first reason stays.
+        let _ = self.poison.set(Poisoned {
+            reason: reason.into(),
+        });
+        drop(turns);
+        self.work.notify_all();
+        self.turned.notify_all();
+    }
+
+    fn wake(&self) {
+        let wakers = self.wakers.lock().expect("no holder panics").clone();
+        for wake in wakers {
+            wake();
+        }
+    }
+
+    /// Asks for the next sync that starts from now on: its number, and whether this is the first
+    /// to ask for it.
+    fn ask(&self) -> (u64, bool) {
+        let mut turns = self.turns();
+        let number = turns.started + 1; // F2
+        let first = turns.wanted < number;
+        if first {
+            turns.wanted = number;
+            drop(turns);
+            self.work.notify_all();
+        }
+        (number, first)
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        if self.poll(ticket)? {
+            return Ok(());
+        }
+        let mut turns = self.turns();
+        while !self.poll(ticket)? {
+            turns = self.turned.wait(turns).expect("no holder panics");
+        }
+        Ok(())
+    }
+
+    fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
+        if ticket.0 <= self.done.load(Ordering::Acquire) {
+            return Ok(true);
+        }
+        match self.poison.get() {
+            None => Ok(false),
+            Some(poisoned) => Err(poisoned.clone()),
+        }
+    }
+}
+
+impl Medium for File {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    #[inline]
+    fn len(&self) -> u64 {
+        self.window.len()
+    }
+
+    fn grow(&self, len: u64) -> io::Result<()> {
+        let _growing = self.growing.lock().expect("no holder panics");
+        let (from, len) = (self.len(), len.next_multiple_of(PAGE));
+        if len <= from {
+            return Ok(());
+        }
+        if let Some(poisoned) = self.shared.poison.get() {
+            return Err(io::Error::other(poisoned.clone()));
+        }
+        self.window.check_room(len)?;
+        let file = &self.shared.file;
+        // By the syncing thread: the kernel tells a file of an error only once (F4).
+        let sync = || {
+            let (number, _) = self.shared.ask();
+            self.shared.wait(Ticket(number)).map_err(io::Error::other)
+        };
+        file.fill(from, len, &mut |_, _| {}, sync)?;
+        if let Err(e) = self.window.extend(Source::Read(file.fd()), len) {
+            file.truncate(from)?;
+            return Err(e);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn load(&self, at: Off) -> u64 {
+        self.window.load(at)
+    }
+
+    fn store(&self, lane: &mut Lane, at: Off, value: u64) {
+        self.window.aligned(at, WORD);
+        let _turn = self.words.lock().expect("no holder panics");
+        self.write(at, &[&value.to_le_bytes()]);
+        lane.counters.bytes += WORD as u64;
+    }
+
+    fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
+        let _turn = self.words.lock().expect("no holder panics");
+        let found = self.window.load(at);
+        if found != old {
+            return Err(found);
+        }
+        self.write(at, &[&new.to_le_bytes()]);
+        lane.counters.bytes += WORD as u64;
+        Ok(found)
+    }
+
+    fn copy_out(&self, at: Off, to: &mut [u8]) {
+        self.window.copy_out(at, to);
+    }
+
+    fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>) {
+        self.window.append_out(at, len, to);
+    }
+
+    fn matches(&self, at: Off, bytes: &[u8]) -> bool {
+        self.window.matches(at, bytes)
+    }
+
+    fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
+        let len = parts.iter().map(|part| part.len()).sum::<usize>();
+        self.window.aligned(at, len);
+        self.write(at, parts);
+        lane.copied_in(at, len);
+    }
+
+    fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
+        self.window.address(at, len);
+        lane.flushed(at, len);
+    }
+
+    fn drain(&self, lane: &mut Lane) -> Ticket {
+        if !std::mem::take(&mut lane.undrained) {
+            return Ticket::DURABLE;
+        }
+        lane.counters.fences += 1;
+        if self.shared.poison.get().is_some() {
+            return NEVER;
+        }
+        if self.shared.policy != SyncPolicy::Always {
+            return Ticket::DURABLE;
+        }
+        let (number, first) = self.shared.ask();
+        lane.counters.syncs += u64::from(first);
+        Ticket(number)
+    }
+
+    #[inline]
+    fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
+        self.shared.poll(ticket)
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        self.shared.wait(ticket)
+    }
+
+    fn on_turn(&self, wake: Waker) {
+        self.shared
+            .wakers
+            .lock()
+            .expect("no holder panics")
+            .push(wake);
+    }
+
+    fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
+        self.window.crc(at, len, seed)
+    }
+
+    fn prefetch(&self, at: Off, len: usize) {
+        self.window.prefetch(at, len);
+    }
+}

@@ -1,14 +1,30 @@
-//! The real media: [`Mapped`] (DAX and DRAM) and [`File`].
+//! The real media: [`Mapped`] (DAX and DRAM) and [`File`], and which of them a path becomes.
+//!
+//! ```text
+//!   open_path, create_path ── which medium? ──┐
+//!                                             ▼
+//!                        Mapped                            File
+//!               stores, clwb, sfence              pwritev, one fdatasync for all
+//!                  │          │                      │            │
+//!                 cpu       window ◀── reads ────────┘          space
+//!           instructions    one mapped range that grows         the locked file:
+//!                           and never moves                     allocated, written, never sparse
+//! ```
 
 pub mod cpu;
 pub mod file;
 pub mod mapped;
+pub mod open;
+mod space;
 mod window;
 
+pub use file::{File, SyncPolicy};
 pub use mapped::Mapped;
+pub use open::{AnyMedium, OpenError, OpenOptions, create_path, open_path};
+pub use space::{Io, Kernel, Progress};
 
 #[cfg(not(all(target_arch = "x86_64", target_endian = "little", target_os = "linux")))]
 compile_error!(
-    "Farbank's media are written for x86-64 Linux: no other processor's order of stores \
-                and flushes has been thought through"
+    "Farbank's media are written for x86-64 Linux: no other processor's order of stores and \
+     flushes has been thought through"
 );

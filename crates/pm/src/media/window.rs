@@ -28,6 +28,8 @@ use crate::medium::{LINE, Off, WORD};
 
 /// What lengths are multiples of, in bytes.
 pub(crate) const PAGE: u64 = 4096;
+/// Addresses a file's window takes so that it can grow, in bytes, where the kernel gives as many.
+pub(crate) const RESERVE_BYTES: u64 = 4 << 40;
 /// What the base is aligned to, so that huge pages fit, in bytes.
 const HUGE: u64 = 2 << 20;
 
@@ -38,12 +40,10 @@ pub(crate) enum Source<'a> {
     Anonymous,
     /// A file, for reading only.
     Read(BorrowedFd<'a>),
-    /// A file in memory (tmpfs).
+    /// A file in memory (tmpfs), or a device whose mappings are always synchronous.
     Write(BorrowedFd<'a>),
-    /// A file on persistent memory: a page fault makes the file's metadata durable too.
+    /// A file on persistent memory: a write fault makes the file's metadata durable too.
     Sync(BorrowedFd<'a>),
-    /// A device whose mappings are always synchronous but refuse to be asked.
-    Device(BorrowedFd<'a>),
 }
 
 /// A mapped range. See the module's head.
@@ -102,16 +102,7 @@ impl Window {
         if len == from {
             return Ok(());
         }
-        if len > self.reserved || self.torn.load(Ordering::Relaxed) {
-            return Err(io::Error::new(
-                io::ErrorKind::OutOfMemory,
-                format!(
-                    "{len} bytes do not fit the {} bytes of addresses reserved when the pool was \
-                     opened; open it again",
-                    self.reserved
-                ),
-            ));
-        }
+        self.check_room(len)?;
         let bytes = usize::try_from(len - from).expect("it fits the reservation");
         if let Err(e) = self.map(source, from, bytes) {
             self.torn.store(true, Ordering::Relaxed);
@@ -119,6 +110,19 @@ impl Window {
         }
         self.len.store(len, Ordering::Release);
         Ok(())
+    }
+
+    /// Whether the window can be `len` bytes long.
+    pub(crate) fn check_room(&self, len: u64) -> io::Result<()> {
+        if len <= self.reserved && !self.torn.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let why = format!(
+            "{len} bytes do not fit the {} bytes of addresses that were reserved when the pool \
+             was opened; open it again",
+            self.reserved
+        );
+        Err(io::Error::new(io::ErrorKind::OutOfMemory, why))
     }
 
     fn map(&self, source: Source<'_>, from: u64, bytes: usize) -> io::Result<()> {
@@ -133,7 +137,7 @@ impl Window {
                 return Ok(());
             }
             Source::Read(fd) => (fd, ProtFlags::READ, MapFlags::SHARED),
-            Source::Write(fd) | Source::Device(fd) => (fd, both, MapFlags::SHARED),
+            Source::Write(fd) => (fd, both, MapFlags::SHARED),
             Source::Sync(fd) => (fd, both, MapFlags::SHARED_VALIDATE | MapFlags::SYNC),
         };
         // SAFETY: as above; the file is at least that long, which the media see to.
@@ -160,6 +164,20 @@ impl Window {
         }
         // SAFETY: just checked to be inside the mapping.
         unsafe { self.base.add(at.0 as usize) }
+    }
+
+    /// As [`Window::address`], for bytes to be copied in.
+    ///
+    /// # Panics
+    /// Also when `at` is not the start of a word.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn aligned(&self, at: Off, len: usize) -> *mut u8 {
+        assert!(
+            at.0.is_multiple_of(WORD as u64),
+            "bytes are copied in from a word on: {at:?}"
+        );
+        self.address(at, len)
     }
 
     /// The word at `at`, for atomic access.

@@ -61,6 +61,26 @@ const HEAD_BYTES: u64 = 8192;
 /// What the first segment is aligned to if it is large, in bytes.
 const HUGE: u64 = 2 << 20;
 
+/// Where the copies of the superblock are.
+pub(crate) const COPIES: [Off; 2] = [COPY_A, COPY_B];
+/// Bytes in a copy.
+pub(crate) const COPY_BYTES: usize = BYTES;
+
+/// How many bytes the pool takes whose superblock copies these are, if they are sound.
+pub(crate) fn recorded_bytes(copies: &[[u8; COPY_BYTES]; 2]) -> Option<u64> {
+    let [a, b] = copies.each_ref().map(Superblock::judge);
+    let (superblock, _) = choose(&a, &b).ok()?;
+    check(&superblock).ok()
+}
+
+/// Whether something that calls itself a pool, whole or damaged, is on `medium`.
+pub(crate) fn is_pool<M: Medium>(medium: &M) -> bool {
+    medium.len() >= HEAD_BYTES
+        && read_copies(medium)
+            .iter()
+            .any(|copy| !matches!(copy, Copy::Foreign(_)))
+}
+
 /// How a new pool is laid out.
 #[derive(Clone, Debug)]
 pub struct Layout {
@@ -175,7 +195,7 @@ impl<M: Medium> Pool<M> {
     /// there. Durable on `Ok`.
     pub fn create(medium: M, lane: &mut Lane, layout: &Layout) -> Result<Pool<M>, PoolError> {
         let superblock = new_superblock(layout, medium.len())?;
-        write_copies(&medium, lane, &superblock, [COPY_A, COPY_B])?;
+        write_copies(&medium, lane, &superblock, COPIES)?;
         Ok(Pool::of(medium, superblock))
     }
 
@@ -188,17 +208,16 @@ impl<M: Medium> Pool<M> {
                 medium.len()
             )));
         }
-        let [a, b] = [COPY_A, COPY_B].map(|at| {
-            let mut bytes = [0; BYTES];
-            medium.copy_out(at, &mut bytes);
-            Superblock::judge(&bytes)
-        });
+        let [a, b] = read_copies(&medium);
         let (superblock, healthy) = choose(&a, &b)?;
-        check(&superblock, medium.len())?;
+        let (recorded, found) = (check(&superblock)?, medium.len());
+        if recorded > found {
+            return Err(PoolError::Short { recorded, found });
+        }
         match healthy {
             Healthy::Both => {}
             // The copy that counts comes first: it may not be durable yet.
-            Healthy::A => write_copies(&medium, lane, &superblock, [COPY_A, COPY_B])?,
+            Healthy::A => write_copies(&medium, lane, &superblock, COPIES)?,
             Healthy::B => write_copies(&medium, lane, &superblock, [COPY_B, COPY_A])?,
         }
         Ok(Pool::of(medium, superblock))
@@ -303,7 +322,7 @@ impl<M: Medium> Pool<M> {
             return Ok(());
         }
         next.update += 1;
-        write_copies(&self.medium, lane, &next, [COPY_A, COPY_B])?;
+        write_copies(&self.medium, lane, &next, COPIES)?;
         self.segments.store(next.segments as u32, Ordering::Release);
         *current = next;
         Ok(())
@@ -316,6 +335,14 @@ impl Superblock {
             segment_bytes: self.segment_bytes,
         }
     }
+}
+
+fn read_copies<M: Medium>(medium: &M) -> [Copy; 2] {
+    COPIES.map(|at| {
+        let mut bytes = [0; BYTES];
+        medium.copy_out(at, &mut bytes);
+        Superblock::judge(&bytes)
+    })
 }
 
 /// Writes one copy, waits until it is durable, then the other (P1).
@@ -415,8 +442,8 @@ fn foreign(found: &[u8; 8]) -> String {
     }
 }
 
-/// Checks what a whole copy says before anything is built on it.
-fn check(superblock: &Superblock, found: u64) -> Result<(), PoolError> {
+/// Checks what a whole copy says before anything is built on it, and how many bytes that takes.
+fn check(superblock: &Superblock) -> Result<u64, PoolError> {
     let Features {
         compat: _,
         ro_compat,
@@ -443,11 +470,7 @@ fn check(superblock: &Superblock, found: u64) -> Result<(), PoolError> {
             superblock.segments, superblock.segment_bytes
         )));
     };
-    let recorded = layout.pool_bytes(segments);
-    if recorded > found {
-        return Err(PoolError::Short { recorded, found });
-    }
-    Ok(())
+    Ok(layout.pool_bytes(segments))
 }
 
 fn bits(set: u64) -> String {

@@ -1,0 +1,367 @@
+//! Which medium a path becomes.
+//!
+//! | the path is                     | medium           | can be asked for |
+//! |---------------------------------|------------------|------------------|
+//! | a devdax device                 | [`Mapped`], DAX  |                  |
+//! | a file that maps with `MAP_SYNC`| [`Mapped`], DAX  | [`File`]         |
+//! | a file on tmpfs or ramfs        | [`Mapped`], DRAM | [`File`]         |
+//! | any other file                  | [`File`]         |                  |
+//!
+//! What was asked for and cannot be is an error, never another medium.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::{error, fmt};
+
+use super::file::{File, SyncPolicy};
+use super::mapped::Mapped;
+use super::space::{Io, Kernel, Place, PoolFile, Progress};
+use super::window::PAGE;
+use crate::medium::{Caps, Kind, Medium, Poisoned};
+use crate::pool;
+use crate::sync::Arc;
+
+/// How to open or create a medium.
+#[derive(Clone)]
+pub struct OpenOptions {
+    /// The medium that must be had; `None` takes what the path is best at.
+    pub medium: Option<Kind>,
+    /// When a [`File`]'s writes are made durable. The other media do not ask.
+    pub sync: SyncPolicy,
+    /// The system calls; tests have them fail.
+    pub io: Arc<dyn Io>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions {
+            medium: None,
+            sync: SyncPolicy::default(),
+            io: Arc::new(Kernel),
+        }
+    }
+}
+
+impl fmt::Debug for OpenOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenOptions")
+            .field("medium", &self.medium)
+            .field("sync", &self.sync)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A real medium of either type. Match on it once: what stands on it is generic.
+#[derive(Debug)]
+pub enum AnyMedium {
+    /// DAX or DRAM.
+    Mapped(Mapped),
+    /// An ordinary file.
+    File(File),
+}
+
+impl AnyMedium {
+    /// What the medium promises.
+    #[must_use]
+    pub fn caps(&self) -> &Caps {
+        match self {
+            AnyMedium::Mapped(medium) => medium.caps(),
+            AnyMedium::File(medium) => medium.caps(),
+        }
+    }
+
+    /// Bytes it has.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        match self {
+            AnyMedium::Mapped(medium) => medium.len(),
+            AnyMedium::File(medium) => medium.len(),
+        }
+    }
+
+    /// Makes every page present now, instead of at its first use.
+    pub fn prefault(&self, progress: Progress<'_>) {
+        match self {
+            AnyMedium::Mapped(medium) => medium.prefault(progress),
+            AnyMedium::File(medium) => medium.prefault(progress),
+        }
+    }
+
+    /// Closes it: see [`File::close`]. The other media have nothing left to do.
+    pub fn close(self) -> Result<(), Poisoned> {
+        match self {
+            AnyMedium::Mapped(_) => Ok(()),
+            AnyMedium::File(medium) => medium.close(),
+        }
+    }
+}
+
+/// Why a medium could not be opened or created.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A system call failed.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried: "open", "lock", ...
+        doing: &'static str,
+        /// Its error.
+        source: io::Error,
+    },
+    /// Another process, or this one, has the pool open.
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// Process id and name, as far as the kernel tells.
+        by: Option<(u32, String)>,
+    },
+    /// There is something at the path where a new pool was to be made.
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The device or file system has no room. Nothing was left behind.
+    NoSpace {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that were asked for.
+        bytes: u64,
+    },
+    /// The file has a hole where there should be a pool.
+    Sparse {
+        /// The file.
+        path: PathBuf,
+        /// The hole's first byte.
+        hole: u64,
+        /// Bytes that should have been written.
+        bytes: u64,
+    },
+    /// The medium asked for is not to be had here.
+    Unavailable {
+        /// The file.
+        path: PathBuf,
+        /// What was asked for.
+        medium: Kind,
+        /// What the path is instead.
+        why: &'static str,
+    },
+}
+
+impl OpenError {
+    pub(super) fn io(path: &Path, doing: &'static str, source: io::Error) -> OpenError {
+        OpenError::Io {
+            path: path.into(),
+            doing,
+            source,
+        }
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Io {
+                path,
+                doing,
+                source,
+            } => {
+                write!(f, "cannot {doing} {}: {source}", path.display())
+            }
+            OpenError::InUse { path, by } => {
+                write!(f, "{} is in use", path.display())?;
+                match by {
+                    Some((pid, name)) => write!(f, " by process {pid} ({name})"),
+                    None => write!(f, " by another process"),
+                }
+            }
+            OpenError::Exists { path } => write!(
+                f,
+                "{} exists already: open it, or remove it to make a new pool there",
+                path.display()
+            ),
+            OpenError::NoSpace { path, bytes } => {
+                write!(f, "no room for the {bytes} bytes of {}", path.display())
+            }
+            OpenError::Sparse { path, hole, bytes } => write!(
+                f,
+                "{} has a hole at byte {hole}, before the end of the pool at {bytes}: writing there \
+                 could run out of space. If it was copied, copy it again with cp --sparse=never; \
+                 if its creation was interrupted, remove it; if its file system stores zeros as \
+                 holes (ZFS with compression does), turn that off for it",
+                path.display()
+            ),
+            OpenError::Unavailable { path, medium, why } => {
+                write!(
+                    f,
+                    "{} cannot be the {} medium: it is {why}",
+                    path.display(),
+                    medium.name()
+                )
+            }
+        }
+    }
+}
+
+impl error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            OpenError::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// Opens the medium of the pool at `path`, locked against everyone else. It has as many bytes as
+/// were ever written, rounded down to whole pages; whether they are a pool is for
+/// [`Pool::open`](crate::pool::Pool::open) to say.
+pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenError> {
+    let failed = |doing| move |e| OpenError::io(path, doing, e);
+    let file = PoolFile::open(path, false, Arc::clone(&options.io))?;
+    let place = file.place().map_err(failed("open"))?;
+    let kind = choose(path, place, options.medium)?;
+    let bytes = match place {
+        Place::Device { bytes, .. } => bytes,
+        Place::Dax | Place::Memory | Place::Disk => written(&file)?,
+    };
+    medium(file, place, kind, bytes / PAGE * PAGE, options.sync).map_err(failed("map"))
+}
+
+/// Makes a new medium of `bytes`, rounded up to whole pages, at `path`: space is allocated, written
+/// and, as far as the medium goes, durable on `Ok`. An existing file, or a device with a pool on
+/// it, is refused; on an error no file is left behind. A device becomes a medium as a whole.
+pub fn create_path(
+    path: &Path,
+    bytes: u64,
+    options: &OpenOptions,
+    progress: Progress<'_>,
+) -> Result<AnyMedium, OpenError> {
+    if fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device()) {
+        return create_on_device(path, bytes, options, progress);
+    }
+    let file = PoolFile::open(path, true, Arc::clone(&options.io))?;
+    let made = create_in(file, path, bytes.next_multiple_of(PAGE), options, progress);
+    if made.is_err() {
+        // The error that is on its way says more than this one could.
+        let _ = fs::remove_file(path);
+    }
+    made
+}
+
+fn create_in(
+    file: PoolFile,
+    path: &Path,
+    bytes: u64,
+    options: &OpenOptions,
+    progress: Progress<'_>,
+) -> Result<AnyMedium, OpenError> {
+    let failed = |doing| move |e| OpenError::io(path, doing, e);
+    let place = file.place().map_err(failed("create"))?;
+    let kind = choose(path, place, options.medium)?;
+    file.fill(0, bytes, progress, || file.sync())
+        .map_err(|e| match e.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => OpenError::NoSpace {
+                path: path.into(),
+                bytes,
+            },
+            _ => OpenError::io(path, "write", e),
+        })?;
+    let hole = file.written_bytes().map_err(failed("look for holes in"))?;
+    if hole < bytes {
+        return Err(OpenError::Sparse {
+            path: path.into(),
+            hole,
+            bytes,
+        });
+    }
+    file.sync_name().map_err(failed("sync the folder of"))?;
+    medium(file, place, kind, bytes, options.sync).map_err(failed("map"))
+}
+
+fn create_on_device(
+    path: &Path,
+    bytes: u64,
+    options: &OpenOptions,
+    progress: Progress<'_>,
+) -> Result<AnyMedium, OpenError> {
+    let opened = open_path(path, options)?;
+    let AnyMedium::Mapped(mapped) = &opened else {
+        unreachable!("a device is mapped")
+    };
+    if bytes > mapped.len() {
+        return Err(OpenError::NoSpace {
+            path: path.into(),
+            bytes,
+        });
+    }
+    if pool::is_pool(mapped) {
+        return Err(OpenError::Exists { path: path.into() });
+    }
+    mapped.wipe(progress);
+    Ok(opened)
+}
+
+/// Bytes of `file` that a medium may serve: up to the first hole, which must not be in the pool.
+fn written(file: &PoolFile) -> Result<u64, OpenError> {
+    let failed = |e| OpenError::io(file.path(), "read", e);
+    let (bytes, written) = (
+        file.bytes().map_err(failed)?,
+        file.written_bytes().map_err(failed)?,
+    );
+    if written < bytes {
+        let copies = pool::COPIES.map(|at| {
+            let mut copy = [0; pool::COPY_BYTES];
+            file.read(at.0, &mut copy).map(|()| copy)
+        });
+        let [a, b] = copies;
+        // The tail of a growth that was cut short does not belong to the pool yet.
+        let needed = pool::recorded_bytes(&[a.map_err(failed)?, b.map_err(failed)?]);
+        let needed = needed.unwrap_or(bytes).min(bytes);
+        if written < needed {
+            let path = file.path().into();
+            return Err(OpenError::Sparse {
+                path,
+                hole: written,
+                bytes: needed,
+            });
+        }
+    }
+    Ok(written)
+}
+
+fn choose(path: &Path, place: Place, wanted: Option<Kind>) -> Result<Kind, OpenError> {
+    let (best, what) = match place {
+        Place::Device { .. } => (Kind::Dax, "a devdax device, which only dax can be"),
+        Place::Dax => (Kind::Dax, "a file on persistent memory: dax or file"),
+        Place::Memory => (Kind::Dram, "a file in memory: dram or file"),
+        Place::Disk => (
+            Kind::File,
+            "an ordinary file, which no mapping makes durable: file",
+        ),
+    };
+    let is_file = !matches!(place, Place::Device { .. });
+    match wanted {
+        None => Ok(best),
+        Some(wanted) if wanted == best || (wanted == Kind::File && is_file) => Ok(wanted),
+        Some(medium) => Err(OpenError::Unavailable {
+            path: path.into(),
+            medium,
+            why: what,
+        }),
+    }
+}
+
+fn medium(
+    file: PoolFile,
+    place: Place,
+    kind: Kind,
+    bytes: u64,
+    sync: SyncPolicy,
+) -> io::Result<AnyMedium> {
+    match kind {
+        Kind::File => File::on_file(file, place, bytes, sync).map(AnyMedium::File),
+        _ => Mapped::on_file(file, place, bytes).map(AnyMedium::Mapped),
+    }
+}

@@ -1,0 +1,383 @@
+//! The file under a medium: locked, its space allocated and written, never sparse.
+//!
+//! # Invariants
+//! S1  While a [`PoolFile`] lives, nobody else holds one of the same file (`flock`).
+//! S2  Every byte a medium serves has been written once, so that no later write or page fault
+//!     needs space: a full disk is an error of `create` or `grow`, never a lost write or a SIGBUS.
+//! S3  The file is never shortened below what is mapped.
+//!
+//! A crash while a file grows leaves it longer than its pool, with a tail that may have holes;
+//! [`PoolFile::written_bytes`] stops at the first one, and the next growth writes over it.
+
+use std::fs;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::{fmt, ptr};
+
+use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::open::OpenError;
+use super::window::PAGE;
+use crate::sync::Arc;
+
+/// Called with the bytes done and the bytes in all, while something long goes on.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// The system calls that make a file's bytes durable, so that tests can have them fail.
+pub trait Io: Send + Sync + 'static {
+    /// Writes some of `parts` at byte `at`; answers with how many bytes.
+    fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize>;
+    /// Returns once the file's bytes and length are on the device.
+    fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()>;
+    /// Allocates `len` bytes of space at `at`, lengthening the file if need be.
+    fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()>;
+}
+
+/// [`Io`] as the kernel does it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kernel;
+
+impl Io for Kernel {
+    fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
+        Ok(rustix::io::pwritev(file, parts, at)?)
+    }
+
+    fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(rustix::fs::fdatasync(file)?)
+    }
+
+    fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), at, len) {
+            // Writing the space is what counts; allocating it first only finds out sooner.
+            Err(Errno::OPNOTSUPP) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+}
+
+/// Where a pool file lives, which decides the media it can be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// A devdax device of so many bytes.
+    Device {
+        /// Its length.
+        bytes: u64,
+        /// Whether the kernel lets a mapping ask for `MAP_SYNC`.
+        map_sync: bool,
+    },
+    /// A file on a DAX file system.
+    Dax,
+    /// A file in memory: tmpfs or ramfs.
+    Memory,
+    /// Any other file.
+    Disk,
+}
+
+/// An open, locked pool file.
+pub(crate) struct PoolFile {
+    file: fs::File,
+    path: PathBuf,
+    io: Arc<dyn Io>,
+}
+
+impl fmt::Debug for PoolFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())
+    }
+}
+
+impl PoolFile {
+    /// Opens and locks an existing file, or with `new` makes one that must not exist (S1).
+    pub(crate) fn open(path: &Path, new: bool, io: Arc<dyn Io>) -> Result<PoolFile, OpenError> {
+        const OWNER_ONLY: u32 = 0o600;
+        let mut how = fs::OpenOptions::new();
+        how.read(true).write(true).create_new(new).mode(OWNER_ONLY);
+        let file = how.open(path).map_err(|e| match e.kind() {
+            io::ErrorKind::AlreadyExists => OpenError::Exists { path: path.into() },
+            _ => OpenError::io(path, if new { "create" } else { "open" }, e),
+        })?;
+        let lock = rustix::io::retry_on_intr(|| {
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+        });
+        match lock {
+            Ok(()) => Ok(PoolFile {
+                file,
+                path: path.into(),
+                io,
+            }),
+            Err(Errno::WOULDBLOCK) => Err(OpenError::InUse {
+                path: path.into(),
+                by: lock_holder(&file),
+            }),
+            Err(e) => Err(OpenError::io(path, "lock", e.into())),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Bytes the file is long.
+    pub(crate) fn bytes(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    /// Bytes up to the first hole, or to the end.
+    pub(crate) fn written_bytes(&self) -> io::Result<u64> {
+        let bytes = self.bytes()?;
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(0)) {
+            Ok(hole) => Ok(hole.min(bytes)),
+            // An empty file, or a file system that does not tell.
+            Err(Errno::NXIO | Errno::INVAL | Errno::OPNOTSUPP) => Ok(bytes),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Fills `to` from byte `at` on; what the file does not have stays as it was.
+    pub(crate) fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < to.len() {
+            match self.file.read_at(&mut to[done..], at + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `parts` at byte `at`, in as few calls as the kernel allows.
+    pub(crate) fn write(&self, parts: &[&[u8]], mut at: u64) -> io::Result<()> {
+        const PARTS_PER_CALL: usize = 1024;
+        let filled = parts.iter().filter(|part| !part.is_empty());
+        let mut slices = filled.map(|part| IoSlice::new(part)).collect::<Vec<_>>();
+        let mut rest = slices.as_mut_slice();
+        while !rest.is_empty() {
+            match self
+                .io
+                .pwritev(self.fd(), &rest[..rest.len().min(PARTS_PER_CALL)], at)
+            {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    at += written as u64;
+                    IoSlice::advance_slices(&mut rest, written);
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// One `fdatasync`. After an error nothing may be called durable any more, and trying again
+    /// would prove nothing: the kernel may have dropped what it failed to write.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        loop {
+            match self.io.fdatasync(self.fd()) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Allocates bytes `from..to`, writes zeros there and has `sync` make them durable (S2). On an
+    /// error the file is `from` bytes long again.
+    pub(crate) fn fill(
+        &self,
+        from: u64,
+        to: u64,
+        progress: Progress<'_>,
+        mut sync: impl FnMut() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let done = self.fill_all(from, to, progress, &mut sync);
+        if done.is_err() {
+            // Space that cannot be given back is given back when the pool grows or goes.
+            let _ = rustix::fs::ftruncate(&self.file, from);
+        }
+        done
+    }
+
+    fn fill_all(
+        &self,
+        from: u64,
+        to: u64,
+        progress: Progress<'_>,
+        sync: &mut dyn FnMut() -> io::Result<()>,
+    ) -> io::Result<()> {
+        const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        const PARTS: usize = 16;
+        /// Written between syncs, so that progress means the device's.
+        const SYNC_BYTES: u64 = 256 << 20;
+        let call_bytes = (PARTS * ZEROS.len()) as u64;
+        if to > from {
+            self.allocate(from, to - from)?;
+        }
+        let mut at = from;
+        while at < to {
+            let turn = to.min(at + SYNC_BYTES);
+            while at < turn {
+                let run = call_bytes.min(turn - at);
+                let parts: [&[u8]; PARTS] = std::array::from_fn(|i| {
+                    let rest = run.saturating_sub((i * ZEROS.len()) as u64);
+                    &ZEROS[..ZEROS.len().min(rest as usize)]
+                });
+                self.write(&parts, at)?;
+                at += run;
+            }
+            sync()?;
+            progress(at - from, to - from);
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
+        loop {
+            match self.io.fallocate(self.fd(), at, len) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Gives up bytes beyond `len`, which must not be mapped (S3).
+    pub(crate) fn truncate(&self, len: u64) -> io::Result<()> {
+        Ok(rustix::fs::ftruncate(&self.file, len)?)
+    }
+
+    /// Makes the file's name durable.
+    pub(crate) fn sync_name(&self) -> io::Result<()> {
+        let folder = match self.path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        fs::File::open(folder)?.sync_all()
+    }
+
+    /// Finds out where the file lives.
+    pub(crate) fn place(&self) -> io::Result<Place> {
+        const TMPFS: u32 = 0x0102_1994;
+        const RAMFS: u32 = 0x8584_58f6;
+        let metadata = self.file.metadata()?;
+        if metadata.file_type().is_char_device() {
+            let device = sys_device("char", metadata.rdev());
+            if !fs::canonicalize(device.join("subsystem")).is_ok_and(|s| s.ends_with("dax")) {
+                return Err(io::Error::other("a character device, but no devdax device"));
+            }
+            let bytes = fs::read_to_string(device.join("size"))?;
+            let bytes = bytes.trim().parse::<u64>().map_err(io::Error::other)?;
+            return Ok(Place::Device {
+                bytes,
+                map_sync: self.maps_sync(),
+            });
+        }
+        if !metadata.is_file() {
+            return Err(io::Error::other("neither a file nor a devdax device"));
+        }
+        let file_system = rustix::fs::fstatfs(&self.file)?.f_type as u32;
+        Ok(match file_system {
+            TMPFS | RAMFS => Place::Memory,
+            _ if self.maps_sync() => Place::Dax,
+            _ => Place::Disk,
+        })
+    }
+
+    /// Whether a synchronous mapping is to be had: the question itself is the only reliable answer.
+    fn maps_sync(&self) -> bool {
+        const DEVICE_ALIGN: usize = 2 << 20;
+        let device = self
+            .file
+            .metadata()
+            .is_ok_and(|m| m.file_type().is_char_device());
+        let len = if device { DEVICE_ALIGN } else { PAGE as usize };
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
+        // SAFETY: a new mapping at an address of the kernel's choice, accessed by nobody.
+        match unsafe { rustix::mm::mmap(ptr::null_mut(), len, prot, flags, &self.file, 0) } {
+            Ok(at) => {
+                // SAFETY: the mapping just made.
+                let _ = unsafe { rustix::mm::munmap(at, len) };
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Whether the kernel says that caches are flushed by the platform in a power cut (eADR).
+    pub(crate) fn caches_are_durable(&self) -> bool {
+        let Ok(metadata) = self.file.metadata() else {
+            return false;
+        };
+        let device = match metadata.file_type().is_char_device() {
+            true => sys_device("char", metadata.rdev()),
+            false => sys_device("block", metadata.dev()),
+        };
+        // The region the device is cut from says so; it is one of the folders above.
+        let Ok(device) = fs::canonicalize(device) else {
+            return false;
+        };
+        let domain = device
+            .ancestors()
+            .find_map(|folder| fs::read_to_string(folder.join("persistence_domain")).ok());
+        domain.is_some_and(|domain| domain.trim() == "cpu_cache")
+    }
+}
+
+fn sys_device(class: &str, device: u64) -> PathBuf {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    PathBuf::from(format!("/sys/dev/{class}/{major}:{minor}"))
+}
+
+/// Who holds the lock on `file`, as far as the kernel tells: process id and name.
+fn lock_holder(file: &fs::File) -> Option<(u32, String)> {
+    let metadata = file.metadata().ok()?;
+    let (major, minor) = (
+        rustix::fs::major(metadata.dev()),
+        rustix::fs::minor(metadata.dev()),
+    );
+    let inode = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let pid = locks.lines().find_map(|line| holder_in(line, &inode))?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Some((pid, name.trim().to_owned()))
+}
+
+/// The process id in a line of `/proc/locks` like `3: FLOCK  ADVISORY  WRITE 812 fe:00:4711 0 EOF`.
+fn holder_in(line: &str, inode: &str) -> Option<u32> {
+    let mut fields = line.split_whitespace().skip(1);
+    let kind = fields.next()?;
+    let pid = fields.nth(2)?.parse().ok()?;
+    (kind == "FLOCK" && fields.next()? == inode).then_some(pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_of_a_lock_is_read_from_the_kernels_list() {
+        let line = "3: FLOCK  ADVISORY  WRITE 812 fe:00:4711 0 EOF";
+        assert_eq!(holder_in(line, "fe:00:4711"), Some(812));
+        assert_eq!(holder_in(line, "fe:00:4712"), None);
+        assert_eq!(
+            holder_in(
+                "4: POSIX  ADVISORY  WRITE 812 fe:00:4711 0 EOF",
+                "fe:00:4711"
+            ),
+            None
+        );
+        assert_eq!(
+            holder_in("3: -> FLOCK  ADVISORY  WRITE 812", "fe:00:4711"),
+            None
+        );
+        assert_eq!(holder_in("", "fe:00:4711"), None);
+    }
+}
