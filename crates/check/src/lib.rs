@@ -3,13 +3,25 @@
 //! ```text
 //!   workload ──▶ Subject on a Sim ──▶ crash states ──▶ images ──▶ open, contents, check
 //!       │                                                             │
-//!       └──────────▶ History: invoked, acknowledged ──▶ oracle ◀──────┘
+//!       └──────────▶ History: invoked, acknowledged ──▶ judge ◀───────┘
 //! ```
 //!
 //! * [`target`] is what a structure must implement to be checked.
+//! * [`workload`] draws what it is asked to do.
+//! * [`history`] keeps what it was asked, and so what a crash may leave.
+//! * [`oracle`] judges what was found.
+//! * [`mod@explore`] crashes it everywhere, in recovery too.
+//! * [`report`] says what was found and how to see it again.
 
 #![forbid(unsafe_code)]
 
+pub mod explore;
+pub mod history;
+pub mod oracle;
+pub mod report;
 pub mod target;
+pub mod workload;
 
+pub use explore::{Config, explore, explore_seed};
+pub use report::{Counts, Pick, Report, Violation};
 pub use target::{Answer, Op, Shape, Subject, Target, Value, View, Write};

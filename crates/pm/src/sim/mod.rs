@@ -299,6 +299,12 @@ impl Sim {
         self.state().fail_in = Some(n);
     }
 
+    /// Whether a drain has failed.
+    #[must_use]
+    pub fn is_poisoned(&self) -> bool {
+        self.state().poisoned.is_some()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.shared
             .state

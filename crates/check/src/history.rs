@@ -1,0 +1,412 @@
+//! What was asked of a structure, when, and what may be found after a crash.
+//!
+//! ```text
+//!   invoke ─────── answer ─────── commit ─────── acknowledged         one operation's life
+//!          pending: after a crash it may have happened or not │ it must have
+//! ```
+//!
+//! A [`History`] keeps, for each key, its *versions*: the states that a crash now could legally
+//! leave. A write adds one; an acknowledgement removes those that came before it. So a judgement is
+//! a look-up, whatever the length of the history, and a clone is cheap enough for every crash.
+//!
+//! # Invariants
+//! H1  Version `a` comes before `b` if their session invoked `a` first, or `a` was acknowledged
+//!     before `b` was invoked. Others are concurrent: either order is right.
+//! H2  A version is legal unless one that comes after it has been acknowledged.
+//! H3  What a reader that does not own it has seen counts as acknowledged from then on, and as the
+//!     newest of what was acknowledged by then: readers see only what is durable.
+//! H4  What a recovery has shown is acknowledged, whole: the next crash must leave it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use farbank_pm::Ticket;
+
+use crate::target::{Answer, Op, Value, View, Write};
+
+/// An operation's number in its history, from 1. 0 stands for what was there at the start.
+pub type OpId = usize;
+
+/// A state of a key that a crash may leave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Version {
+    pub(crate) op: OpId,
+    session: usize,
+    invoked: u64,
+    acked: Option<u64>,
+    state: Option<(Value, u64)>,
+}
+
+impl Version {
+    /// Nothing, from the start.
+    const ABSENT: Version = Version {
+        op: 0,
+        session: usize::MAX,
+        invoked: 0,
+        acked: Some(0),
+        state: None,
+    };
+
+    /// H1.
+    pub(crate) fn precedes(&self, other: &Version) -> bool {
+        let same = self.session == other.session && self.session != usize::MAX;
+        (same && self.op < other.op) || self.acked.is_some_and(|at| at < other.invoked)
+    }
+
+    /// What a reader finds at `now_ms`.
+    pub(crate) fn reads_as(&self, now_ms: u64) -> Option<Value> {
+        let (value, expires_ms) = self.state?;
+        (expires_ms == 0 || now_ms < expires_ms).then_some(value)
+    }
+}
+
+/// A batch whose ticket has been asked for.
+#[derive(Clone, Debug)]
+struct Batch {
+    session: usize,
+    ticket: Ticket,
+    ops: Vec<OpId>,
+}
+
+/// A set of writes that must be found whole or not at all.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) op: OpId,
+    pub(crate) keys: Arc<[u64]>,
+}
+
+/// One line of the log that violations quote.
+#[derive(Clone, Debug)]
+struct Event {
+    /// The keys concerned; `None`: all.
+    keys: Option<Arc<[u64]>>,
+    text: Arc<str>,
+}
+
+/// What was asked, and what may be found.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    clock: u64,
+    ops: OpId,
+    pub(crate) keys: BTreeMap<u64, Vec<Version>>,
+    pub(crate) groups: Vec<Group>,
+    staged: Vec<(usize, OpId)>,
+    waiting: Vec<Batch>,
+    touched: BTreeMap<OpId, Arc<[u64]>>,
+    log: Vec<Event>,
+}
+
+/// A read that cannot be explained.
+#[derive(Clone, Debug)]
+pub struct WrongRead {
+    /// The key.
+    pub key: u64,
+    /// What was found and what could have been.
+    pub what: String,
+}
+
+impl History {
+    /// The history of an empty structure.
+    #[must_use]
+    pub fn new() -> History {
+        History::default()
+    }
+
+    /// Changes with everything that changes a judgement.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.clock
+    }
+
+    /// `session` invokes `op`.
+    pub fn invoke(&mut self, session: usize, op: &Op) -> OpId {
+        self.clock += 1;
+        self.ops += 1;
+        let id = self.ops;
+        let keys: Arc<[u64]> = match op {
+            Op::Write(write) => {
+                self.add(session, id, write);
+                [write.key()].into()
+            }
+            Op::Group(writes) => {
+                writes.iter().for_each(|write| self.add(session, id, write));
+                writes.iter().map(Write::key).collect()
+            }
+            Op::FlushAll => {
+                let all: Vec<u64> = self.keys.keys().copied().collect();
+                all.iter()
+                    .for_each(|&key| self.add(session, id, &Write::Delete { key }));
+                all.into()
+            }
+            Op::Get { key, .. } => [*key].into(),
+        };
+        self.note(Some(&keys), format!("#{id} s{session} {}", describe(op)));
+        if matches!(op, Op::Group(_) | Op::FlushAll) {
+            self.groups.push(Group {
+                op: id,
+                keys: Arc::clone(&keys),
+            });
+        }
+        if !matches!(op, Op::Get { .. }) {
+            self.touched.insert(id, keys);
+            self.staged.push((session, id));
+        }
+        id
+    }
+
+    fn add(&mut self, session: usize, op: OpId, write: &Write) {
+        let state = match *write {
+            Write::Put {
+                value, expires_ms, ..
+            } => Some((value, expires_ms)),
+            Write::Delete { .. } => None,
+        };
+        let version = Version {
+            op,
+            session,
+            invoked: self.clock,
+            acked: None,
+            state,
+        };
+        self.keys
+            .entry(write.key())
+            .or_insert_with(|| vec![Version::ABSENT])
+            .push(version);
+    }
+
+    /// Operation `id` of `session` was answered at `now_ms`. An error is a read without explanation.
+    pub fn answered(
+        &mut self,
+        session: usize,
+        id: OpId,
+        op: &Op,
+        answer: &Answer,
+        now_ms: u64,
+    ) -> Result<(), WrongRead> {
+        self.clock += 1;
+        match (op, answer) {
+            (&Op::Get { key, view }, Answer::Found(found)) => {
+                self.note(Some(&[key].into()), format!("#{id} found {found:?}"));
+                return self.read(session, key, view, *found, now_ms);
+            }
+            (_, Answer::Refused) => self.refused(id),
+            (Op::FlushAll, _) => {
+                self.commit(session, Ticket::DURABLE);
+                let own = self
+                    .waiting
+                    .iter_mut()
+                    .filter(|batch| batch.session == session);
+                own.for_each(|batch| batch.ticket = Ticket::DURABLE);
+                self.durable(session, Ticket::DURABLE);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn refused(&mut self, id: OpId) {
+        let Some(keys) = self.touched.remove(&id) else {
+            return;
+        };
+        for key in &*keys {
+            self.keys.entry(*key).or_default().retain(|v| v.op != id);
+        }
+        self.groups.retain(|group| group.op != id);
+        self.staged.retain(|&(_, op)| op != id);
+        self.note(Some(&keys), format!("#{id} refused"));
+    }
+
+    fn read(
+        &mut self,
+        session: usize,
+        key: u64,
+        view: View,
+        found: Option<Value>,
+        now_ms: u64,
+    ) -> Result<(), WrongRead> {
+        let versions = self
+            .keys
+            .entry(key)
+            .or_insert_with(|| vec![Version::ABSENT]);
+        let own = |v: &Version| view == View::Own && v.session == session;
+        let counts = |v: &Version| v.acked.is_some() || own(v);
+        let legal = |c: &Version| !versions.iter().any(|v| counts(v) && c.precedes(v)); // H2
+        let mut seen = versions
+            .iter()
+            .filter(|c| legal(c) && c.reads_as(now_ms) == found);
+        let Some(&first) = seen.next() else {
+            let could: Vec<_> = versions
+                .iter()
+                .filter(|c| legal(c))
+                .map(|c| c.reads_as(now_ms))
+                .collect();
+            let what = format!("a read found {found:?}, it could have been one of {could:?}");
+            return Err(WrongRead { key, what });
+        };
+        if seen.next().is_none() && (first.acked.is_some() || !own(&first)) {
+            // The read ends what was acknowledged before it: the rest of that came earlier (H3).
+            versions.retain(|v| v.op == first.op || v.acked.is_none());
+            self.ack(key, first.op);
+        }
+        Ok(())
+    }
+
+    /// `session` has committed what it staged and was given `ticket`.
+    pub fn commit(&mut self, session: usize, ticket: Ticket) {
+        self.clock += 1;
+        let mut ops = Vec::new();
+        self.staged.retain(|&(s, op)| {
+            if s == session {
+                ops.push(op);
+            }
+            s != session
+        });
+        if !ops.is_empty() {
+            self.note(
+                None,
+                format!("s{session} commits #{}.. : {ticket:?}", ops[0]),
+            );
+            self.waiting.push(Batch {
+                session,
+                ticket,
+                ops,
+            });
+        }
+    }
+
+    /// The tickets `session` waits for, oldest first.
+    #[must_use]
+    pub fn tickets(&self, session: usize) -> Vec<Ticket> {
+        self.waiting
+            .iter()
+            .filter(|b| b.session == session)
+            .map(|b| b.ticket)
+            .collect()
+    }
+
+    /// `session`'s `ticket` is durable: its batch is acknowledged.
+    pub fn durable(&mut self, session: usize, ticket: Ticket) {
+        self.clock += 1;
+        let (done, waiting) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|b| b.session == session && b.ticket <= ticket);
+        self.waiting = waiting;
+        let done: Vec<Batch> = done;
+        for id in done.into_iter().flat_map(|batch| batch.ops) {
+            let Some(keys) = self.touched.remove(&id) else {
+                continue;
+            };
+            for &key in &*keys {
+                self.ack(key, id);
+            }
+            self.groups.retain(|group| group.op != id);
+            self.note(Some(&keys), format!("#{id} acknowledged"));
+        }
+    }
+
+    /// H2: an acknowledgement makes what came before it illegal.
+    fn ack(&mut self, key: u64, op: OpId) {
+        let Some(versions) = self.keys.get_mut(&key) else {
+            return;
+        };
+        let Some(version) = versions.iter_mut().find(|v| v.op == op) else {
+            return;
+        };
+        if version.acked.is_none() {
+            version.acked = Some(self.clock);
+        }
+        let acked = *version;
+        versions.retain(|v| !v.precedes(&acked));
+    }
+
+    /// A recovery at `now_ms` has shown `contents`, and they were judged: they are the start of what
+    /// follows (H4).
+    pub fn recovered(&mut self, contents: &[(u64, Value)], now_ms: u64) {
+        self.clock += 1;
+        let old = std::mem::take(&mut self.keys);
+        for &(key, value) in contents {
+            let versions = old.get(&key).map_or(&[][..], |v| v);
+            let same = versions.iter().find(|v| v.reads_as(now_ms) == Some(value));
+            let expires_ms = same
+                .and_then(|v| v.state)
+                .map_or(0, |(_, expires_ms)| expires_ms);
+            let state = Some((value, expires_ms));
+            self.keys.insert(
+                key,
+                vec![Version {
+                    state,
+                    ..Version::ABSENT
+                }],
+            );
+        }
+        self.groups.clear();
+        self.staged.clear();
+        self.waiting.clear();
+        self.touched.clear();
+        let shown: BTreeMap<u64, Value> = contents.iter().copied().collect();
+        let keys: std::collections::BTreeSet<u64> = old.into_keys().collect();
+        for key in keys {
+            let text = format!("recovered, shows key {key} as {:?}", shown.get(&key));
+            self.note(Some(&[key].into()), text);
+        }
+    }
+
+    /// Writes a line into the log: of these keys, or of all.
+    pub fn note(&mut self, keys: Option<&Arc<[u64]>>, text: String) {
+        self.log.push(Event {
+            keys: keys.cloned(),
+            text: text.into(),
+        });
+    }
+
+    /// The last `n` lines of the log that concern `key`.
+    #[must_use]
+    pub fn tail(&self, key: Option<u64>, n: usize) -> Vec<String> {
+        let concerns = |event: &&Event| match (&event.keys, key) {
+            (Some(keys), Some(key)) => keys.contains(&key),
+            _ => true,
+        };
+        let mut tail: Vec<String> = self
+            .log
+            .iter()
+            .rev()
+            .filter(concerns)
+            .take(n)
+            .map(|e| e.text.to_string())
+            .collect();
+        tail.reverse();
+        tail
+    }
+}
+
+/// An operation as violations print it.
+fn describe(op: &Op) -> String {
+    let write = |write: &Write| match *write {
+        Write::Put {
+            key,
+            value,
+            expires_ms: 0,
+        } => format!("put {key} = {value:?}"),
+        Write::Put {
+            key,
+            value,
+            expires_ms,
+        } => {
+            format!("put {key} = {value:?} until {expires_ms} ms")
+        }
+        Write::Delete { key } => format!("delete {key}"),
+    };
+    match op {
+        Op::Write(w) => write(w),
+        Op::Group(writes) => {
+            let mut text = String::from("group {");
+            for w in writes {
+                let _ = write!(text, " {};", write(w));
+            }
+            text + " }"
+        }
+        Op::Get { key, view } => format!("get {key} ({view:?})"),
+        Op::FlushAll => "flush all".into(),
+    }
+}

@@ -1,0 +1,178 @@
+//! What a run does: steps drawn from a seed, in a style the seed also draws.
+
+use farbank_pm::sim::Rng;
+
+use crate::target::{Op, Shape, Value, View, Write};
+
+/// One step of a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// A session runs an operation.
+    Apply(usize, Op),
+    /// A session commits.
+    Commit(usize),
+    /// The medium syncs: tickets turn.
+    Sync,
+    /// A step of background work.
+    Clean,
+    /// Time passes, in milliseconds.
+    Advance(u64),
+    /// A clean close, and an open.
+    Close,
+    /// The process is killed; what it wrote stays visible, as volatile as it was.
+    Kill,
+    /// The power goes; one of the possible images is opened.
+    Cut,
+    /// The drain that comes so many drains later fails.
+    Fail(u64),
+}
+
+/// Draws steps. The same seed and shape give the same steps, whatever the structure answers.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    shape: Shape,
+    rng: Rng,
+    next_value: u64,
+    now_ms: u64,
+    /// Operations a batch has on average.
+    batch: u64,
+    /// Half the writes go to this many keys.
+    hot: u64,
+    /// Whether long values are drawn as often as short ones.
+    long: bool,
+    disasters: bool,
+    io_errors: bool,
+}
+
+/// When a run begins: no expiry is near 0.
+pub(crate) const START_MS: u64 = 1_000_000;
+
+impl Workload {
+    /// The steps of `seed` for a structure of this shape.
+    #[must_use]
+    pub fn new(shape: &Shape, seed: u64, io_errors: bool) -> Workload {
+        let mut rng = Rng::new(seed).fork(1);
+        Workload {
+            batch: [1, 1, 2, 6][rng.below(4) as usize],
+            hot: 1 + rng.below(3),
+            long: rng.one_in(3),
+            shape: shape.clone(),
+            rng,
+            next_value: 1,
+            now_ms: START_MS,
+            disasters: true,
+            io_errors,
+        }
+    }
+
+    /// The time after the steps drawn so far.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// Other steps that continue this run, without further disasters.
+    #[must_use]
+    pub fn branch(&self, seed: u64) -> Workload {
+        Workload {
+            rng: Rng::new(seed),
+            disasters: false,
+            batch: 1,
+            ..self.clone()
+        }
+    }
+
+    /// The next step.
+    pub fn step(&mut self) -> Step {
+        let session = self.rng.below(self.shape.sessions as u64) as usize;
+        if self.rng.one_in(self.batch + 1) {
+            return Step::Commit(session);
+        }
+        match self.rng.below(100) {
+            0..10 => Step::Sync,
+            10..16 if self.shape.cleans => Step::Clean,
+            16..20 if self.shape.expiry => {
+                let ms = 1 + self.rng.below(2_000);
+                self.now_ms += ms;
+                Step::Advance(ms)
+            }
+            20 | 21 if self.disasters => Step::Close,
+            22 | 23 if self.disasters => Step::Kill,
+            24 if self.disasters => Step::Cut,
+            25 if self.disasters && self.io_errors => Step::Fail(1 + self.rng.below(4)),
+            26 if self.shape.flush_all => Step::Apply(session, Op::FlushAll),
+            27..34 if self.shape.groups => Step::Apply(session, self.group()),
+            34..50 => Step::Apply(session, self.get()),
+            50..62 => Step::Apply(session, Op::Write(Write::Delete { key: self.key() })),
+            _ => {
+                let key = self.key();
+                Step::Apply(session, Op::Write(self.put(key)))
+            }
+        }
+    }
+
+    fn key(&mut self) -> u64 {
+        let among = if self.rng.one_in(2) {
+            self.hot
+        } else {
+            self.shape.keys
+        };
+        1 + self.rng.below(among.min(self.shape.keys))
+    }
+
+    fn put(&mut self, key: u64) -> Write {
+        let (min, max) = self.shape.value_bytes;
+        let spread = u64::from(max - min + 1);
+        let mut bytes = self.rng.below(spread);
+        if !self.long {
+            bytes = bytes
+                .min(self.rng.below(spread))
+                .min(self.rng.below(spread));
+        }
+        let value = Value {
+            id: self.next_value,
+            bytes: min + bytes as u32,
+        };
+        self.next_value += 1;
+        let expires = self.shape.expiry && self.rng.one_in(4);
+        let expires_ms = if expires {
+            self.now_ms + 1 + self.rng.below(3_000)
+        } else {
+            0
+        };
+        Write::Put {
+            key,
+            value,
+            expires_ms,
+        }
+    }
+
+    fn group(&mut self) -> Op {
+        let mut writes: Vec<Write> = Vec::new();
+        for _ in 0..2 + self.rng.below(3) {
+            let key = self.key();
+            if writes.iter().any(|w| w.key() == key) {
+                continue;
+            }
+            let delete = self.rng.one_in(4);
+            writes.push(if delete {
+                Write::Delete { key }
+            } else {
+                self.put(key)
+            });
+        }
+        Op::Group(writes)
+    }
+
+    fn get(&mut self) -> Op {
+        let view = if self.rng.one_in(2) {
+            View::Durable
+        } else {
+            View::Own
+        };
+        Op::Get {
+            key: self.key(),
+            view,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The explorer accepts a sound structure under every persistency, and objects to each of its
+//! mutants.
+
+mod toy;
+
+use farbank_check::{Config, Pick, explore, explore_seed};
+use farbank_pm::sim::Persistency;
+use toy::{Mutant, Toy};
+
+fn config(persistency: Persistency) -> Config {
+    Config {
+        steps: 60,
+        ..Config::new(persistency)
+    }
+}
+
+#[test]
+fn a_sound_log_holds_under_every_persistency() {
+    for persistency in Persistency::ALL {
+        let config = config(persistency);
+        let report = explore(&Toy(Mutant::None), &config, 0..8, 2, &mut |_| true);
+        println!("{report}\n{}\n", report.json());
+        assert!(report.holds(), "{report}");
+        assert!(report.counts.distinct_images > 500);
+        let uncovered: Vec<_> = report.uncovered().map(ToString::to_string).collect();
+        let lost = |p: &&String| p.contains("store") || p.contains("copy_in");
+        assert!(
+            persistency == Persistency::Eadr || uncovered.is_empty(),
+            "never crashed at: {uncovered:?}"
+        );
+        assert_eq!(
+            uncovered.iter().filter(lost).count(),
+            0,
+            "never crashed at: {uncovered:?}"
+        );
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_figures() {
+    for persistency in Persistency::ALL {
+        let config = config(persistency);
+        let one = explore_seed(&Toy(Mutant::None), &config, 0x51ab);
+        let two = explore_seed(&Toy(Mutant::None), &config, 0x51ab);
+        assert_eq!(one.counts, two.counts);
+        assert_eq!(one.places, two.places);
+    }
+}
+
+/// Whether a mutant is no mutant there: with saved caches nothing need be flushed or drained.
+fn is_sound(mutant: Mutant, persistency: Persistency) -> bool {
+    let about_caches = matches!(
+        mutant,
+        Mutant::MissingFlush
+            | Mutant::MissingDrain
+            | Mutant::RecoveryNotDurable
+            | Mutant::EarlyRead
+    );
+    persistency == Persistency::Eadr && about_caches
+}
+
+#[test]
+fn every_mutant_is_caught_and_its_command_shows_it_again() {
+    for persistency in Persistency::ALL {
+        for mutant in Mutant::ALL {
+            let config = config(persistency);
+            let toy = Toy(mutant);
+            let seeds = if is_sound(mutant, persistency) {
+                0..8
+            } else {
+                0..200
+            };
+            let report = explore(&toy, &config, seeds, 2, &mut |report| report.holds());
+            let images = report.counts.distinct_images;
+            if is_sound(mutant, persistency) {
+                assert!(report.holds(), "{mutant:?} is sound here\n{report}");
+                continue;
+            }
+            let Some(found) = report.violations.first() else {
+                panic!("{mutant:?} survived {images} images under {persistency}");
+            };
+            println!(
+                "{persistency} {mutant:?}: seed {:#x}, {} distinct images of it: {} [{}]",
+                found.seed,
+                found.distinct,
+                found.what,
+                found.trail.join(", then ")
+            );
+            let again = explore_seed(
+                &toy,
+                &Config {
+                    only: found.crash.map(|(crash, pick)| (crash, Some(pick))),
+                    ..config
+                },
+                found.seed,
+            );
+            let again = again
+                .violations
+                .first()
+                .expect("the command shows it again");
+            assert_eq!((&again.what, &again.trail), (&found.what, &found.trail));
+        }
+    }
+}
+
+#[test]
+fn a_recovery_that_makes_nothing_durable_is_found_by_kill_and_then_power_cut() {
+    let config = Config {
+        nest_one_in: u64::MAX,
+        ..config(Persistency::Adr)
+    };
+    let report = explore(
+        &Toy(Mutant::RecoveryNotDurable),
+        &config,
+        0..64,
+        2,
+        &mut |_| true,
+    );
+    let picks: Vec<_> = report.violations.iter().filter_map(|v| v.crash).collect();
+    assert!(
+        picks.iter().any(|(_, pick)| *pick == Pick::Kill),
+        "{report}"
+    );
+}

@@ -1,0 +1,378 @@
+//! A small durable structure to check the checker with: one append-only log.
+//!
+//! ```text
+//!   0         512                                            tail
+//!   ┌───────┬─┬────────────────┬────────────────┬── ... ──┬───┬──────
+//!   │ epoch │ │ record         │ record         │         │ ▲ │ stale
+//!   └───────┴─┴────────────────┴────────────────┴── ... ──┴───┴──────
+//!               crc32, bytes │ epoch │ writes...
+//! ```
+//!
+//! L1  A record counts iff its checksum holds and its epoch is at most the pool's and at least the
+//!     one before it: what a crash left beyond the tail has an older epoch than what overwrites it.
+//! L2  The epoch is durable before the first record that bears it.
+//! L3  A recovery makes durable what it accepts.
+//! L4  A reader of another session sees a write only once its ticket has turned.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farbank_check::{Answer, Op, Shape, Subject, Target, Value, View, Write};
+use farbank_pm::medium::persist;
+use farbank_pm::sim::Sim;
+use farbank_pm::{Lane, Medium, Off, Ticket};
+
+const LOG: u64 = 512;
+
+/// What is wrong with this log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mutant {
+    None,
+    /// The record's first word is not flushed.
+    MissingFlush,
+    /// A commit says durable and drains nothing.
+    MissingDrain,
+    /// The checksum leaves out the body, so that it may become durable first.
+    HeaderFirst,
+    /// A recovery passes through a state from which the next one goes wrong.
+    RecoveryNotIdempotent,
+    /// L3 is left out.
+    RecoveryNotDurable,
+    /// A group is several records.
+    TornGroup,
+    /// L2 is left out, and L1 with it.
+    NoEpoch,
+    /// L4 is left out.
+    EarlyRead,
+    /// An expired value uncovers the one before it.
+    ExpiryUncovers,
+}
+
+impl Mutant {
+    pub const ALL: [Mutant; 9] = [
+        Mutant::MissingFlush,
+        Mutant::MissingDrain,
+        Mutant::HeaderFirst,
+        Mutant::RecoveryNotIdempotent,
+        Mutant::RecoveryNotDurable,
+        Mutant::TornGroup,
+        Mutant::NoEpoch,
+        Mutant::EarlyRead,
+        Mutant::ExpiryUncovers,
+    ];
+}
+
+/// The recipe.
+pub struct Toy(pub Mutant);
+
+impl Target for Toy {
+    fn name(&self) -> &str {
+        "toy"
+    }
+
+    fn shape(&self) -> Shape {
+        Shape {
+            value_bytes: (8, 150),
+            sessions: 2,
+            groups: true,
+            expiry: true,
+            flush_all: true,
+            ..Shape::default()
+        }
+    }
+
+    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
+        self.open(sim, now_ms)
+    }
+
+    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
+        Log::open(sim, self.0, now_ms).map(|log| Box::new(log) as _)
+    }
+}
+
+/// A write, and where its record is: later in the log is newer.
+type Logged = (u64, Write);
+
+#[derive(Default)]
+struct Session {
+    staged: Vec<Logged>,
+    waiting: Vec<(Ticket, Vec<Logged>)>,
+}
+
+struct Log {
+    sim: Sim,
+    mutant: Mutant,
+    lane: Lane,
+    epoch: u64,
+    tail: u64,
+    now_ms: u64,
+    sessions: [Session; 2],
+    /// The durable writes of each key in the order of the log (all of them, for one mutant).
+    durable: BTreeMap<u64, Vec<Logged>>,
+}
+
+impl Log {
+    fn open(sim: Sim, mutant: Mutant, now_ms: u64) -> Result<Log, String> {
+        let mut log = Log {
+            epoch: sim.load(Off(0)),
+            sim,
+            mutant,
+            lane: Lane::new(1),
+            tail: LOG,
+            now_ms,
+            sessions: Default::default(),
+            durable: BTreeMap::new(),
+        };
+        let mut epoch = 0;
+        while let Some((at, writes, next)) = log.record(log.tail, epoch) {
+            let from = std::mem::replace(&mut log.tail, next);
+            epoch = at;
+            writes
+                .into_iter()
+                .for_each(|write| log.publish((from, write)));
+        }
+        if mutant != Mutant::RecoveryNotDurable && log.tail > LOG {
+            persist(&log.sim, &mut log.lane, Off(LOG), (log.tail - LOG) as usize)
+                .map_err(|e| e.to_string())?; // L3
+        }
+        if mutant == Mutant::RecoveryNotIdempotent {
+            log.sim.store(&mut log.lane, Off(0), 0);
+            persist(&log.sim, &mut log.lane, Off(0), 8).map_err(|e| e.to_string())?;
+        }
+        if mutant != Mutant::NoEpoch {
+            log.epoch += 1;
+            log.sim.store(&mut log.lane, Off(0), log.epoch);
+            persist(&log.sim, &mut log.lane, Off(0), 8).map_err(|e| e.to_string())?; // L2
+        }
+        Ok(log)
+    }
+
+    /// L1.
+    fn record(&self, at: u64, epoch: u64) -> Option<(u64, Vec<Write>, u64)> {
+        if at + 16 > self.sim.len() {
+            return None;
+        }
+        let head = self.sim.load(Off(at));
+        let (crc, bytes) = (head as u32, head >> 32);
+        let end = at + 8 + bytes;
+        if bytes < 8 || end > self.sim.len() || crc != self.crc(at, bytes) {
+            return None;
+        }
+        let its = self.sim.load(Off(at + 8));
+        if its < epoch || its > self.epoch {
+            return None;
+        }
+        let mut body = vec![0; bytes as usize - 8];
+        self.sim.copy_out(Off(at + 16), &mut body);
+        Some((its, decode(&body)?, end.next_multiple_of(8)))
+    }
+
+    fn crc(&self, at: u64, bytes: u64) -> u32 {
+        let covered = if self.mutant == Mutant::HeaderFirst {
+            8
+        } else {
+            bytes
+        };
+        self.sim.crc(Off(at + 8), covered as usize, bytes as u32)
+    }
+
+    /// `false`: no room.
+    fn append(&mut self, writes: &[Write]) -> bool {
+        let body = encode(writes);
+        let bytes = body.len() as u64 + 8;
+        let at = self.tail;
+        if at + 8 + bytes > self.sim.len() {
+            return false;
+        }
+        self.sim.copy_in(
+            &mut self.lane,
+            Off(at + 8),
+            &[&self.epoch.to_le_bytes(), &body],
+        );
+        let head = u64::from(self.crc(at, bytes)) | bytes << 32;
+        self.sim.store(&mut self.lane, Off(at), head);
+        if self.mutant != Mutant::MissingFlush {
+            self.sim.flush(&mut self.lane, Off(at), 8);
+        }
+        self.tail = (at + 8 + bytes).next_multiple_of(8);
+        true
+    }
+
+    fn publish(&mut self, logged: Logged) {
+        let writes = self.durable.entry(logged.1.key()).or_default();
+        writes.push(logged);
+        writes.sort_by_key(|(at, _)| *at);
+    }
+
+    /// What writes of one key, in the order of the log, leave.
+    fn visible(&self, writes: &[Logged]) -> Option<Value> {
+        let alive = |write: &Write| match *write {
+            Write::Put { expires_ms, .. } => expires_ms == 0 || self.now_ms < expires_ms,
+            Write::Delete { .. } => true,
+        };
+        let last = match self.mutant {
+            Mutant::ExpiryUncovers => writes.iter().rev().find(|(_, write)| alive(write))?,
+            _ => writes.last().filter(|(_, write)| alive(write))?,
+        };
+        match last.1 {
+            Write::Put { value, .. } => Some(value),
+            Write::Delete { .. } => None,
+        }
+    }
+
+    fn get(&self, session: usize, key: u64, view: View) -> Option<Value> {
+        let mut writes = self.durable.get(&key).cloned().unwrap_or_default();
+        for (id, of) in self.sessions.iter().enumerate() {
+            if (view == View::Own && id == session) || self.mutant == Mutant::EarlyRead {
+                writes.extend(of.pending().filter(|(_, write)| write.key() == key));
+            }
+        }
+        writes.sort_by_key(|(at, _)| *at);
+        self.visible(&writes)
+    }
+}
+
+impl Session {
+    fn pending(&self) -> impl Iterator<Item = Logged> {
+        self.waiting
+            .iter()
+            .flat_map(|(_, writes)| writes)
+            .chain(&self.staged)
+            .copied()
+    }
+}
+
+impl Subject for Log {
+    fn apply(&mut self, session: usize, op: &Op) -> Result<Answer, String> {
+        let writes = match op {
+            Op::Get { key, view } => return Ok(Answer::Found(self.get(session, *key, *view))),
+            Op::Write(write) => vec![*write],
+            Op::Group(writes) => writes.clone(),
+            Op::FlushAll => {
+                let pending = self.sessions.iter().flat_map(Session::pending);
+                let keys = self
+                    .durable
+                    .keys()
+                    .copied()
+                    .chain(pending.map(|(_, w)| w.key()));
+                let keys: BTreeSet<u64> = keys.collect();
+                keys.into_iter().map(|key| Write::Delete { key }).collect()
+            }
+        };
+        let at = self.tail;
+        let whole = self.mutant != Mutant::TornGroup;
+        let appended = if whole {
+            self.append(&writes)
+        } else {
+            writes.iter().all(|&write| self.append(&[write]))
+        };
+        if !appended {
+            return Ok(Answer::Refused);
+        }
+        self.sessions[session]
+            .staged
+            .extend(writes.into_iter().map(|write| (at, write)));
+        if *op == Op::FlushAll {
+            let ticket = self.commit(session)?;
+            self.sim.wait(ticket).map_err(|e| e.to_string())?;
+            self.durable(session, ticket)?;
+        }
+        Ok(Answer::Done)
+    }
+
+    fn commit(&mut self, session: usize) -> Result<Ticket, String> {
+        let ticket = if self.mutant == Mutant::MissingDrain {
+            Ticket::DURABLE
+        } else {
+            self.sim.drain(&mut self.lane)
+        };
+        let session = &mut self.sessions[session];
+        let staged = std::mem::take(&mut session.staged);
+        if staged.is_empty() {
+            return Ok(Ticket::DURABLE);
+        }
+        session.waiting.push((ticket, staged));
+        Ok(ticket)
+    }
+
+    fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, String> {
+        if !self.sim.poll(ticket).map_err(|e| e.to_string())? {
+            return Ok(false);
+        }
+        let waiting = std::mem::take(&mut self.sessions[session].waiting);
+        let (done, waiting) = waiting.into_iter().partition(|(t, _)| *t <= ticket);
+        self.sessions[session].waiting = waiting;
+        let done: Vec<(Ticket, Vec<Logged>)> = done;
+        done.into_iter()
+            .flat_map(|(_, writes)| writes)
+            .for_each(|logged| self.publish(logged));
+        Ok(true)
+    }
+
+    fn contents(&mut self) -> Result<Vec<(u64, Value)>, String> {
+        let all = self.durable.iter();
+        Ok(all
+            .filter_map(|(&key, versions)| Some((key, self.visible(versions)?)))
+            .collect())
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let inside = (LOG..=self.sim.len()).contains(&self.tail);
+        inside
+            .then_some(())
+            .ok_or_else(|| format!("the tail {} is outside", self.tail))
+    }
+
+    fn set_time(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+    }
+
+    fn close(self: Box<Self>) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+fn encode(writes: &[Write]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for write in writes {
+        let (value, expires_ms) = match *write {
+            Write::Put {
+                value, expires_ms, ..
+            } => (value.encode(), expires_ms),
+            Write::Delete { .. } => (Vec::new(), 0),
+        };
+        for word in [write.key(), expires_ms, value.len() as u64] {
+            body.extend_from_slice(&word.to_le_bytes());
+        }
+        body.extend_from_slice(&value);
+    }
+    body
+}
+
+/// `None`: nonsense, which a checksum would have told.
+fn decode(mut body: &[u8]) -> Option<Vec<Write>> {
+    let mut writes = Vec::new();
+    while !body.is_empty() {
+        let mut word = || {
+            let (head, rest) = body.split_first_chunk()?;
+            body = rest;
+            Some(u64::from_le_bytes(*head))
+        };
+        let (key, expires_ms, bytes) = (word()?, word()?, word()?);
+        let (value, rest) = body.split_at_checked(bytes as usize)?;
+        body = rest;
+        writes.push(match value {
+            [] => Write::Delete { key },
+            // Damaged bytes are still somebody's value: let the oracle find out.
+            _ => {
+                let id = value.first_chunk().map_or(0, |id| u64::from_le_bytes(*id));
+                let value = Value::decode(value).unwrap_or(Value { id, bytes: 0 });
+                Write::Put {
+                    key,
+                    value,
+                    expires_ms,
+                }
+            }
+        });
+    }
+    Some(writes)
+}
