@@ -47,13 +47,15 @@ fn the_same_seed_gives_the_same_figures() {
     }
 }
 
-/// Whether a mutant is no mutant there: with saved caches nothing need be flushed or drained.
+/// Whether a mutant is no mutant there: with saved caches nothing need be flushed or drained,
+/// and nothing valid is ever left beyond the tail.
 fn is_sound(mutant: Mutant, persistency: Persistency) -> bool {
     let about_caches = matches!(
         mutant,
         Mutant::MissingFlush
             | Mutant::MissingDrain
             | Mutant::RecoveryNotDurable
+            | Mutant::NoEpoch
             | Mutant::EarlyRead
     );
     persistency == Persistency::Eadr && about_caches

@@ -25,13 +25,13 @@ const LOG: u64 = 512;
 
 /// What is wrong with this log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mutant {
+pub(crate) enum Mutant {
     None,
     /// The record's first word is not flushed.
     MissingFlush,
     /// A commit says durable and drains nothing.
     MissingDrain,
-    /// The checksum leaves out the body, so that it may become durable first.
+    /// The head is written before the body, and its checksum leaves the body out.
     HeaderFirst,
     /// A recovery passes through a state from which the next one goes wrong.
     RecoveryNotIdempotent,
@@ -48,7 +48,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    pub const ALL: [Mutant; 9] = [
+    pub(crate) const ALL: [Mutant; 9] = [
         Mutant::MissingFlush,
         Mutant::MissingDrain,
         Mutant::HeaderFirst,
@@ -62,7 +62,7 @@ impl Mutant {
 }
 
 /// The recipe.
-pub struct Toy(pub Mutant);
+pub(crate) struct Toy(pub(crate) Mutant);
 
 impl Target for Toy {
     fn name(&self) -> &str {
@@ -168,7 +168,7 @@ impl Log {
 
     fn crc(&self, at: u64, bytes: u64) -> u32 {
         let covered = if self.mutant == Mutant::HeaderFirst {
-            8
+            0
         } else {
             bytes
         };
@@ -183,13 +183,16 @@ impl Log {
         if at + 8 + bytes > self.sim.len() {
             return false;
         }
-        self.sim.copy_in(
-            &mut self.lane,
-            Off(at + 8),
-            &[&self.epoch.to_le_bytes(), &body],
-        );
+        let epoch = self.epoch.to_le_bytes();
+        let parts: [&[u8]; 2] = [&epoch, &body];
+        if self.mutant != Mutant::HeaderFirst {
+            self.sim.copy_in(&mut self.lane, Off(at + 8), &parts);
+        }
         let head = u64::from(self.crc(at, bytes)) | bytes << 32;
         self.sim.store(&mut self.lane, Off(at), head);
+        if self.mutant == Mutant::HeaderFirst {
+            self.sim.copy_in(&mut self.lane, Off(at + 8), &parts);
+        }
         if self.mutant != Mutant::MissingFlush {
             self.sim.flush(&mut self.lane, Off(at), 8);
         }
