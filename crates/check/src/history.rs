@@ -11,7 +11,8 @@
 //!
 //! # Invariants
 //! H1  Version `a` comes before `b` if their session invoked `a` first, or `a` was acknowledged
-//!     before `b` was invoked. Others are concurrent: either order is right.
+//!     before `b` was invoked, or `b` is an update of `a`. Others are concurrent: either order is
+//!     right.
 //! H2  A version is legal unless one that comes after it has been acknowledged.
 //! H3  What a reader that does not own it has seen counts as acknowledged from then on, and as the
 //!     newest of what was acknowledged by then: readers see only what is durable.
@@ -36,6 +37,8 @@ pub(crate) struct Version {
     invoked: u64,
     acked: Option<u64>,
     state: Option<(Value, u64)>,
+    /// For an update: the version it replaced.
+    over: Option<OpId>,
 }
 
 impl Version {
@@ -46,12 +49,15 @@ impl Version {
         invoked: 0,
         acked: Some(0),
         state: None,
+        over: None,
     };
 
     /// H1.
     pub(crate) fn precedes(&self, other: &Version) -> bool {
         let same = self.session == other.session && self.session != usize::MAX;
-        (same && self.op < other.op) || self.acked.is_some_and(|at| at < other.invoked)
+        (same && self.op < other.op)
+            || self.acked.is_some_and(|at| at < other.invoked)
+            || other.over == Some(self.op)
     }
 
     /// What a reader finds at `now_ms`.
@@ -106,6 +112,21 @@ pub struct WrongRead {
     pub what: String,
 }
 
+impl WrongRead {
+    fn new<'a>(
+        key: u64,
+        found: Option<Value>,
+        could: impl Iterator<Item = &'a Version>,
+        now_ms: u64,
+    ) -> WrongRead {
+        let could: Vec<_> = could.map(|v| v.reads_as(now_ms)).collect();
+        WrongRead {
+            key,
+            what: format!("a read found {found:?}, it could have been one of {could:?}"),
+        }
+    }
+}
+
 impl History {
     /// The history of an empty structure.
     #[must_use]
@@ -139,6 +160,18 @@ impl History {
                     .for_each(|&key| self.add(session, id, &Write::Delete { key }));
                 all.into()
             }
+            &Op::Update { key, value } => {
+                self.add(
+                    session,
+                    id,
+                    &Write::Put {
+                        key,
+                        value,
+                        expires_ms: 0,
+                    },
+                );
+                [key].into()
+            }
             Op::Get { key, .. } => [*key].into(),
         };
         self.note(Some(&keys), format!("#{id} s{session} {}", describe(op)));
@@ -162,12 +195,14 @@ impl History {
             } => Some((value, expires_ms)),
             Write::Delete { .. } => None,
         };
+        let invoked = self.clock;
         let version = Version {
             op,
             session,
-            invoked: self.clock,
+            invoked,
             acked: None,
             state,
+            over: None,
         };
         self.keys
             .entry(write.key())
@@ -189,6 +224,10 @@ impl History {
             (&Op::Get { key, view }, Answer::Found(found)) => {
                 self.note(Some(&[key].into()), format!("#{id} found {found:?}"));
                 return self.read(session, key, view, *found, now_ms);
+            }
+            (&Op::Update { key, .. }, Answer::Found(found)) => {
+                self.note(Some(&[key].into()), format!("#{id} replaced {found:?}"));
+                return self.updated(session, id, key, *found, now_ms);
             }
             (_, Answer::Refused) => self.refused(id),
             (Op::FlushAll, _) => {
@@ -236,18 +275,49 @@ impl History {
             .iter()
             .filter(|c| legal(c) && c.reads_as(now_ms) == found);
         let Some(&first) = seen.next() else {
-            let could: Vec<_> = versions
-                .iter()
-                .filter(|c| legal(c))
-                .map(|c| c.reads_as(now_ms))
-                .collect();
-            let what = format!("a read found {found:?}, it could have been one of {could:?}");
-            return Err(WrongRead { key, what });
+            let could = versions.iter().filter(|c| legal(c));
+            return Err(WrongRead::new(key, found, could, now_ms));
         };
         if seen.next().is_none() && (first.acked.is_some() || !own(&first)) {
             // The read ends what was acknowledged before it: the rest of that came earlier (H3).
             versions.retain(|v| v.op == first.op || v.acked.is_none());
             self.ack(key, first.op);
+        }
+        Ok(())
+    }
+
+    /// An update saw `found`: something that could be the newest, pending of others included.
+    fn updated(
+        &mut self,
+        session: usize,
+        id: OpId,
+        key: u64,
+        found: Option<Value>,
+        now_ms: u64,
+    ) -> Result<(), WrongRead> {
+        let Some(versions) = self.keys.get_mut(&key) else {
+            return Ok(());
+        };
+        let counts = |v: &Version| v.acked.is_some() || v.session == session;
+        let before: Vec<Version> = versions.iter().filter(|v| v.op != id).copied().collect();
+        let legal = |c: &&Version| !before.iter().any(|v| counts(v) && c.precedes(v)); // H2
+        let mut seen = before
+            .iter()
+            .filter(legal)
+            .filter(|c| c.reads_as(now_ms) == found);
+        let Some(first) = seen.next() else {
+            return Err(WrongRead::new(
+                key,
+                found,
+                before.iter().filter(legal),
+                now_ms,
+            ));
+        };
+        if seen.next().is_none() {
+            versions
+                .iter_mut()
+                .filter(|v| v.op == id)
+                .for_each(|v| v.over = Some(first.op));
         }
         Ok(())
     }
@@ -406,6 +476,7 @@ fn describe(op: &Op) -> String {
             }
             text + " }"
         }
+        Op::Update { key, value } => format!("update {key} to {value:?}"),
         Op::Get { key, view } => format!("get {key} ({view:?})"),
         Op::FlushAll => "flush all".into(),
     }

@@ -130,6 +130,14 @@ pub enum Op {
     Write(Write),
     /// Write several different keys, all or nothing.
     Group(Vec<Write>),
+    /// Replace one key's value, on top of the newest there is, durable or pending, of whatever
+    /// session. The answer is [`Answer::Found`]: what it replaced.
+    Update {
+        /// The key.
+        key: u64,
+        /// The new value.
+        value: Value,
+    },
     /// Read one key.
     Get {
         /// The key.
@@ -146,7 +154,7 @@ pub enum Op {
 pub enum Answer {
     /// It is staged (or, for [`Op::FlushAll`], durable).
     Done,
-    /// What a read found.
+    /// What a read found, or an update replaced.
     Found(Option<Value>),
     /// No room: nothing happened (T2).
     Refused,
@@ -165,6 +173,8 @@ pub struct Shape {
     pub sessions: usize,
     /// Whether it takes [`Op::Group`].
     pub groups: bool,
+    /// Whether it takes [`Op::Update`].
+    pub updates: bool,
     /// Whether values may expire.
     pub expiry: bool,
     /// Whether it takes [`Op::FlushAll`].
@@ -181,6 +191,7 @@ impl Default for Shape {
             value_bytes: (8, 200),
             sessions: 1,
             groups: false,
+            updates: false,
             expiry: false,
             flush_all: false,
             cleans: false,

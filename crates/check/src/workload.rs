@@ -102,8 +102,12 @@ impl Workload {
             25 if self.disasters && self.io_errors => Step::Fail(1 + self.rng.below(4)),
             26 if self.shape.flush_all => Step::Apply(session, Op::FlushAll),
             27..34 if self.shape.groups => Step::Apply(session, self.group()),
-            34..50 => Step::Apply(session, self.get()),
-            50..62 => Step::Apply(session, Op::Write(Write::Delete { key: self.key() })),
+            34..46 => Step::Apply(session, self.get()),
+            46..52 if self.shape.updates => {
+                let (key, value) = (self.key(), self.value());
+                Step::Apply(session, Op::Update { key, value })
+            }
+            52..62 => Step::Apply(session, Op::Write(Write::Delete { key: self.key() })),
             _ => {
                 let key = self.key();
                 Step::Apply(session, Op::Write(self.put(key)))
@@ -120,7 +124,7 @@ impl Workload {
         1 + self.rng.below(among.min(self.shape.keys))
     }
 
-    fn put(&mut self, key: u64) -> Write {
+    fn value(&mut self) -> Value {
         let (min, max) = self.shape.value_bytes;
         let spread = u64::from(max - min + 1);
         let mut bytes = self.rng.below(spread);
@@ -129,11 +133,15 @@ impl Workload {
                 .min(self.rng.below(spread))
                 .min(self.rng.below(spread));
         }
-        let value = Value {
-            id: self.next_value,
-            bytes: min + bytes as u32,
-        };
         self.next_value += 1;
+        Value {
+            id: self.next_value - 1,
+            bytes: min + bytes as u32,
+        }
+    }
+
+    fn put(&mut self, key: u64) -> Write {
+        let value = self.value();
         let expires = self.shape.expiry && self.rng.one_in(4);
         let expires_ms = if expires {
             self.now_ms + 1 + self.rng.below(3_000)

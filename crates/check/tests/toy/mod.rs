@@ -74,6 +74,7 @@ impl Target for Toy {
             value_bytes: (8, 150),
             sessions: 2,
             groups: true,
+            updates: true,
             expiry: true,
             flush_all: true,
             ..Shape::default()
@@ -232,9 +233,19 @@ impl Log {
         writes.sort_by_key(|(at, _)| *at);
         self.visible(&writes)
     }
+
+    /// What an update of `key` builds on.
+    fn newest(&self, key: u64) -> Option<Value> {
+        let mut writes = self.durable.get(&key).cloned().unwrap_or_default();
+        let pending = self.sessions.iter().flat_map(Session::pending);
+        writes.extend(pending.filter(|(_, write)| write.key() == key));
+        writes.sort_by_key(|(at, _)| *at);
+        self.visible(&writes)
+    }
 }
 
 impl Session {
+    /// Staged and waiting.
     fn pending(&self) -> impl Iterator<Item = Logged> {
         self.waiting
             .iter()
@@ -249,6 +260,11 @@ impl Subject for Log {
         let writes = match op {
             Op::Get { key, view } => return Ok(Answer::Found(self.get(session, *key, *view))),
             Op::Write(write) => vec![*write],
+            &Op::Update { key, value } => vec![Write::Put {
+                key,
+                value,
+                expires_ms: 0,
+            }],
             Op::Group(writes) => writes.clone(),
             Op::FlushAll => {
                 let pending = self.sessions.iter().flat_map(Session::pending);
@@ -260,6 +276,10 @@ impl Subject for Log {
                 let keys: BTreeSet<u64> = keys.collect();
                 keys.into_iter().map(|key| Write::Delete { key }).collect()
             }
+        };
+        let answer = match op {
+            Op::Update { key, .. } => Answer::Found(self.newest(*key)),
+            _ => Answer::Done,
         };
         let at = self.tail;
         let whole = self.mutant != Mutant::TornGroup;
@@ -279,7 +299,7 @@ impl Subject for Log {
             self.sim.wait(ticket).map_err(|e| e.to_string())?;
             self.durable(session, ticket)?;
         }
-        Ok(Answer::Done)
+        Ok(answer)
     }
 
     fn commit(&mut self, session: usize) -> Result<Ticket, String> {

@@ -1,0 +1,304 @@
+//! The oracle: what a crash may leave, claim by claim, and against the general search.
+
+use farbank_check::history::History;
+use farbank_check::oracle::{Act, Call, judge, linearizable};
+use farbank_check::{Answer, Op, Value, View, Write};
+use farbank_pm::Ticket;
+use farbank_pm::sim::Rng;
+
+fn v(id: u64) -> Value {
+    Value { id, bytes: 8 }
+}
+
+fn put(key: u64, id: u64) -> Write {
+    Write::Put {
+        key,
+        value: v(id),
+        expires_ms: 0,
+    }
+}
+
+/// Stages `op`.
+fn stage(history: &mut History, session: usize, op: Op) {
+    let id = history.invoke(session, &op);
+    history
+        .answered(session, id, &op, &Answer::Done, 0)
+        .unwrap();
+}
+
+/// Commits and acknowledges all of the session.
+fn ack(history: &mut History, session: usize) {
+    history.commit(session, Ticket(1));
+    history.durable(session, Ticket(1));
+}
+
+fn read(history: &mut History, session: usize, view: View, id: Option<u64>) -> bool {
+    let op = Op::Get { key: 1, view };
+    let call = history.invoke(session, &op);
+    history
+        .answered(session, call, &op, &Answer::Found(id.map(v)), 0)
+        .is_ok()
+}
+
+/// Which of these values key 1 may have, 0 being none.
+fn legal(history: &History, among: &[u64]) -> Vec<u64> {
+    let shows = |id: u64| if id == 0 { vec![] } else { vec![(1, v(id))] };
+    let found = |&id: &u64| judge(history, &shows(id), 0).is_ok();
+    among.iter().copied().filter(found).collect()
+}
+
+#[test]
+fn a_pending_write_may_have_happened_and_an_acknowledged_one_must_have() {
+    let mut history = History::new();
+    stage(&mut history, 0, Op::Write(put(1, 1)));
+    assert_eq!(legal(&history, &[0, 1, 2]), [0, 1]);
+    ack(&mut history, 0);
+    assert_eq!(legal(&history, &[0, 1]), [1]);
+    stage(&mut history, 0, Op::Write(put(1, 2)));
+    stage(&mut history, 0, Op::Write(Write::Delete { key: 1 }));
+    assert_eq!(legal(&history, &[0, 1, 2]), [0, 1, 2]);
+    ack(&mut history, 0);
+    assert_eq!(legal(&history, &[0, 1, 2]), [0]);
+}
+
+#[test]
+fn writes_of_two_sessions_that_overlap_may_have_happened_either_way_round() {
+    let mut history = History::new();
+    stage(&mut history, 0, Op::Write(put(1, 1)));
+    stage(&mut history, 1, Op::Write(put(1, 2)));
+    ack(&mut history, 1);
+    ack(&mut history, 0);
+    assert_eq!(legal(&history, &[0, 1, 2]), [1, 2]);
+    assert!(read(&mut history, 2, View::Durable, Some(2)));
+    assert_eq!(legal(&history, &[1, 2]), [2], "a read has told which");
+    assert!(!read(&mut history, 2, View::Durable, Some(1)));
+}
+
+#[test]
+fn what_another_session_has_read_must_not_be_lost() {
+    let mut history = History::new();
+    stage(&mut history, 0, Op::Write(put(1, 1)));
+    assert!(
+        read(&mut history, 0, View::Own, Some(1)),
+        "its own reply is withheld"
+    );
+    assert_eq!(legal(&history, &[0, 1]), [0, 1]);
+    assert!(
+        !read(&mut history, 0, View::Own, None),
+        "it has just written"
+    );
+    assert!(read(&mut history, 1, View::Durable, Some(1)));
+    assert_eq!(legal(&history, &[0, 1]), [1]);
+}
+
+#[test]
+fn an_update_comes_after_what_it_replaced() {
+    let mut history = History::new();
+    stage(&mut history, 0, Op::Write(put(1, 1)));
+    let update = Op::Update {
+        key: 1,
+        value: v(2),
+    };
+    let id = history.invoke(1, &update);
+    history
+        .answered(1, id, &update, &Answer::Found(Some(v(1))), 0)
+        .unwrap();
+    assert_eq!(legal(&history, &[0, 1, 2]), [0, 1, 2]);
+    ack(&mut history, 1);
+    assert_eq!(
+        legal(&history, &[0, 1, 2]),
+        [2],
+        "1 was pending, but is under 2"
+    );
+}
+
+#[test]
+fn what_was_refused_never_appears() {
+    let mut history = History::new();
+    let op = Op::Write(put(1, 1));
+    let id = history.invoke(0, &op);
+    history.answered(0, id, &op, &Answer::Refused, 0).unwrap();
+    assert_eq!(legal(&history, &[0, 1]), [0]);
+}
+
+#[test]
+fn a_group_is_whole_or_absent_unless_something_newer_hides_it() {
+    let mut history = History::new();
+    stage(&mut history, 0, Op::Write(put(1, 1)));
+    ack(&mut history, 0);
+    stage(&mut history, 0, Op::Group(vec![put(1, 2), put(2, 3)]));
+    assert!(judge(&history, &[(1, v(1))], 0).is_ok());
+    assert!(judge(&history, &[(1, v(2)), (2, v(3))], 0).is_ok());
+    assert!(judge(&history, &[(1, v(2))], 0).is_err());
+    assert!(judge(&history, &[(1, v(1)), (2, v(3))], 0).is_err());
+    stage(&mut history, 0, Op::Write(put(1, 4)));
+    assert!(
+        judge(&history, &[(1, v(4))], 0).is_ok(),
+        "who knows what 4 hides"
+    );
+    assert!(judge(&history, &[(1, v(1)), (2, v(3))], 0).is_err());
+}
+
+#[test]
+fn an_expired_value_is_absent_and_does_not_uncover_an_older_one() {
+    let mut history = History::new();
+    stage(&mut history, 0, Op::Write(put(1, 1)));
+    stage(
+        &mut history,
+        0,
+        Op::Write(Write::Put {
+            key: 1,
+            value: v(2),
+            expires_ms: 50,
+        }),
+    );
+    ack(&mut history, 0);
+    assert!(judge(&history, &[(1, v(2))], 49).is_ok());
+    assert!(judge(&history, &[], 49).is_err());
+    assert!(judge(&history, &[], 50).is_ok());
+    assert!(judge(&history, &[(1, v(1))], 50).is_err());
+}
+
+#[test]
+fn what_a_recovery_has_shown_the_next_must_show() {
+    let mut history = History::new();
+    stage(&mut history, 0, Op::Write(put(1, 1)));
+    history.recovered(&[(1, v(1))], 0);
+    assert_eq!(legal(&history, &[0, 1]), [1]);
+}
+
+#[test]
+fn a_flush_of_everything_is_durable_when_it_returns() {
+    let mut history = History::new();
+    stage(&mut history, 0, Op::Write(put(1, 1)));
+    let id = history.invoke(0, &Op::FlushAll);
+    assert_eq!(legal(&history, &[0, 1]), [0, 1]);
+    history
+        .answered(0, id, &Op::FlushAll, &Answer::Done, 0)
+        .unwrap();
+    assert_eq!(legal(&history, &[0, 1]), [0]);
+}
+
+#[test]
+fn no_key_appears_that_was_never_written_and_none_twice() {
+    let history = History::new();
+    assert!(judge(&history, &[(9, v(1))], 0).is_err());
+    let mut history = History::new();
+    stage(&mut history, 0, Op::Write(put(1, 1)));
+    assert!(judge(&history, &[(1, v(1)), (1, v(1))], 0).is_err());
+}
+
+#[test]
+fn a_damaged_value_is_nobodys() {
+    let bytes = Value { id: 7, bytes: 40 }.encode();
+    assert_eq!(Value::decode(&bytes), Ok(Value { id: 7, bytes: 40 }));
+    for bit in 0..bytes.len() * 8 {
+        let mut bad = bytes.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert!(Value::decode(&bad).is_err());
+    }
+    assert!(Value::decode(&bytes[..39]).is_err() && Value::decode(b"short").is_err());
+}
+
+#[test]
+fn the_general_search_knows_the_textbook_cases() {
+    let call = |act, invoked, acked| Call {
+        act,
+        invoked,
+        acked,
+    };
+    let w = |id| Act::Write(Some(id));
+    let r = |id| Act::Read(Some(id));
+    // A write that overlaps two reads: the first may see it and the second then must.
+    let mut calls = vec![
+        call(w(1), 0, Some(1)),
+        call(w(2), 2, Some(9)),
+        call(r(2), 3, Some(4)),
+        call(r(1), 5, Some(6)),
+    ];
+    assert!(!linearizable(&calls, None, Some(2)));
+    calls[3].act = r(2);
+    assert!(linearizable(&calls, None, Some(2)));
+    // A read of a pending write makes it happen.
+    let pending = [call(w(1), 0, None), call(r(1), 1, Some(2))];
+    assert!(linearizable(&pending, None, Some(1)));
+    assert!(!linearizable(&pending, None, None));
+    assert!(linearizable(&pending[..1], None, None));
+    // Two updates cannot both have seen nothing.
+    let update = |id, at| call(Act::Update(None, Some(id)), at, Some(at + 5));
+    assert!(!linearizable(&[update(1, 0), update(2, 1)], None, Some(2)));
+    // Thirty-two concurrent writes: the memo keeps this short only if the end is reachable early.
+    let many: Vec<Call> = (0..16).map(|i| call(w(i), i, Some(100))).collect();
+    assert!(linearizable(&many, None, Some(3)));
+    assert!(!linearizable(&many, None, None));
+}
+
+/// Random histories of one key, one session a call: the quick judge never objects to what the search
+/// can explain, and without deletes (of which two look alike) accepts nothing else.
+#[test]
+fn the_quick_judge_agrees_with_the_general_search() {
+    let (mut accepted, mut rejected) = (0, 0);
+    for seed in 0..3_000 {
+        let mut rng = Rng::new(seed);
+        let deletes = rng.one_in(2);
+        let mut history = History::new();
+        let mut calls: Vec<Call> = Vec::new();
+        let mut open: Vec<usize> = Vec::new();
+        let values = 6;
+        let mut next = 1;
+        'run: for _ in 0..3 + rng.below(12) {
+            let session = calls.len();
+            match rng.below(3) {
+                0 if next <= values => {
+                    let id = (!(deletes && rng.one_in(3))).then_some(next);
+                    next += 1;
+                    let write = id.map_or(Write::Delete { key: 1 }, |id| put(1, id));
+                    stage(&mut history, session, Op::Write(write));
+                    let invoked = history.version() - 1;
+                    calls.push(Call {
+                        act: Act::Write(id),
+                        invoked,
+                        acked: None,
+                    });
+                    open.push(session);
+                }
+                1 if !open.is_empty() => {
+                    let session = open.swap_remove(rng.below(open.len() as u64) as usize);
+                    ack(&mut history, session);
+                    calls[session].acked = Some(history.version());
+                }
+                _ => {
+                    let found = Some(rng.below(next)).filter(|&id| id > 0);
+                    let explained = read(&mut history, session, View::Durable, found);
+                    let acked = Some(history.version());
+                    let invoked = history.version() - 1;
+                    calls.push(Call {
+                        act: Act::Read(found),
+                        invoked,
+                        acked,
+                    });
+                    let ends = (1..next).map(Some).chain([None]);
+                    let possible = ends.into_iter().any(|end| linearizable(&calls, None, end));
+                    assert!(explained || !possible, "seed {seed}: {calls:?}");
+                    assert!(deletes || explained == possible, "seed {seed}: {calls:?}");
+                    if !explained || !possible {
+                        rejected += 1;
+                        break 'run;
+                    }
+                }
+            }
+            for end in 0..next {
+                let legal = legal(&history, &[end]) == [end];
+                let possible = linearizable(&calls, None, Some(end).filter(|&id| id > 0));
+                assert!(legal || !possible, "seed {seed}, end {end}: {calls:?}");
+                assert!(
+                    deletes || legal == possible,
+                    "seed {seed}, end {end}: {calls:?}"
+                );
+                accepted += u64::from(legal);
+            }
+        }
+    }
+    println!("{accepted} states accepted, {rejected} reads rejected");
+    assert!(accepted > 10_000 && rejected > 500);
+}
