@@ -12,7 +12,7 @@
 //!     written back as it was read. Nobody else may write that word meanwhile.
 
 use std::arch::asm;
-use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::medium::{LINE, WORD};
@@ -148,14 +148,45 @@ pub(crate) unsafe fn flush_range(how: WriteBack, at: *const u8, len: usize) {
 /// Completes this thread's write-backs and stores around the cache (C1, C2).
 #[inline]
 pub(crate) fn fence() {
-    // SAFETY: sfence is part of x86-64 and touches no memory.
-    #[allow(
-        unused_unsafe,
-        clippy::allow_attributes,
-        reason = "safe since Rust 1.92"
-    )]
+    // SAFETY: part of x86-64. Memory is clobbered on purpose: nothing moves across it.
+    unsafe { asm!("sfence", options(nostack, preserves_flags)) };
+}
+
+/// Copies `lines` times 64 bytes out, of any alignment, two to four times as fast as by words. Words that
+/// are written meanwhile may come out torn.
+///
+/// In assembly, because the language has no racing loads wider than a word; the processor does not
+/// mind them.
+///
+/// # Safety
+/// `from` is mapped for that many bytes; `to` has room for them and is not mapped. `lines > 0`.
+pub(crate) unsafe fn load_lines(from: *const u8, to: *mut u8, lines: usize) {
+    debug_assert!(lines > 0);
+    // SAFETY: reads and writes just what the caller vouches for, and clobbers what it names.
     unsafe {
-        _mm_sfence();
+        asm!(
+            "2:",
+            "movups {a}, [{from}]",
+            "movups {b}, [{from} + 16]",
+            "movups {c}, [{from} + 32]",
+            "movups {d}, [{from} + 48]",
+            "movups [{to}], {a}",
+            "movups [{to} + 16], {b}",
+            "movups [{to} + 32], {c}",
+            "movups [{to} + 48], {d}",
+            "add {from}, 64",
+            "add {to}, 64",
+            "dec {lines}",
+            "jnz 2b",
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            lines = inout(reg) lines => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack),
+        );
     }
 }
 

@@ -11,13 +11,14 @@
 //!                           and never moves                     allocated, written, never sparse
 //! ```
 
-pub mod cpu;
+mod cpu;
 pub mod file;
 pub mod mapped;
 pub mod open;
 mod space;
 mod window;
 
+pub use cpu::WriteBack;
 pub use file::{File, SyncPolicy};
 pub use mapped::Mapped;
 pub use open::{AnyMedium, OpenError, OpenOptions, create_path, open_path};

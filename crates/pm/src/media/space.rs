@@ -213,7 +213,7 @@ impl PoolFile {
         progress: Progress<'_>,
         sync: &mut dyn FnMut() -> io::Result<()>,
     ) -> io::Result<()> {
-        const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         const PARTS: usize = 16;
         /// Written between syncs, so that progress means the device's.
         const SYNC_BYTES: u64 = 256 << 20;

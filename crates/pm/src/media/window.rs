@@ -10,8 +10,9 @@
 //!     mapped the new part, and the file under it is never shortened while mapped (a shortened
 //!     file would mean SIGBUS).
 //! W2  `len` is a multiple of [`PAGE`], so an aligned word is inside or outside, never across.
-//! W3  Mapped bytes are read only as whole aligned words, atomically: a racing writer gives torn
-//!     words, never undefined behaviour. No reference to them is ever made.
+//! W3  Mapped bytes are read only as whole aligned words, atomically, or by [`cpu::load_lines`]: a
+//!     racing writer gives old, new or torn words, never undefined behaviour. No reference to them
+//!     is ever made, but to single words as atomics.
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ffi::c_void;
@@ -24,6 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
+use super::cpu;
 use crate::medium::{LINE, Off, WORD};
 
 /// What lengths are multiples of, in bytes.
@@ -361,8 +363,9 @@ impl Words {
     unsafe fn new(from: *const u8, len: usize) -> Words {
         let within = from as usize % WORD;
         // SAFETY: goes back to the start of the word `from` is in.
+        let next = unsafe { from.sub(within) };
         let mut words = Words {
-            next: unsafe { from.sub(within) },
+            next,
             shift: 8 * within as u32,
             carry: 0,
         };
@@ -403,11 +406,20 @@ impl Words {
     }
 }
 
-/// Copies `len` mapped bytes out, word by word.
+/// Copies `len` mapped bytes out: 64 at a time, the rest word by word.
 ///
 /// # Safety
 /// `from` is as for [`Words::new`]; `to` has room for `len` bytes, none of them mapped.
+#[inline]
 unsafe fn read(from: *const u8, to: *mut u8, len: usize) {
+    let lines = len / LINE;
+    if lines > 0 {
+        // SAFETY: as the caller says, for the first `lines` times 64 of the bytes.
+        unsafe { cpu::load_lines(from, to, lines) };
+    }
+    let done = lines * LINE;
+    // SAFETY: what is left of the caller's bytes.
+    let (from, to, len) = unsafe { (from.add(done), to.add(done), len - done) };
     // SAFETY: as the caller says.
     let mut words = unsafe { Words::new(from, len) };
     let whole = len / WORD;

@@ -27,8 +27,9 @@
 //! | update: A durable, B durable | A new; B old, new or damaged   | takes A; writes both           |
 //! | grow: medium, superblock     | a medium longer than recorded  | ignores the rest (P3)          |
 //!
-//! `open` writes the copy it takes again before the other one, and waits in between: whatever it
-//! accepts is durable before anyone builds on it, also when the crash was of the process only.
+//! `open` writes the copy it takes again before the other one, and waits in between; copies that
+//! are equal it flushes. So whatever it accepts is durable before anyone builds on it, also when the
+//! crash was of the process only.
 
 mod superblock;
 
@@ -215,7 +216,7 @@ impl<M: Medium> Pool<M> {
             return Err(PoolError::Short { recorded, found });
         }
         match healthy {
-            Healthy::Both => {}
+            Healthy::Both => settle(&medium, lane)?,
             // The copy that counts comes first: it may not be durable yet.
             Healthy::A => write_copies(&medium, lane, &superblock, COPIES)?,
             Healthy::B => write_copies(&medium, lane, &superblock, [COPY_B, COPY_A])?,
@@ -335,6 +336,15 @@ impl Superblock {
             segment_bytes: self.segment_bytes,
         }
     }
+}
+
+/// Makes both copies durable as they are: a process that was killed may not have waited for it.
+fn settle<M: Medium>(medium: &M, lane: &mut Lane) -> Result<(), Poisoned> {
+    for at in COPIES {
+        medium.flush(lane, at, COPY_BYTES);
+    }
+    let ticket = medium.drain(lane);
+    medium.wait(ticket)
 }
 
 fn read_copies<M: Medium>(medium: &M) -> [Copy; 2] {

@@ -64,6 +64,10 @@ pub(super) struct Features {
 
 /// What 512 bytes turned out to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "two of them live, briefly, on the stack"
+)]
 pub(super) enum Copy {
     /// Whole, and of this version.
     Valid(Superblock),

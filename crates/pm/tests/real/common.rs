@@ -1,0 +1,175 @@
+//! Media to test on, and system calls that do as they are told.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use farbank_pm::Kind;
+use farbank_pm::media::{
+    AnyMedium, File, Io, Kernel, Mapped, OpenOptions, SyncPolicy, create_path, open_path,
+};
+use tempfile::TempDir;
+
+pub(crate) fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+/// Options for the file medium, whatever the temporary folder is on.
+pub(crate) fn as_file(io: Arc<dyn Io>) -> OpenOptions {
+    OpenOptions {
+        medium: Some(Kind::File),
+        sync: SyncPolicy::Always,
+        io,
+    }
+}
+
+pub(crate) fn new_file(path: &Path, bytes: u64, options: &OpenOptions) -> File {
+    match create_path(path, bytes, options, &mut |_, _| {}) {
+        Ok(AnyMedium::File(file)) => file,
+        other => panic!("a file was asked for: {other:?}"),
+    }
+}
+
+pub(crate) fn old_file(path: &Path) -> File {
+    match open_path(path, &as_file(Arc::new(Kernel))) {
+        Ok(AnyMedium::File(file)) => file,
+        other => panic!("a file was asked for: {other:?}"),
+    }
+}
+
+/// A folder in memory, if this machine has one.
+pub(crate) fn folder_in_memory() -> Option<TempDir> {
+    let options = OpenOptions {
+        medium: Some(Kind::Dram),
+        ..OpenOptions::default()
+    };
+    let folder = tempfile::tempdir_in("/dev/shm").ok()?;
+    let probe = folder.path().join("probe");
+    let made = create_path(&probe, 4096, &options, &mut |_, _| {}).is_ok();
+    if !made {
+        eprintln!("not tried: /dev/shm is no tmpfs here");
+    }
+    made.then_some(folder)
+}
+
+pub(crate) fn memory(bytes: u64) -> Mapped {
+    Mapped::anonymous(bytes).expect("a little memory")
+}
+
+pub(crate) fn pool_path(folder: &TempDir) -> PathBuf {
+    folder.path().join("pool")
+}
+
+/// A small generator, so that a failure names its seed.
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// What the next write does instead of writing everything.
+pub(crate) enum Write {
+    Fails(io::Error),
+    Short(usize),
+}
+
+/// The kernel, except where a test wants otherwise. Syncs can be held back.
+#[derive(Default)]
+pub(crate) struct Told {
+    writes: Mutex<VecDeque<Write>>,
+    pub(crate) write_calls: AtomicU64,
+    /// The sync with this number, from 1, fails.
+    fails_at_sync: AtomicU64,
+    /// Syncs that have begun, and how many may end.
+    syncs: Mutex<(u64, u64)>,
+    changed: Condvar,
+}
+
+impl Told {
+    /// Syncs end as they begin.
+    pub(crate) fn free() -> Arc<Told> {
+        let told = Told::default();
+        told.syncs.lock().unwrap().1 = u64::MAX;
+        Arc::new(told)
+    }
+
+    /// Syncs end only when [`Told::let_syncs_end`] says so.
+    pub(crate) fn held() -> Arc<Told> {
+        Arc::new(Told::default())
+    }
+
+    pub(crate) fn next_writes(&self, writes: impl IntoIterator<Item = Write>) {
+        self.writes.lock().unwrap().extend(writes);
+    }
+
+    pub(crate) fn fail_next_sync(&self) {
+        self.fails_at_sync
+            .store(self.syncs_begun() + 1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn syncs_begun(&self) -> u64 {
+        self.syncs.lock().unwrap().0
+    }
+
+    pub(crate) fn wait_until_begun(&self, n: u64) {
+        let mut syncs = self.syncs.lock().unwrap();
+        while syncs.0 < n {
+            syncs = self.changed.wait(syncs).unwrap();
+        }
+    }
+
+    /// Lets the first `n` syncs end.
+    pub(crate) fn let_syncs_end(&self, n: u64) {
+        self.syncs.lock().unwrap().1 = n;
+        self.changed.notify_all();
+    }
+}
+
+impl Io for Told {
+    fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
+        self.write_calls.fetch_add(1, Ordering::SeqCst);
+        match self.writes.lock().unwrap().pop_front() {
+            Some(Write::Fails(e)) => Err(e),
+            Some(Write::Short(len)) => {
+                let bytes: Vec<u8> = parts.iter().flat_map(|p| p.iter().copied()).collect();
+                Kernel.pwritev(file, &[IoSlice::new(&bytes[..len.min(bytes.len())])], at)
+            }
+            None => Kernel.pwritev(file, parts, at),
+        }
+    }
+
+    fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        let mut syncs = self.syncs.lock().unwrap();
+        syncs.0 += 1;
+        let number = syncs.0;
+        self.changed.notify_all();
+        while syncs.1 < number {
+            syncs = self.changed.wait(syncs).unwrap();
+        }
+        drop(syncs);
+        if self.fails_at_sync.load(Ordering::SeqCst) == number {
+            return Err(io::Error::other("the disk is on fire"));
+        }
+        Kernel.fdatasync(file)
+    }
+
+    fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
+        Kernel.fallocate(file, at, len)
+    }
+}

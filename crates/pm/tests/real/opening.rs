@@ -1,0 +1,326 @@
+//! Paths become media: locked, with their space written, or an error that says what to do.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use farbank_pm::media::{
+    AnyMedium, Kernel, OpenError, OpenOptions, SyncPolicy, create_path, open_path,
+};
+use farbank_pm::pool::{Layout, Pool};
+use farbank_pm::{Drain, Kind, Lane, Medium, Off};
+
+use crate::common::{
+    Told, Write, as_file, folder, folder_in_memory, new_file, old_file, pool_path,
+};
+
+const BYTES: u64 = 1 << 20;
+const LAYOUT: Layout = Layout {
+    segment_bytes: 64 << 10,
+};
+
+fn refused(path: &Path, options: &OpenOptions) -> OpenError {
+    open_path(path, options).expect_err("it must be refused")
+}
+
+fn new_pool(path: &Path) {
+    let file = new_file(path, BYTES, &as_file(Arc::new(Kernel)));
+    Pool::create(file, &mut Lane::new(0), &LAYOUT).expect("a sound layout");
+}
+
+#[test]
+fn a_new_file_is_whole_private_and_told_about() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    let mut told = Vec::new();
+    let options = as_file(Arc::new(Kernel));
+    let made = create_path(&path, BYTES + 1, &options, &mut |done, total| {
+        told.push((done, total));
+    });
+    let whole = BYTES + 4096;
+    assert_eq!(
+        made.expect("there is room").bytes(),
+        whole,
+        "rounded up to whole pages"
+    );
+    assert_eq!(told.last(), Some(&(whole, whole)));
+    let metadata = fs::metadata(&path).expect("it is there");
+    assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+    assert!(metadata.blocks() * 512 >= whole, "no block is missing");
+}
+
+#[test]
+fn no_file_is_left_when_there_is_no_room() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    for so_far in [0, 4096] {
+        let io = Told::free();
+        io.next_writes([
+            Write::Short(so_far.max(1)),
+            Write::Fails(io::ErrorKind::StorageFull.into()),
+        ]);
+        let refused = create_path(&path, BYTES, &as_file(io), &mut |_, _| {});
+        let refused = refused.expect_err("there is no room");
+        assert!(
+            matches!(refused, OpenError::NoSpace { bytes: BYTES, .. }),
+            "{refused}"
+        );
+        assert!(!path.exists());
+    }
+    let io = Told::free();
+    io.fail_next_sync();
+    create_path(&path, BYTES, &as_file(io), &mut |_, _| {}).expect_err("the sync failed");
+    assert!(!path.exists());
+}
+
+#[test]
+fn more_than_the_device_holds_is_refused() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    let options = as_file(Arc::new(Kernel));
+    create_path(&path, 1 << 61, &options, &mut |_, _| {}).expect_err("nobody has that much");
+    assert!(!path.exists());
+}
+
+#[test]
+fn what_exists_is_not_overwritten() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    fs::write(&path, b"precious").expect("written");
+    let refused = create_path(&path, BYTES, &OpenOptions::default(), &mut |_, _| {});
+    assert!(
+        matches!(refused, Err(OpenError::Exists { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(fs::read(&path).expect("it is there"), b"precious");
+}
+
+#[test]
+fn a_second_open_is_refused_by_name_and_process() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    let file = new_file(&path, BYTES, &as_file(Arc::new(Kernel)));
+    let refused = refused(&path, &as_file(Arc::new(Kernel)));
+    let OpenError::InUse { by, .. } = &refused else {
+        panic!("{refused}")
+    };
+    if let Some((pid, _)) = by {
+        assert_eq!(*pid, std::process::id());
+        assert!(refused.to_string().contains(&pid.to_string()), "{refused}");
+    }
+    assert!(
+        refused.to_string().contains(&path.display().to_string()),
+        "{refused}"
+    );
+    drop(file);
+    old_file(&path);
+}
+
+#[test]
+fn a_hole_in_the_pool_is_refused_with_advice() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    new_pool(&path);
+    for hole in [0, 4096, 128 << 10, BYTES - 4096] {
+        let whole = fs::read(&path).expect("it is there");
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .expect("it is there");
+        use rustix::fs::{FallocateFlags, fallocate};
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if fallocate(&file, punch, hole, 4096).is_err() {
+            eprintln!("not tried: no holes on this file system");
+            return;
+        }
+        let refused = refused(&path, &as_file(Arc::new(Kernel)));
+        let OpenError::Sparse { hole: at, .. } = refused else {
+            panic!("{refused}")
+        };
+        assert_eq!(at, hole);
+        assert!(refused.to_string().contains("--sparse=never"), "{refused}");
+        file.write_all_at(&whole, 0).expect("mended");
+        old_file(&path);
+    }
+}
+
+#[test]
+fn a_file_that_was_only_lengthened_is_refused() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    fs::File::create(&path)
+        .expect("made")
+        .set_len(BYTES)
+        .expect("lengthened");
+    let refused = refused(&path, &as_file(Arc::new(Kernel)));
+    assert!(
+        matches!(
+            refused,
+            OpenError::Sparse {
+                hole: 0,
+                bytes: BYTES,
+                ..
+            }
+        ),
+        "{refused}"
+    );
+}
+
+#[test]
+fn the_tail_of_a_growth_that_was_cut_short_is_no_part_of_the_pool() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    new_pool(&path);
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .expect("it is there");
+    file.set_len(4 * BYTES).expect("lengthened");
+    file.write_all_at(&[0xdb; 4096], 3 * BYTES)
+        .expect("written");
+    let mut lane = Lane::new(0);
+    let pool = Pool::open(old_file(&path), &mut lane).expect("the pool itself is whole");
+    assert_eq!(pool.medium().len(), BYTES);
+    pool.grow(&mut lane, 64).expect("there is room");
+    let end = pool.medium().len();
+    assert!(
+        end > 3 * BYTES && pool.medium().matches(Off(3 * BYTES), &[0; 4096]),
+        "zeros again"
+    );
+    drop(pool);
+    let pool = Pool::open(old_file(&path), &mut lane).expect("it is a pool");
+    assert_eq!((pool.segments(), pool.medium().len()), (64, end));
+}
+
+#[test]
+fn a_pool_cut_to_any_length_is_an_error() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    new_pool(&path);
+    let whole = fs::read(&path).expect("it is there");
+    let pages = (0..whole.len()).step_by(12 << 10);
+    for len in pages.chain([1, 511, 512, 4095, 8191, 8192, whole.len() - 1]) {
+        fs::write(&path, &whole[..len]).expect("written");
+        let file = old_file(&path);
+        let refused = Pool::open(file, &mut Lane::new(0)).expect_err("it is cut");
+        if len >= 8192 {
+            let said = refused.to_string();
+            let bytes = LAYOUT.pool_bytes(15);
+            assert!(said.contains(&bytes.to_string()), "{said}");
+            assert!(said.contains(&(len / 4096 * 4096).to_string()), "{said}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_file_is_an_error() {
+    let folder = folder();
+    let options = OpenOptions::default();
+    for path in [
+        folder.path(),
+        Path::new("/dev/null"),
+        Path::new("/dev/zero"),
+    ] {
+        refused(path, &options);
+        create_path(path, BYTES, &options, &mut |_, _| {}).expect_err("something is there");
+    }
+    refused(&folder.path().join("missing"), &options);
+    let nowhere = folder.path().join("missing/pool");
+    create_path(&nowhere, BYTES, &options, &mut |_, _| {}).expect_err("no such folder");
+}
+
+#[test]
+fn the_medium_asked_for_or_an_error() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    new_pool(&path);
+    let best = open_path(&path, &OpenOptions::default())
+        .expect("it is there")
+        .caps()
+        .kind;
+    for medium in [Kind::Dax, Kind::Dram, Kind::File, Kind::Sim] {
+        let options = OpenOptions {
+            medium: Some(medium),
+            ..OpenOptions::default()
+        };
+        match open_path(&path, &options) {
+            Ok(opened) => assert!(medium == best || medium == Kind::File, "{opened:?}"),
+            Err(refused) => {
+                assert!(medium != best && medium != Kind::File);
+                let OpenError::Unavailable { .. } = refused else {
+                    panic!("{refused}")
+                };
+                assert!(refused.to_string().contains(medium.name()), "{refused}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_refused_medium_leaves_no_file() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    let options = OpenOptions {
+        medium: Some(Kind::Sim),
+        ..OpenOptions::default()
+    };
+    create_path(&path, BYTES, &options, &mut |_, _| {}).expect_err("no file is simulated");
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_pool_on_tmpfs_is_mapped_and_outlives_its_process() {
+    let Some(folder) = folder_in_memory() else {
+        return;
+    };
+    let path = pool_path(&folder);
+    let options = OpenOptions::default();
+    let made = create_path(&path, BYTES, &options, &mut |_, _| {}).expect("there is room");
+    let AnyMedium::Mapped(mapped) = made else {
+        panic!("tmpfs is mapped")
+    };
+    assert_eq!(
+        (mapped.caps().kind, mapped.caps().drain),
+        (Kind::Dram, Drain::Fence)
+    );
+    let mut lane = Lane::new(0);
+    let pool = Pool::create(mapped, &mut lane, &LAYOUT).expect("a sound layout");
+    let (id, at) = (pool.id(), pool.segment(3));
+    pool.medium().copy_in(&mut lane, at, &[b"still here"]);
+    assert!(matches!(refused(&path, &options), OpenError::InUse { .. }));
+    drop(pool);
+    let Ok(AnyMedium::Mapped(mapped)) = open_path(&path, &options) else {
+        panic!("it is there")
+    };
+    let pool = Pool::open(mapped, &mut lane).expect("it is a pool");
+    assert_eq!(pool.id(), id);
+    assert!(pool.medium().matches(at, b"still here"));
+    pool.grow(&mut lane, 40).expect("there is room");
+    assert_eq!(
+        fs::metadata(&path).expect("it is there").len(),
+        pool.medium().len()
+    );
+}
+
+#[test]
+fn each_policy_says_what_a_drain_means_and_what_survives() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    new_pool(&path);
+    let mut lines = Vec::new();
+    for sync in [SyncPolicy::Always, SyncPolicy::EverySec, SyncPolicy::Never] {
+        let options = OpenOptions {
+            sync,
+            ..as_file(Arc::new(Kernel))
+        };
+        let opened = open_path(&path, &options).expect("it is there");
+        let caps = opened.caps();
+        assert_eq!(caps.drain == Drain::Sync, sync == SyncPolicy::Always);
+        assert!(caps.survives.contains("kill") && !caps.survives.contains('\n'));
+        lines.push(caps.survives.clone());
+    }
+    lines.dedup();
+    assert!(lines.len() == 3 || lines[0].contains("in memory"));
+}
