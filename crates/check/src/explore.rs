@@ -580,7 +580,7 @@ impl Explorer<'_> {
         }
         self.counts.images += 1;
         let key = cut.hash ^ Rng::new(run.now_ms).draw();
-        let rng = rng.fork(cut.hash);
+        let rng = rng.fork(cut.number as u64);
         let fresh = !self.known.contains_key(&key);
         if fresh {
             self.counts.distinct_images += 1;

@@ -13,6 +13,8 @@
 //! L2  The epoch is durable before the first record that bears it.
 //! L3  A recovery makes durable what it accepts.
 //! L4  A reader of another session sees a write only once its ticket has turned.
+//! L5  One lane writes the log of all sessions: a record counts only if those before it do. Its
+//!     newest ticket answers for everything before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -103,6 +105,8 @@ struct Log {
     sim: Sim,
     mutant: Mutant,
     lane: Lane,
+    /// The newest ticket (L5).
+    asked: Ticket,
     epoch: u64,
     tail: u64,
     now_ms: u64,
@@ -118,6 +122,7 @@ impl Log {
             sim,
             mutant,
             lane: Lane::new(1),
+            asked: Ticket::DURABLE,
             tail: LOG,
             now_ms,
             sessions: Default::default(),
@@ -303,11 +308,10 @@ impl Subject for Log {
     }
 
     fn commit(&mut self, session: usize) -> Result<Ticket, String> {
-        let ticket = if self.mutant == Mutant::MissingDrain {
-            Ticket::DURABLE
-        } else {
-            self.sim.drain(&mut self.lane)
-        };
+        if self.mutant != Mutant::MissingDrain {
+            self.asked = self.asked.max(self.sim.drain(&mut self.lane));
+        }
+        let ticket = self.asked;
         let session = &mut self.sessions[session];
         let staged = std::mem::take(&mut session.staged);
         if staged.is_empty() {

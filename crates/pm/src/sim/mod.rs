@@ -45,6 +45,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::Location;
 use std::str::FromStr;
+use std::sync::PoisonError;
 
 use crate::lane::Lane;
 use crate::medium::{Caps, Drain, Kind, LINE, Medium, Off, Poisoned, Ticket, WORD};
@@ -167,20 +168,14 @@ struct Request {
     place: PlaceId,
 }
 
-#[derive(Default)]
-struct LaneState {
-    id: u32,
-    pending: Vec<Request>,
-    ticket: u64,
-}
-
 struct State {
     visible: Image,
     /// Unused under eADR, where the visible image is the durable one.
     durable: Image,
     queues: Queues,
     calls: u64,
-    lanes: Vec<LaneState>,
+    /// What each lane has flushed and not drained.
+    lanes: Vec<(u32, Vec<Request>)>,
     /// Drained, waiting for a sync (Page only).
     drained: Vec<Request>,
     issued: u64,
@@ -306,10 +301,11 @@ impl Sim {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
+        // A bad offset panics under the lock, before anything has changed.
         self.shared
             .state
             .lock()
-            .expect("a simulated pool is not used after a panic inside it")
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A crash point: tells the observer, unlocked, of the state as it is.
@@ -331,11 +327,7 @@ impl Sim {
     fn capture(&self, state: &State, moment: Moment, place: PlaceId) -> CrashState {
         if let Some(places) = &state.places {
             let stores = state.queues.values().flatten().map(|s| s.place);
-            let flushes = state
-                .lanes
-                .iter()
-                .flat_map(|l| &l.pending)
-                .chain(&state.drained);
+            let flushes = state.lanes.iter().flat_map(|l| &l.1).chain(&state.drained);
             places.crash(stores.chain(flushes.map(|r| r.place)).chain([place]));
         }
         let durable = match self.shared.persistency {
@@ -353,44 +345,39 @@ impl Sim {
         )
     }
 
-    /// Stores the words that `bytes` at `at` touch; the rest of a word at either end stays.
-    fn write(&self, lane: &mut Lane, at: Off, bytes: &[u8], place: PlaceId, moment: Moment) {
+    /// Stores the words of `bytes` at `at`, which is aligned; what they leave of the last stays.
+    fn write(&self, at: Off, bytes: &[u8], place: PlaceId, moment: Moment) {
+        assert!(
+            at.0.is_multiple_of(WORD as u64),
+            "the bytes at {at:?} are not aligned"
+        );
         let mut state = self.state();
+        state.visible.pieces(at, bytes.len(), |_| false);
         state.calls += 1;
-        let mut from = 0;
-        while from < bytes.len() {
-            let here = at.0 + from as u64;
-            let word = Off(here & !(WORD as u64 - 1));
-            let skip = (here - word.0) as usize;
-            let n = (WORD - skip).min(bytes.len() - from);
+        for (i, chunk) in bytes.chunks(WORD).enumerate() {
             if self.shared.persistency == Persistency::Eadr {
                 state = self.before(state, moment, place);
             }
+            let word = at.plus((i * WORD) as u64);
             let mut value = state.visible.word(word).to_le_bytes();
-            value[skip..skip + n].copy_from_slice(&bytes[from..from + n]);
-            let value = u64::from_le_bytes(value);
-            state.store(self.shared.persistency, word, value, place);
-            from += n;
+            value[..chunk.len()].copy_from_slice(chunk);
+            state.store(
+                self.shared.persistency,
+                word,
+                u64::from_le_bytes(value),
+                place,
+            );
         }
-        lane.counters.bytes += bytes.len() as u64;
     }
 
-    fn flush_units(&self, lane: &mut Lane, at: Off, len: usize, place: PlaceId) {
-        if len == 0 {
-            return;
-        }
+    fn flush_units(&self, lane: &Lane, at: Off, len: usize, place: PlaceId) {
         let end = at.0 + len as u64;
-        lane.undrained = true;
-        lane.counters.lines += end.div_ceil(LINE as u64) - at.0 / LINE as u64;
         let unit_bytes = self.shared.persistency.unit_bytes() as u64;
         let mut state = self.state();
         let upto = state.calls;
         for unit in at.0 / unit_bytes..end.div_ceil(unit_bytes) {
             if state.queues.contains_key(&unit) {
-                state
-                    .lane(lane.id())
-                    .pending
-                    .push(Request { unit, upto, place });
+                state.pending(lane.id()).push(Request { unit, upto, place });
             }
         }
     }
@@ -404,19 +391,16 @@ impl Sim {
 }
 
 impl State {
-    fn lane(&mut self, id: u32) -> &mut LaneState {
+    fn pending(&mut self, lane: u32) -> &mut Vec<Request> {
         let at = self
             .lanes
             .iter()
-            .position(|l| l.id == id)
+            .position(|l| l.0 == lane)
             .unwrap_or_else(|| {
-                self.lanes.push(LaneState {
-                    id,
-                    ..LaneState::default()
-                });
+                self.lanes.push((lane, Vec::new()));
                 self.lanes.len() - 1
             });
-        &mut self.lanes[at]
+        &mut self.lanes[at].1
     }
 
     fn store(&mut self, persistency: Persistency, at: Off, value: u64, place: PlaceId) {
@@ -485,12 +469,9 @@ impl Medium for Sim {
 
     #[track_caller]
     fn store(&self, lane: &mut Lane, at: Off, value: u64) {
-        assert!(
-            at.0.is_multiple_of(WORD as u64),
-            "the word at {at:?} is not aligned"
-        );
         let place = self.place(Act::Store, Location::caller());
-        self.write(lane, at, &value.to_le_bytes(), place, Moment::Store);
+        self.write(at, &value.to_le_bytes(), place, Moment::Store);
+        lane.counters.bytes += WORD as u64;
     }
 
     #[track_caller]
@@ -542,25 +523,26 @@ impl Medium for Sim {
     fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
         let place = self.place(Act::CopyIn, Location::caller());
         let bytes = parts.concat();
-        self.write(lane, at, &bytes, place, Moment::CopyIn);
+        self.write(at, &bytes, place, Moment::CopyIn);
+        lane.copied_in(at, bytes.len());
         self.flush_units(lane, at, bytes.len(), place);
     }
 
     #[track_caller]
     fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
         let place = self.place(Act::Flush, Location::caller());
-        let end = at.0.checked_add(len as u64);
-        let inside = end.is_some_and(|end| end <= self.len());
-        assert!(inside, "{len} bytes at {at:?} are outside this pool");
+        self.state().visible.pieces(at, len, |_| false);
+        lane.flushed(at, len);
         self.flush_units(lane, at, len, place);
     }
 
     #[track_caller]
     fn drain(&self, lane: &mut Lane) -> Ticket {
         let place = self.place(Act::Drain, Location::caller());
-        if std::mem::take(&mut lane.undrained) {
-            lane.counters.fences += 1;
+        if !std::mem::take(&mut lane.undrained) {
+            return Ticket::DURABLE;
         }
+        lane.counters.fences += 1;
         let mut state = self.state();
         if self.shared.persistency != Persistency::Eadr {
             state = self.before(state, Moment::Drain, place);
@@ -571,27 +553,18 @@ impl Medium for Sim {
             wakers.iter().for_each(|wake| wake());
             return Ticket(u64::MAX);
         }
-        let pending = std::mem::take(&mut state.lane(lane.id()).pending);
+        let pending = std::mem::take(state.pending(lane.id()));
         if self.shared.persistency != Persistency::Page {
             pending
                 .into_iter()
                 .for_each(|request| state.commit(request)); // S3
             return Ticket::DURABLE;
         }
-        if !pending.is_empty() {
-            state
-                .drained
-                .extend(pending.into_iter().map(|r| Request { place, ..r }));
-            state.issued += 1;
-            let ticket = state.issued;
-            state.lane(lane.id()).ticket = ticket;
-        }
-        let ticket = state.lane(lane.id()).ticket;
-        if ticket <= state.turned {
-            Ticket::DURABLE
-        } else {
-            Ticket(ticket)
-        }
+        state
+            .drained
+            .extend(pending.into_iter().map(|r| Request { place, ..r }));
+        state.issued += 1;
+        Ticket(state.issued)
     }
 
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
