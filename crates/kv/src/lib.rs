@@ -1,3 +1,38 @@
 //! A durable key-value engine in far memory: one log, one cleaner.
+//!
+//! ```text
+//!   sessions ── stage, drain, publish ──▶ index (DRAM): where each key's newest durable record is
+//!      │                                    │
+//!      ▼                                    ▼
+//!   segments of the pool: [ records ][ records ][ free ][ records ] ...
+//!      ▲
+//!   cleaner ── moves what lives out of segments that are mostly dead ──▶ free segments
+//! ```
+//!
+//! * [`store`] is what a front end sees; [`Kv`] is the engine behind it.
+//! * `record` and `segment` are the bytes on the medium; `index` and `stripe` the DRAM beside them.
+//! * `session` runs operations and batches on a `log` of open segments; `group` writes several keys at
+//!   once, `large` long values, `flush` empties the store.
+//! * `cleaner` makes room; `recover` opens a pool after anything, `snapshot` after a clean close.
 
+#![forbid(unsafe_code)]
+
+mod api;
+mod cleaner;
+mod engine;
+mod flush;
+mod group;
+mod index;
+mod large;
+mod log;
+mod record;
+mod recover;
+mod segment;
+mod session;
+mod snapshot;
 pub mod store;
+mod stripe;
+mod verify;
+
+pub use api::{Kv, OpenError, SEGMENTS_MIN, segment_bytes_for};
+pub use engine::{Cleaning, Clock, Config};

@@ -51,7 +51,7 @@ pub struct Meta {
     pub flags: u32,
     /// The kind of value.
     pub kind: u8,
-    /// The version: changes with every write of the key, never 0.
+    /// The version: changes with every write of the key. 0 only for a group's own, unwritten values.
     pub version: u64,
 }
 
@@ -148,7 +148,7 @@ pub trait Ops {
     /// What is known about `key`, without its bytes.
     fn meta(&mut self, key: Key<'_>, view: View) -> Result<Option<Meta>, Error>;
 
-    /// Stores `value`, whatever was there. Returns the new version.
+    /// Stores `value`, whatever was there. Returns the new version (in a group: 0, it is not known yet).
     fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error>;
 
     /// Deletes `key`. Returns whether it was there.

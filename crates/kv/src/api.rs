@@ -1,0 +1,298 @@
+//! The doors: create and open an engine, and its faces as a [`Store`] and a [`Session`].
+
+use std::fmt;
+
+use farbank_pm::pool::{Layout, Pool, PoolError};
+use farbank_pm::sync::atomic::Ordering::{Relaxed, Release};
+use farbank_pm::sync::{Arc, Mutex, thread};
+use farbank_pm::{Caps, Lane, Medium, Poisoned, Ticket};
+
+use crate::engine::{Cleaning, Config, Engine, clean_in_background};
+use crate::index::POOL_BYTES_MAX;
+use crate::record::Type;
+use crate::session::{Worker, meta_of};
+use crate::store::{
+    DATABASES, Error, Item, Key, Meta, Opened, Ops, Session, Stats, Store, Verdict, View,
+};
+
+/// Smallest number of segments a pool may have.
+pub const SEGMENTS_MIN: u64 = 12;
+
+/// Why a pool could not be made or opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The pool's superblock, or its medium, was not to be used.
+    Pool(PoolError),
+    /// The pool is too small, or too large, for its segments: what it is and what it must be.
+    Size(String),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Pool(error) => error.fmt(f),
+            OpenError::Size(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl From<PoolError> for OpenError {
+    fn from(error: PoolError) -> OpenError {
+        OpenError::Pool(error)
+    }
+}
+
+impl From<Poisoned> for OpenError {
+    fn from(error: Poisoned) -> OpenError {
+        OpenError::Pool(PoolError::Poisoned(error))
+    }
+}
+
+/// The segment size that suits a pool of `pool_bytes`: 2 MiB, less where that would leave few.
+#[must_use]
+pub fn segment_bytes_for(pool_bytes: u64) -> u64 {
+    let fit = (pool_bytes / 256).max(1);
+    (1 << fit.ilog2()).clamp(4 << 10, 2 << 20)
+}
+
+/// A durable key-value store on one medium. Shared by threads; each takes a session.
+pub struct Kv<M: Medium> {
+    engine: Arc<Engine<M>>,
+    cleaner: Mutex<Option<thread::JoinHandle<()>>>,
+}
+
+impl<M: Medium> Kv<M> {
+    /// Makes an empty store of all of `medium`, in segments of `segment_bytes` (a power of two from
+    /// 4 KiB). Durable on `Ok`.
+    pub fn create(medium: M, segment_bytes: u64, config: Config) -> Result<Kv<M>, OpenError> {
+        let mut lane = Lane::new(0);
+        let pool = Pool::create(medium, &mut lane, &Layout { segment_bytes })?;
+        Kv::on(pool, config)
+    }
+
+    /// Opens the store on `medium`. Everything acknowledged before is there; on `Ok` it is durable
+    /// again, whatever happened in between. [`Kv::opened`] tells what was found.
+    pub fn open(medium: M, config: Config) -> Result<Kv<M>, OpenError> {
+        let mut lane = Lane::new(0);
+        let pool = Pool::open(medium, &mut lane)?;
+        Kv::on(pool, config)
+    }
+
+    fn on(pool: Pool<M>, config: Config) -> Result<Kv<M>, OpenError> {
+        check_size(&pool)?;
+        let background = config.cleaning == Cleaning::Background;
+        let engine = crate::recover::open(pool, config)?;
+        let cleaner = background.then(|| {
+            let engine = Arc::downgrade(&engine);
+            thread::spawn(move || clean_in_background(&engine))
+        });
+        Ok(Kv { engine, cleaner: Mutex::new(cleaner) })
+    }
+
+    /// A door for one worker.
+    pub fn session(&self) -> Box<dyn Session> {
+        Box::new(Worker::new(Arc::clone(&self.engine)))
+    }
+
+    /// How the store came back when it was opened.
+    #[must_use]
+    pub fn opened(&self) -> &Opened {
+        &self.engine.opened
+    }
+
+    /// Cleans until one more segment is free, and removes what has expired; false if there is nothing
+    /// to gain. For those who run with [`Cleaning::Inline`].
+    pub fn clean(&self) -> Result<bool, Error> {
+        self.engine.sweep();
+        Ok(self.engine.clean_until(self.engine.free_count() + 1)?)
+    }
+
+    /// Checks what the engine believes of its segments against the log: live, dead and free bytes.
+    /// Nobody may write meanwhile. `Err` says what does not add up.
+    pub fn verify(&self) -> Result<(), String> {
+        crate::verify::verify(&self.engine)
+    }
+
+    /// Closes cleanly; see [`Store::close`]. Returns the medium if nobody else holds the store.
+    pub fn close(self) -> Result<Option<M>, Error> {
+        self.stop();
+        self.engine.check_poison()?;
+        let mut lane = Lane::new(0);
+        self.engine.close_cleaner()?;
+        self.engine.rebirth(&mut lane)?;
+        // Without room for a snapshot the next open scans: slower, nothing else.
+        crate::snapshot::save(&self.engine, &mut lane)?;
+        Ok(self.into_medium())
+    }
+
+    /// The medium, if nobody else holds the store, without closing: as after a kill.
+    pub fn into_medium(self) -> Option<M> {
+        self.stop();
+        let engine = Arc::clone(&self.engine);
+        drop(self);
+        Arc::into_inner(engine).map(|engine| engine.pool.into_medium())
+    }
+
+    fn stop(&self) {
+        self.engine.stop.store(true, Release);
+        self.engine.free.bell.notify_all();
+        if let Some(cleaner) = self.cleaner.lock().expect("no holder panics").take() {
+            cleaner.join().expect("the cleaner does not panic");
+        }
+    }
+}
+
+impl<M: Medium> Drop for Kv<M> {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn check_size<M: Medium>(pool: &Pool<M>) -> Result<(), OpenError> {
+    let (segments, bytes) = (u64::from(pool.segments()), pool.segment_bytes());
+    let end = pool.segment(0).0 + segments * bytes;
+    if segments < SEGMENTS_MIN {
+        return Err(OpenError::Size(format!(
+            "the pool has {segments} segments of {bytes} bytes; it needs at least {SEGMENTS_MIN}: \
+             make it larger, or its segments smaller"
+        )));
+    }
+    if end > POOL_BYTES_MAX {
+        return Err(OpenError::Size(format!(
+            "the pool has {end} bytes; the index reaches {POOL_BYTES_MAX}"
+        )));
+    }
+    Ok(())
+}
+
+impl<M: Medium> Store for Kv<M> {
+    fn session(&self) -> Box<dyn Session> {
+        Kv::session(self)
+    }
+
+    fn caps(&self) -> &Caps {
+        self.engine.caps()
+    }
+
+    fn stats(&self) -> Stats {
+        let engine = &*self.engine;
+        let mut stats = Stats {
+            pool_bytes: engine.medium().len(),
+            segment_bytes: engine.geometry.segment_bytes as u64,
+            segments: engine.pool.segments(),
+            segments_free: engine.free_count(),
+            live_bytes: engine.live.load(Relaxed).max(0) as u64,
+            tombstone_bytes: engine.tombs.load(Relaxed).max(0) as u64,
+            capacity_bytes: engine.capacity(),
+            user_bytes: engine.tally.user_bytes.load(Relaxed),
+            moved_bytes: engine.tally.moved_bytes.load(Relaxed),
+            segments_cleaned: engine.tally.cleaned.load(Relaxed),
+            index_bytes: engine.index.bytes(),
+            expired_keys: engine.tally.expired.load(Relaxed),
+            damaged_records: engine.tally.damaged.load(Relaxed),
+            ..Stats::default()
+        };
+        for db in 0..DATABASES {
+            stats.keys[db] = engine.keys(db);
+        }
+        for session in engine.enrolled().iter() {
+            stats.counters += *session.counters.lock().expect("no holder panics");
+        }
+        if let Ok(cleaner) = engine.cleaner.try_lock() {
+            stats.counters += cleaner.counters();
+        }
+        stats
+    }
+
+    fn opened(&self) -> &Opened {
+        Kv::opened(self)
+    }
+
+    fn on_turn(&self, wake: std::sync::Arc<dyn Fn() + Send + Sync>) {
+        self.engine.medium().on_turn(wake);
+    }
+
+    fn close(self: Box<Self>) -> Result<(), Error> {
+        Kv::close(*self).map(|_| ())
+    }
+}
+
+impl<M: Medium> Session for Worker<M> {
+    fn get_many(
+        &mut self,
+        keys: &[Key<'_>],
+        view: View,
+        each: &mut dyn FnMut(usize, Option<Item<'_>>),
+    ) -> Result<(), Error> {
+        self.read_together(keys, view, each)
+    }
+
+    fn group(
+        &mut self,
+        keys: &[Key<'_>],
+        body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
+    ) -> Result<Verdict, Error> {
+        self.run_group(keys, body)
+    }
+
+    fn scan(
+        &mut self,
+        db: u8,
+        cursor: u64,
+        count: usize,
+        each: &mut dyn FnMut(&[u8], &Meta),
+    ) -> Result<u64, Error> {
+        let ticket = self.commit_batch()?;
+        self.settle(ticket)?;
+        self.pin();
+        let engine = Arc::clone(&self.engine);
+        let mut left = count.max(1);
+        let mut key = Vec::new();
+        let next = engine.index.walk(cursor, |offsets| {
+            for at in offsets {
+                let Some(header) = engine.header(*at).filter(|h| h.what == Type::Put) else {
+                    continue;
+                };
+                left = left.saturating_sub(1);
+                if header.db == db && !engine.is_expired(header.expires_ms) {
+                    key.clear();
+                    let from = at.plus(header.len() as u64);
+                    engine.medium().append_out(from, header.key_len, &mut key);
+                    each(&key, &meta_of(&header));
+                }
+            }
+            left > 0
+        });
+        self.unpin();
+        Ok(next)
+    }
+
+    fn len(&mut self, db: u8) -> Result<u64, Error> {
+        let ticket = self.commit_batch()?;
+        self.settle(ticket)?;
+        Ok(self.engine.keys(db as usize))
+    }
+
+    fn flush_all(&mut self) -> Result<(), Error> {
+        let ticket = self.commit_batch()?;
+        self.settle(ticket)?;
+        self.unpin();
+        crate::flush::flush_all(&self.engine)?;
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<Ticket, Error> {
+        Ok(self.commit_batch()?)
+    }
+
+    fn durable(&mut self, ticket: Ticket) -> Result<bool, Poisoned> {
+        self.publish_durable(ticket)
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<(), Poisoned> {
+        self.settle(ticket)
+    }
+}

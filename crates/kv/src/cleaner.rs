@@ -1,0 +1,478 @@
+//! The cleaner: empties segments by moving what lives in them.
+//!
+//! A pass takes a few victims, copies their live records and needed tombstones to open segments of its
+//! own (by expected lifetime, like sessions do), drains, swings the index, and puts the victims in
+//! limbo. When no reader can be in them any more they are reborn under new generations, drained, and
+//! are free.
+//!
+//! Victims are chosen by declining cost (Lomet and Luo, ICDE 2021, section 4): not the emptiest
+//! segments first, but those whose emptiness will grow least by waiting.
+//!
+//! # Invariants
+//! C1  A victim is reborn only after its moved records are durable and published, and no reader that
+//!     could have found an old place is still pinned.
+//! C2  A copy that loses the race to a newer write is never published; it stays on the medium, valid,
+//!     until its segment dies. The segments a pass fills count as opened when the pass began, so that
+//!     tombstones written meanwhile wait for them too.
+//! C3  A tombstone is dropped when every segment that was opened before it was written (C2) is gone:
+//!     nothing it hides is left. One that a newer record of its key has replaced is dropped at once.
+//! C4  The cleaner can always finish a pass: `cleaner_reserve` segments are taken by nobody else.
+//! C5  A victim whose live records were not all found is damaged: it is quarantined, never reborn.
+//!
+//! # Crash argument
+//! | crash between          | recovery sees                      | and does                           |
+//! |------------------------|------------------------------------|------------------------------------|
+//! | copied, drained        | old records, perhaps some copies   | keeps either: same key, same number |
+//! | drained, reborn        | both                               | keeps either                       |
+//! | head, tail reborn      | two generations                    | counts the later: the segment is empty |
+
+use farbank_pm::epoch::Slot;
+use farbank_pm::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use farbank_pm::sync::{Arc, thread};
+use farbank_pm::{Lane, Medium, Off, Poisoned};
+
+use crate::engine::{Engine, Found};
+use crate::log::{Heritage, Log};
+use crate::record::{ALIGN, Extent, Header, Type, u64_at};
+use crate::segment::{FIRST, State};
+use crate::session::{Worker, note_expiry};
+use crate::store::Key;
+
+/// Bytes of victims a pass takes, at most, and segments, at least.
+const PASS_BYTES: usize = 8 << 20;
+const PASS_SEGMENTS: usize = 4;
+/// How often a victim may keep live records nobody finds before it counts as damaged.
+const FAILURES_MAX: u8 = 8;
+
+/// What the cleaner keeps between passes.
+pub(crate) struct Cleaner {
+    lane: Lane,
+    log: Log,
+    slot: Arc<Slot>,
+}
+
+/// A record on its way to a new place.
+struct Move {
+    hash: u64,
+    old: Off,
+    new: Off,
+    len: u32,
+    expires_ms: u64,
+    tomb: bool,
+}
+
+/// What a pass needs to know while it copies.
+struct Pass {
+    /// When it began, on the clock of segment openings.
+    stamp: u64,
+    /// The two oldest stamps of segments with records, and which segment has the oldest.
+    oldest: (u64, u32, u64),
+    moves: Vec<Move>,
+    tables: Vec<Vec<u8>>,
+}
+
+impl Cleaner {
+    pub(crate) fn new(id: u32, slot: Arc<Slot>) -> Cleaner {
+        Cleaner { lane: Lane::new(id), log: Log::default(), slot }
+    }
+
+    /// What the cleaner's lane has asked of the medium.
+    pub(crate) fn counters(&self) -> farbank_pm::Counters {
+        self.lane.counters
+    }
+}
+
+impl<M: Medium> Engine<M> {
+    /// The class of a record that replaces `old`: the longer the old one lived, the longer the new
+    /// one is expected to. Ages are counted in appended bytes, relative to the live ones.
+    pub(crate) fn lifetime(&self, old: Option<&Found>) -> usize {
+        let classes = self.classes();
+        if classes == 1 {
+            return 0;
+        }
+        match old {
+            None => classes - 1,
+            Some(old) => self.class_of_age(self.info_at(old.at).born.load(Relaxed)),
+        }
+    }
+
+    fn class_of_age(&self, born: u64) -> usize {
+        let age = self.written.load(Relaxed).saturating_sub(born);
+        let live = self.occupied().max(1);
+        let class = match age {
+            _ if age * 4 < live => 0,
+            _ if age < live => 1,
+            _ if age < live * 4 => 2,
+            _ => 3,
+        };
+        class.min(self.classes() - 1)
+    }
+
+    /// Cleans until `want` segments are free; false if there is nothing to gain. The caller is
+    /// unpinned and holds no lock.
+    pub(crate) fn clean_until(&self, want: u32) -> Result<bool, Poisoned> {
+        let mut cleaner = self.cleaner.lock().expect("no holder panics");
+        let mut budget = 8 * u64::from(self.pool.segments());
+        loop {
+            self.check_poison()?;
+            self.rebirth(&mut cleaner.lane)?;
+            if self.free_count() >= want {
+                return Ok(true);
+            }
+            let victims = if budget == 0 { Vec::new() } else { self.choose() };
+            budget = budget.saturating_sub(victims.len() as u64);
+            if victims.is_empty() {
+                if !self.limbo_is_passing(&mut cleaner.lane, want)? {
+                    return Ok(self.free_count() >= want);
+                }
+            } else {
+                self.pass(&mut cleaner, &victims)?;
+            }
+        }
+    }
+
+    /// Gives readers some time to leave limbo. False if nothing was there, or nobody left.
+    fn limbo_is_passing(&self, lane: &mut Lane, want: u32) -> Result<bool, Poisoned> {
+        for _ in 0..10_000 {
+            if self.limbo.lock().expect("no holder panics").is_empty() {
+                return Ok(false);
+            }
+            if self.rebirth(lane)? > 0 || self.free_count() >= want {
+                return Ok(true);
+            }
+            thread::yield_now();
+        }
+        Ok(false)
+    }
+
+    /// Keeps a few segments free, and the pool growing if it may. For the background thread.
+    pub(crate) fn clean_ahead(&self) {
+        let low = self.cleaner_reserve() + self.delete_reserve() + self.classes() as u32;
+        if self.free_count() > low {
+            return;
+        }
+        if self.occupied() > self.capacity() / 8 * 7 && self.grow_pool() {
+            return;
+        }
+        // An error has poisoned the engine: writers will hear of it.
+        self.clean_until(low + PASS_SEGMENTS as u32).ok();
+    }
+
+    /// Victims for one pass, best first.
+    fn choose(&self) -> Vec<u32> {
+        let payload = self.geometry.payload() as u64;
+        let now = self.written.load(Relaxed);
+        let buried = self.tombs.load(Relaxed).max(0) as u64;
+        let too_many_tombs = buried > u64::from(self.pool.segments()) * payload / 12;
+        let mut scored: Vec<(f64, u32)> = Vec::new();
+        let mut oldest: Option<(u64, u32)> = None;
+        for segment in 0..self.pool.segments() {
+            let info = self.info(segment);
+            if info.state() != State::Sealed || info.unpublished.load(Acquire) != 0 {
+                continue;
+            }
+            let kept = u64::from(info.live.load(Relaxed)) + u64::from(info.tombs.load(Relaxed));
+            let dead = payload.saturating_sub(kept);
+            let opened = info.opened.load(Relaxed);
+            if oldest.is_none_or(|(o, _)| opened < o) {
+                oldest = Some((opened, segment));
+            }
+            if dead * 64 >= payload {
+                let age = now.saturating_sub(info.born.load(Relaxed)) + 1;
+                let emptiness = dead as f64 / payload as f64;
+                let cost = ((1.0 - emptiness) / emptiness).powi(2) / age as f64;
+                scored.push((cost, segment));
+            }
+        }
+        scored.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let most = (PASS_BYTES / self.geometry.segment_bytes).clamp(1, PASS_SEGMENTS);
+        let mut victims: Vec<u32> = scored.into_iter().take(most).map(|(_, s)| s).collect();
+        // Tombstones wait for the oldest segment: when they are many, it goes whatever it holds.
+        if let Some((_, segment)) = oldest.filter(|_| too_many_tombs)
+            && !victims.contains(&segment)
+        {
+            victims.insert(0, segment);
+            victims.truncate(most);
+        }
+        victims
+    }
+
+    /// Empties `victims` into limbo, or as many as there is room for.
+    fn pass(&self, cleaner: &mut Cleaner, victims: &[u32]) -> Result<(), Poisoned> {
+        let victims: Vec<u32> = victims
+            .iter()
+            .copied()
+            .filter(|v| self.info(*v).turn(State::Sealed, State::Cleaning))
+            .collect();
+        let mut pass = Pass {
+            stamp: self.stamp.load(Relaxed),
+            oldest: self.oldest_stamps(),
+            moves: Vec::new(),
+            tables: Vec::new(),
+        };
+        self.epochs.pin(&cleaner.slot);
+        let mut emptied = Vec::new();
+        for &victim in &victims {
+            // No room: what was copied is published, the rest stays where it is.
+            if !self.copy_out_of(cleaner, &mut pass, victim) {
+                break;
+            }
+            emptied.push(victim);
+        }
+        let bytes = cleaner.log.copy_in(self, &mut cleaner.lane);
+        let ticket = self.medium().drain(&mut cleaner.lane);
+        cleaner.log.drained(self, ticket);
+        cleaner.slot.unpin();
+        self.wait(ticket)?;
+        self.tally.moved_bytes.fetch_add(bytes, Relaxed);
+        self.publish_moves(&pass.moves);
+        for table in &pass.tables {
+            self.free_table(table);
+        }
+        self.retire(&victims, &emptied);
+        Ok(())
+    }
+
+    fn oldest_stamps(&self) -> (u64, u32, u64) {
+        let mut oldest = (u64::MAX, u32::MAX, u64::MAX);
+        for segment in 0..self.pool.segments() {
+            let info = self.info(segment);
+            if matches!(info.state(), State::Free | State::Extent) {
+                continue;
+            }
+            let opened = info.opened.load(Relaxed);
+            if opened < oldest.0 {
+                oldest = (opened, segment, oldest.0);
+            } else {
+                oldest.2 = oldest.2.min(opened);
+            }
+        }
+        oldest
+    }
+
+    /// Copies what must be kept of `victim`; false if there is no room for all of it.
+    fn copy_out_of(&self, cleaner: &mut Cleaner, pass: &mut Pass, victim: u32) -> bool {
+        let info = self.info(victim);
+        if info.live.load(Relaxed) == 0
+            && info.tombs.load(Relaxed) == 0
+            && info.records.load(Relaxed) == 0
+        {
+            return true;
+        }
+        let end = info.used.load(Relaxed) as usize;
+        let mut fits = true;
+        self.walk(victim, end, &mut |at, header| {
+            fits = fits && self.copy_record(cleaner, pass, victim, at, header);
+        });
+        fits
+    }
+
+    /// Calls `each` for every record in a segment's first `end` bytes, members of groups included
+    /// wherever they lie; large groups themselves come after their members.
+    pub(crate) fn walk(&self, segment: u32, end: usize, each: &mut dyn FnMut(Off, &Header)) {
+        self.walk_own(segment, end, &mut |at, header| {
+            if header.what == Type::Group {
+                for extent in Extent::decode_all(&self.table_of(at, header)) {
+                    let info = self.info(extent.segment);
+                    if info.generation.load(Relaxed) == extent.generation {
+                        let end = info.used.load(Relaxed) as usize;
+                        self.walk_own(extent.segment, end, each);
+                    }
+                }
+            }
+            each(at, header);
+        });
+    }
+
+    /// Calls `each` for every record that lies in a segment's first `end` bytes, members of groups and
+    /// large groups' records included.
+    pub(crate) fn walk_own(&self, segment: u32, end: usize, each: &mut dyn FnMut(Off, &Header)) {
+        let base = self.geometry.base(segment);
+        let mut within = FIRST;
+        while within < end {
+            let at = base.plus(within as u64);
+            let Some(header) = self.header(at) else {
+                within += ALIGN;
+                continue;
+            };
+            if header.what == Type::Group && !header.large {
+                // Its members follow its own header and are met next.
+                within += header.len() + header.key_len;
+            } else {
+                each(at, &header);
+                within += self.record_len(&header);
+            }
+        }
+    }
+
+    /// Copies one record if it must be kept; false if there is no room.
+    fn copy_record(
+        &self,
+        cleaner: &mut Cleaner,
+        pass: &mut Pass,
+        victim: u32,
+        at: Off,
+        header: &Header,
+    ) -> bool {
+        match header.what {
+            Type::Pad => return true,
+            Type::Group => {
+                pass.tables.push(self.table_of(at, header));
+                return true;
+            }
+            Type::Put | Type::Tomb => {}
+        }
+        let mut body = Vec::with_capacity(self.body_len(header));
+        let from = at.plus(header.len() as u64);
+        self.medium().append_out(from, self.body_len(header), &mut body);
+        let key = Key { db: header.db, bytes: &body[..header.key_len] };
+        let hash = self.geometry.hash(key.db, key.bytes);
+        let tomb = header.what == Type::Tomb;
+        let keep = if tomb {
+            self.tomb_is_needed(pass, victim, hash, key, header, &body)
+        } else {
+            self.index.names(hash, at)
+        };
+        if !keep {
+            return true;
+        }
+        let born = self.info_at(at).born.load(Relaxed);
+        let class = self.class_of_age(born);
+        let len = self.record_len(header);
+        let heritage = Heritage { opened: pass.stamp, born };
+        if cleaner.log.make_room(self, class, len, 0, Some(heritage)).is_err() {
+            return false;
+        }
+        let new = cleaner.log.next(class);
+        cleaner.log.stage(self, class, &Header { member: false, ..*header }, &[&body]);
+        self.info_at(new).unpublished.fetch_add(1, AcqRel);
+        let (len, expires_ms) = (len as u32, header.expires_ms);
+        pass.moves.push(Move { hash, old: at, new, len, expires_ms, tomb });
+        true
+    }
+
+    /// C3.
+    fn tomb_is_needed(
+        &self,
+        pass: &Pass,
+        victim: u32,
+        hash: u64,
+        key: Key<'_>,
+        header: &Header,
+        body: &[u8],
+    ) -> bool {
+        let (oldest, whose, second) = pass.oldest;
+        let oldest = if whose == victim { second } else { oldest };
+        let fence = body.get(header.key_len..).map_or(u64::MAX, |rest| u64_at(rest, 0));
+        if fence < oldest {
+            return false;
+        }
+        let newer = self.locate(hash, key).found.and_then(|found| found.header);
+        newer.is_none_or(|newer| newer.seq < header.seq)
+    }
+
+    fn publish_moves(&self, moves: &[Move]) {
+        for moved in moves {
+            let (from, to) = (self.info_at(moved.old), self.info_at(moved.new));
+            if moved.tomb {
+                from.tombs.fetch_sub(moved.len, Relaxed);
+                to.tombs.fetch_add(moved.len, Relaxed);
+            } else {
+                let _locked = self.stripe(moved.hash).lock();
+                if self.index.replace(moved.hash, moved.old, moved.new) {
+                    self.kill(moved.old, moved.len);
+                    self.enliven(moved.new, moved.len);
+                    note_expiry(&to.expires_ms, moved.expires_ms);
+                }
+            }
+            to.unpublished.fetch_sub(1, AcqRel);
+        }
+    }
+
+    /// Puts emptied victims in limbo, gives the others back, quarantines the damaged (C5).
+    fn retire(&self, victims: &[u32], emptied: &[u32]) {
+        let epoch = self.epochs.retire();
+        for &victim in victims {
+            let info = self.info(victim);
+            if !emptied.contains(&victim) {
+                info.set_state(State::Sealed);
+                continue;
+            }
+            let left = info.records.load(Relaxed);
+            if left != 0 {
+                // Someone may have swung the index and not counted yet: it is looked at again.
+                let damaged = info.failures.fetch_add(1, Relaxed) >= FAILURES_MAX;
+                info.set_state(if damaged { State::Quarantined } else { State::Sealed });
+                if damaged {
+                    self.tally.damaged.fetch_add(u64::from(left), Relaxed);
+                }
+                continue;
+            }
+            // Tombstones that were not moved are dropped with it, and so is what damage hid.
+            let tombs = info.tombs.swap(0, Relaxed);
+            self.tombs.fetch_sub(i64::from(tombs), Relaxed);
+            let hidden = info.live.swap(0, Relaxed);
+            self.live.fetch_sub(i64::from(hidden), Relaxed);
+            info.set_state(State::Limbo);
+            self.tally.cleaned.fetch_add(1, Relaxed);
+            self.limbo.lock().expect("no holder panics").push_back((epoch, victim));
+        }
+    }
+
+    /// Gives a new life to the segments in limbo that no reader can be in (C1). Returns how many.
+    pub(crate) fn rebirth(&self, lane: &mut Lane) -> Result<usize, Poisoned> {
+        let oldest = self.epochs.oldest();
+        let mut reborn = Vec::new();
+        {
+            let mut limbo = self.limbo.lock().expect("no holder panics");
+            while let Some(&(epoch, segment)) = limbo.front()
+                && epoch < oldest
+            {
+                limbo.pop_front();
+                reborn.push(segment);
+            }
+        }
+        if reborn.is_empty() {
+            return Ok(0);
+        }
+        for &segment in &reborn {
+            let place = self.geometry.place(segment);
+            let generation = self.new_generation();
+            place.be_born(self.medium(), lane, generation);
+            self.info(segment).reset(generation, place.record_seed(generation));
+        }
+        self.wait(self.medium().drain(lane))?;
+        for &segment in &reborn {
+            self.give_segment(segment);
+        }
+        Ok(reborn.len())
+    }
+
+    /// Removes what has expired from segments that hold such records, and makes the clock durable.
+    pub(crate) fn sweep(self: &Arc<Self>) {
+        let clock = self.durable_clock_ms.load(Relaxed);
+        // An error has poisoned the engine: writers will hear of it.
+        self.set_root(|words| words.clock_ms = words.clock_ms.max(clock)).ok();
+        let now = self.now_ms();
+        let due: Vec<u32> = (0..self.pool.segments())
+            .filter(|segment| {
+                let expires_ms = self.info(*segment).expires_ms.load(Relaxed);
+                expires_ms != 0 && expires_ms <= now && self.info(*segment).state() == State::Sealed
+            })
+            .collect();
+        if due.is_empty() {
+            return;
+        }
+        let mut worker = Worker::new(self.clone());
+        for segment in due {
+            worker.sweep_segment(segment, now).ok();
+        }
+    }
+
+    /// Closes the cleaner's open segments.
+    pub(crate) fn close_cleaner(&self) -> Result<(), Poisoned> {
+        let mut cleaner = self.cleaner.lock().expect("no holder panics");
+        let Cleaner { lane, log, .. } = &mut *cleaner;
+        log.close(self, lane)
+    }
+}

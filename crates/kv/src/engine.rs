@@ -1,0 +1,699 @@
+//! What all sessions of one pool share, and how a record is found and read.
+
+use std::sync::Weak;
+
+use crossbeam_utils::CachePadded;
+use farbank_pm::epoch::Epochs;
+use farbank_pm::pool::{Pool, Root};
+use farbank_pm::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::Release,
+};
+use farbank_pm::sync::{Arc, Condvar, Mutex, MutexGuard};
+use farbank_pm::table::Table;
+use farbank_pm::{Caps, Drain, Lane, Medium, Off, Poisoned, Ticket};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::cleaner::Cleaner;
+use crate::index::Index;
+use crate::record::{HEADER_MAX, Header, Type, body_crc};
+use crate::segment::{FIRST, Info, OVERHEAD, Place, State};
+use crate::store::{DATABASES, Key, Opened};
+use crate::stripe::Stripe;
+
+/// Where the time comes from: milliseconds since 1970.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// Who empties segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cleaning {
+    /// A thread of the engine's own, helped by sessions that find no room.
+    Background,
+    /// Only sessions that find no room: nothing happens behind the caller's back.
+    Inline,
+}
+
+/// How an engine runs; nothing of it is stored.
+#[derive(Clone)]
+pub struct Config {
+    /// Where the time comes from.
+    pub clock: Clock,
+    /// Who empties segments.
+    pub cleaning: Cleaning,
+    /// The pool may grow to this many bytes when it fills up (0: it does not grow).
+    pub pool_bytes_max: u64,
+    /// Threads that scan the pool at open.
+    pub open_threads: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            clock: Arc::new(wall_clock_ms),
+            cleaning: Cleaning::Background,
+            pool_bytes_max: 0,
+            open_threads: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+fn wall_clock_ms() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
+}
+
+/// The engine's words of the superblock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RootWords {
+    /// First snapshot segment plus one, if the last close was clean; 0 otherwise.
+    pub snapshot: u64,
+    /// Its generation.
+    pub snapshot_generation: u64,
+    /// Records with sequence numbers up to this were flushed.
+    pub floor: u64,
+    /// No clock that was acted on was later than this.
+    pub clock_ms: u64,
+}
+
+impl RootWords {
+    pub(crate) fn from_root(root: &Root) -> RootWords {
+        RootWords {
+            snapshot: root[0],
+            snapshot_generation: root[1],
+            floor: root[2],
+            clock_ms: root[3],
+        }
+    }
+
+    fn to_root(self) -> Root {
+        let mut root = [0; farbank_pm::pool::ROOT_WORDS];
+        root[0] = self.snapshot;
+        root[1] = self.snapshot_generation;
+        root[2] = self.floor;
+        root[3] = self.clock_ms;
+        root
+    }
+}
+
+/// How the pool is cut, and the secrets derived from its id.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Geometry {
+    pub first: u64,
+    pub segment_bytes: usize,
+    shift: u32,
+    pub pool_key: u64,
+    hash_seed: u64,
+}
+
+impl Geometry {
+    fn of<M: Medium>(pool: &Pool<M>) -> Geometry {
+        let id = pool.id();
+        Geometry {
+            first: pool.segment(0).0,
+            segment_bytes: pool.segment_bytes() as usize,
+            shift: pool.segment_bytes().trailing_zeros(),
+            pool_key: xxh3_64_with_seed(&id, 1),
+            hash_seed: xxh3_64_with_seed(&id, 2),
+        }
+    }
+
+    /// Bytes of records a segment holds.
+    pub(crate) fn payload(&self) -> usize {
+        self.segment_bytes - OVERHEAD
+    }
+
+    /// The longest record that lies in the log; longer values get segments of their own.
+    pub(crate) fn inline_max(&self) -> usize {
+        self.payload() / 4
+    }
+
+    /// The segment `at` lies in.
+    #[inline]
+    pub(crate) fn segment_of(&self, at: Off) -> u32 {
+        ((at.0 - self.first) >> self.shift) as u32
+    }
+
+    /// Where `at` lies in its segment.
+    #[inline]
+    pub(crate) fn within(&self, at: Off) -> usize {
+        (at.0 - self.first) as usize & (self.segment_bytes - 1)
+    }
+
+    pub(crate) fn base(&self, segment: u32) -> Off {
+        Off(self.first + (u64::from(segment) << self.shift))
+    }
+
+    pub(crate) fn place(&self, segment: u32) -> Place {
+        Place { at: self.base(segment), bytes: self.segment_bytes, pool: self.pool_key }
+    }
+
+    #[inline]
+    pub(crate) fn hash(&self, db: u8, key: &[u8]) -> u64 {
+        xxh3_64_with_seed(key, self.hash_seed.wrapping_add(u64::from(db)))
+    }
+}
+
+/// What a session lets the others see.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub keys: [AtomicI64; DATABASES],
+    pub counters: Mutex<farbank_pm::Counters>,
+}
+
+/// Figures that only grow.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub user_bytes: AtomicU64,
+    pub moved_bytes: AtomicU64,
+    pub cleaned: AtomicU64,
+    pub expired: AtomicU64,
+    pub damaged: AtomicU64,
+}
+
+/// The free segments, and a bell for whoever makes more.
+#[derive(Debug, Default)]
+pub(crate) struct Free {
+    list: Mutex<std::collections::VecDeque<u32>>,
+    count: AtomicU32,
+    pub bell: Condvar,
+    pub bell_lock: Mutex<()>,
+}
+
+/// One pool, opened.
+pub(crate) struct Engine<M: Medium> {
+    pub pool: Pool<M>,
+    pub geometry: Geometry,
+    pub config: Config,
+    pub index: Index,
+    pub stripes: Vec<CachePadded<Stripe>>,
+    pub segments: Table<Info>,
+    pub epochs: Epochs,
+    pub free: Free,
+    /// Counts segment openings; a tombstone's fence is its value.
+    pub stamp: CachePadded<AtomicU64>,
+    pub generation: AtomicU64,
+    /// Bytes appended so far: the clock of ages.
+    pub written: CachePadded<AtomicU64>,
+    pub live: CachePadded<AtomicI64>,
+    pub tombs: CachePadded<AtomicI64>,
+    /// Segments that hold bytes of large values and groups.
+    pub extents: AtomicU32,
+    capacity: AtomicU64,
+    /// Emptied segments that readers may still be in: epoch, segment.
+    pub limbo: Mutex<std::collections::VecDeque<(u64, u32)>>,
+    /// Odd while a group is being published.
+    pub groups: CachePadded<AtomicU64>,
+    pub group_lock: Mutex<()>,
+    pub split_lock: Mutex<()>,
+    pub floor: AtomicU64,
+    pub durable_clock_ms: AtomicU64,
+    pub root: Mutex<(Lane, RootWords)>,
+    pub cleaner: Mutex<Cleaner>,
+    pub sessions: Mutex<Vec<Arc<Shared>>>,
+    pub next_session: AtomicU32,
+    pub tally: Tally,
+    pub opened: Opened,
+    pub poisoned: Mutex<Option<Poisoned>>,
+    pub is_poisoned: AtomicBool,
+    pub stop: AtomicBool,
+}
+
+/// A record found by its key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub at: Off,
+    /// `None`: its header is damaged; nothing else is known.
+    pub header: Option<Header>,
+    pub len: u32,
+}
+
+/// What the index says of a key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Located {
+    pub found: Option<Found>,
+    /// Entries that looked like the key's and are another's.
+    pub strangers: Vec<Off>,
+}
+
+impl<M: Medium> Engine<M> {
+    pub(crate) fn assemble(
+        pool: Pool<M>,
+        config: Config,
+        index: Index,
+        segments: Table<Info>,
+        opened: Opened,
+    ) -> Engine<M> {
+        let geometry = Geometry::of(&pool);
+        let words = RootWords::from_root(&pool.root());
+        let epochs = Epochs::default();
+        Engine {
+            geometry,
+            stripes: Vec::new(),
+            free: Free::default(),
+            stamp: CachePadded::default(),
+            generation: AtomicU64::new(0),
+            written: CachePadded::default(),
+            live: CachePadded::default(),
+            tombs: CachePadded::default(),
+            extents: AtomicU32::new(0),
+            capacity: AtomicU64::new(0),
+            limbo: Mutex::default(),
+            groups: CachePadded::default(),
+            group_lock: Mutex::default(),
+            split_lock: Mutex::default(),
+            floor: AtomicU64::new(words.floor),
+            durable_clock_ms: AtomicU64::new(words.clock_ms),
+            root: Mutex::new((Lane::new(u32::MAX), words)),
+            cleaner: Mutex::new(Cleaner::new(u32::MAX - 1, epochs.slot())),
+            epochs,
+            sessions: Mutex::new(vec![Arc::default()]),
+            next_session: AtomicU32::new(1),
+            tally: Tally::default(),
+            poisoned: Mutex::default(),
+            is_poisoned: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            pool,
+            config,
+            index,
+            segments,
+            opened,
+        }
+    }
+
+    /// Gives the engine its index, and the stripes that go with it, numbering on from `seq_max`.
+    pub(crate) fn install(&mut self, index: Index, seq_max: u64) {
+        let stripes = 1_usize << index.first_depth().min(12);
+        self.stripes = (0..stripes).map(|_| CachePadded::<Stripe>::default()).collect();
+        for stripe in &self.stripes {
+            stripe.lock().raise_seq(seq_max);
+        }
+        self.index = index;
+    }
+
+    #[inline]
+    pub(crate) fn medium(&self) -> &M {
+        self.pool.medium()
+    }
+
+    pub(crate) fn caps(&self) -> &Caps {
+        self.medium().caps()
+    }
+
+    /// Whether a drain's ticket is durable when it is issued.
+    #[inline]
+    pub(crate) fn tickets_turn_at_once(&self) -> bool {
+        self.caps().drain != Drain::Sync
+    }
+
+    #[inline]
+    pub(crate) fn stripe(&self, hash: u64) -> &Stripe {
+        &self.stripes[self.stripe_number(hash)]
+    }
+
+    #[inline]
+    pub(crate) fn stripe_number(&self, hash: u64) -> usize {
+        hash as usize & (self.stripes.len() - 1)
+    }
+
+    #[inline]
+    pub(crate) fn info(&self, segment: u32) -> &Info {
+        self.segments.get(segment as usize)
+    }
+
+    #[inline]
+    pub(crate) fn info_at(&self, at: Off) -> &Info {
+        self.info(self.geometry.segment_of(at))
+    }
+
+    /// Now, never earlier than any time that was acted on before.
+    pub(crate) fn now_ms(&self) -> u64 {
+        (self.config.clock)().max(self.durable_clock_ms.load(Relaxed))
+    }
+
+    /// Whether something that expires at `expires_ms` is gone. What is once gone stays gone, even if
+    /// the clock is set back over a restart: the clock is made durable first (on a medium that syncs,
+    /// by the cleaner, within a second).
+    pub(crate) fn is_expired(&self, expires_ms: u64) -> bool {
+        if expires_ms == 0 {
+            return false;
+        }
+        let durable = self.durable_clock_ms.load(Relaxed);
+        if expires_ms <= durable {
+            return true;
+        }
+        let now = (self.config.clock)();
+        if expires_ms > now {
+            return false;
+        }
+        if self.tickets_turn_at_once() {
+            self.set_root(|words| words.clock_ms = words.clock_ms.max(now)).ok();
+        }
+        self.durable_clock_ms.fetch_max(now, Relaxed);
+        true
+    }
+
+    /// Changes the engine's words of the superblock; durable on `Ok`.
+    pub(crate) fn set_root(&self, change: impl FnOnce(&mut RootWords)) -> Result<(), Poisoned> {
+        let mut root = self.root.lock().expect("no holder panics");
+        let (lane, words) = &mut *root;
+        let before = *words;
+        change(words);
+        if *words == before {
+            return Ok(());
+        }
+        let result = self.pool.set_root(lane, &words.to_root());
+        if let Err(poisoned) = &result {
+            *words = before;
+            self.poison(poisoned);
+        }
+        result
+    }
+
+    /// Remembers that nothing may be acknowledged any more.
+    pub(crate) fn poison(&self, why: &Poisoned) {
+        self.poisoned.lock().expect("no holder panics").get_or_insert_with(|| why.clone());
+        self.is_poisoned.store(true, Release);
+    }
+
+    #[inline]
+    pub(crate) fn check_poison(&self) -> Result<(), Poisoned> {
+        if !self.is_poisoned.load(Acquire) {
+            return Ok(());
+        }
+        match &*self.poisoned.lock().expect("no holder panics") {
+            Some(poisoned) => Err(poisoned.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Polls a ticket; an error poisons the engine.
+    pub(crate) fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
+        self.medium().poll(ticket).inspect_err(|why| self.poison(why))
+    }
+
+    /// Waits for a ticket; an error poisons the engine.
+    pub(crate) fn wait(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        self.medium().wait(ticket).inspect_err(|why| self.poison(why))
+    }
+
+    /// The header of the record at `at`, if its checksum holds.
+    #[inline]
+    pub(crate) fn header(&self, at: Off) -> Option<Header> {
+        let within = self.geometry.within(at);
+        if within + HEADER_MAX > self.geometry.segment_bytes {
+            return None;
+        }
+        let seed = self.info_at(at).seed.load(Relaxed) ^ within as u32;
+        let mut bytes = [0; HEADER_MAX];
+        self.medium().copy_out(at, &mut bytes);
+        let header = Header::decode(&bytes, seed)?;
+        (within + self.record_len(&header) <= self.geometry.segment_bytes).then_some(header)
+    }
+
+    #[inline]
+    pub(crate) fn record_len(&self, header: &Header) -> usize {
+        header.record_len(self.geometry.payload())
+    }
+
+    #[inline]
+    pub(crate) fn body_len(&self, header: &Header) -> usize {
+        header.body_len(self.geometry.payload())
+    }
+
+    /// Whether the body of the record at `at` has its checksum (of a large value: its table).
+    pub(crate) fn body_holds(&self, at: Off, header: &Header) -> bool {
+        let body = at.plus(header.len() as u64);
+        self.medium().crc(body, self.body_len(header), 0) == header.body_crc
+    }
+
+    /// The key of a record whose header is known.
+    pub(crate) fn key_of(&self, at: Off, header: &Header) -> Vec<u8> {
+        let mut key = Vec::with_capacity(header.key_len);
+        self.medium().append_out(at.plus(header.len() as u64), header.key_len, &mut key);
+        key
+    }
+
+    /// The hash of the key of the record at `at`, if it can be read.
+    pub(crate) fn rehash(&self, at: Off) -> Option<u64> {
+        let header = self.header(at)?;
+        Some(self.geometry.hash(header.db, &self.key_of(at, &header)))
+    }
+
+    /// Whether the record at `at` is `key`'s: its header, or `None` if it is another's. A damaged
+    /// header counts as a match without a header: nobody else can be asked about it.
+    #[inline]
+    fn judge(&self, at: Off, key: Key<'_>) -> Option<Found> {
+        let Some(header) = self.header(at) else {
+            return Some(Found { at, header: None, len: 0 });
+        };
+        let len = self.record_len(&header) as u32;
+        let is_ours = header.db == key.db
+            && header.key_len == key.bytes.len()
+            && self.medium().matches(at.plus(header.len() as u64), key.bytes);
+        if is_ours {
+            Some(Found { at, header: Some(header), len })
+        } else if self.body_holds(at, &header) {
+            None
+        } else {
+            // Its key may have been ours before it was damaged.
+            Some(Found { at, header: None, len })
+        }
+    }
+
+    /// Looks `key` up in the index. A sound record of the key wins over damaged ones.
+    #[inline]
+    pub(crate) fn locate(&self, hash: u64, key: Key<'_>) -> Located {
+        let mut located = Located::default();
+        let mut damaged = None;
+        located.found = self.index.search(hash, |at| match self.judge(at, key) {
+            Some(found) if found.header.is_some() => Some(found),
+            Some(found) => {
+                if let Some(Found { at, .. }) = damaged.replace(found) {
+                    located.strangers.push(at);
+                }
+                None
+            }
+            None => {
+                located.strangers.push(at);
+                None
+            }
+        });
+        match (located.found, damaged) {
+            (None, found) => located.found = found,
+            (Some(_), Some(other)) => located.strangers.push(other.at),
+            (Some(_), None) => {}
+        }
+        located
+    }
+
+    /// Under the stripe's lock: whether `located` still tells the truth.
+    pub(crate) fn confirm(&self, hash: u64, located: &Located) -> bool {
+        let expected = located.found.map(|f| f.at);
+        let mut seen = false;
+        let surprise = self.index.search(hash, |at| {
+            if Some(at) == expected {
+                seen = true;
+                None
+            } else if located.strangers.contains(&at) {
+                None
+            } else {
+                Some(())
+            }
+        });
+        surprise.is_none() && seen == expected.is_some()
+    }
+
+    /// Counts a record that the index now points at.
+    pub(crate) fn enliven(&self, at: Off, len: u32) {
+        let info = self.info_at(at);
+        info.live.fetch_add(len, Relaxed);
+        info.records.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a record that the index no longer points at.
+    pub(crate) fn kill(&self, at: Off, len: u32) {
+        let info = self.info_at(at);
+        // A damaged header hides the length: what is left over keeps the segment from being chosen,
+        // which is right, it is to be looked at.
+        info.live.fetch_sub(len.min(info.live.load(Relaxed)), Relaxed);
+        info.records.fetch_sub(1, Relaxed);
+    }
+
+    /// Takes a free segment if more than `keep` would remain.
+    pub(crate) fn take_segment(&self, keep: u32) -> Option<u32> {
+        let mut list = self.free.list.lock().expect("no holder panics");
+        if list.len() as u32 <= keep {
+            drop(list);
+            self.free.bell.notify_all();
+            return None;
+        }
+        let segment = list.pop_front()?;
+        self.free.count.store(list.len() as u32, Release);
+        drop(list);
+        let info = self.info(segment);
+        info.opened.store(self.stamp.fetch_add(1, Relaxed) + 1, Relaxed);
+        info.used.store(FIRST as u32, Relaxed);
+        Some(segment)
+    }
+
+    /// Gives a reborn segment back.
+    pub(crate) fn give_segment(&self, segment: u32) {
+        self.info(segment).set_state(State::Free);
+        let mut list = self.free.list.lock().expect("no holder panics");
+        list.push_back(segment);
+        self.free.count.store(list.len() as u32, Release);
+    }
+
+    pub(crate) fn free_count(&self) -> u32 {
+        self.free.count.load(Acquire)
+    }
+
+    /// Segments that only the cleaner may take, so that it can always go on.
+    pub(crate) fn cleaner_reserve(&self) -> u32 {
+        2 + self.classes() as u32
+    }
+
+    /// Segments beyond the cleaner's that only deletes may take.
+    pub(crate) fn delete_reserve(&self) -> u32 {
+        1 + self.classes() as u32
+    }
+
+    /// Open segments a session keeps, by expected lifetime. Few segments: few classes.
+    pub(crate) fn classes(&self) -> usize {
+        match self.pool.segments() {
+            0..=63 => 1,
+            64..=255 => 2,
+            _ => crate::log::CLASSES,
+        }
+    }
+
+    /// Bytes of records, tombstones included, the pool takes before it refuses writes.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity.load(Relaxed)
+    }
+
+    /// What is left when the cleaner, deletes and every open segment have theirs.
+    pub(crate) fn recount_capacity(&self) {
+        let sessions = self.enrolled().len() as u64;
+        let open = sessions * self.classes() as u64;
+        let kept = u64::from(self.cleaner_reserve() + self.delete_reserve()) + open;
+        let segments = u64::from(self.pool.segments()).saturating_sub(kept);
+        self.capacity.store(segments * self.geometry.payload() as u64 / 100 * 95, Relaxed);
+    }
+
+    /// Bytes of records that must be kept.
+    pub(crate) fn occupied(&self) -> u64 {
+        let records = self.live.load(Relaxed) + self.tombs.load(Relaxed);
+        let extents = i64::from(self.extents.load(Relaxed)) * self.geometry.payload() as i64;
+        (records + extents).max(0) as u64
+    }
+
+    pub(crate) fn new_generation(&self) -> u64 {
+        self.generation.fetch_add(1, Relaxed) + 1
+    }
+
+    /// Grows the pool by a quarter, if it may; false if not, or if there is no space.
+    pub(crate) fn grow_pool(&self) -> bool {
+        let before = self.pool.segments();
+        let mut root = self.root.lock().expect("no holder panics");
+        let lane = &mut root.0;
+        if self.pool.segments() != before {
+            return true;
+        }
+        let most = self.config.pool_bytes_max.saturating_sub(self.geometry.first)
+            / self.geometry.segment_bytes as u64;
+        let after = (before + (before / 4).max(16)).min(u32::try_from(most).unwrap_or(u32::MAX));
+        if after <= before || self.pool.grow(lane, after).is_err() {
+            return false;
+        }
+        self.segments.reserve(after as usize);
+        for segment in before..after {
+            let (place, generation) = (self.geometry.place(segment), self.new_generation());
+            place.be_born(self.medium(), lane, generation);
+            self.info(segment).reset(generation, place.record_seed(generation));
+        }
+        if self.wait(self.medium().drain(lane)).is_err() {
+            return false;
+        }
+        drop(root);
+        for segment in before..after {
+            self.give_segment(segment);
+        }
+        self.recount_capacity();
+        true
+    }
+
+    /// Splits groups of the index that are behind. No locks may be held.
+    pub(crate) fn grow_index(&self) {
+        while self.index.wants_split() {
+            let Ok(_one) = self.split_lock.try_lock() else { return };
+            let stripe = self.stripe(self.index.next_split());
+            let _locked = stripe.lock();
+            self.index.split(&self.epochs, &|at| self.rehash(at));
+        }
+    }
+
+    /// A fresh identity for a session, and its place to be seen. The first place is the engine's own:
+    /// what was there at open, and what sessions leave behind.
+    pub(crate) fn enroll(&self) -> (u32, Arc<Shared>) {
+        let shared = Arc::new(Shared::default());
+        self.enrolled().push(Arc::clone(&shared));
+        self.recount_capacity();
+        (self.next_session.fetch_add(1, Relaxed), shared)
+    }
+
+    /// Takes a session's place away; its counts stay.
+    pub(crate) fn leave(&self, shared: &Arc<Shared>) {
+        let mut sessions = self.enrolled();
+        let Some(place) = sessions.iter().position(|s| Arc::ptr_eq(s, shared)) else { return };
+        sessions.swap_remove(place);
+        let heir = &sessions[0];
+        for (to, from) in heir.keys.iter().zip(&shared.keys) {
+            to.fetch_add(from.load(Relaxed), Relaxed);
+        }
+        let counters = *shared.counters.lock().expect("no holder panics");
+        *heir.counters.lock().expect("no holder panics") += counters;
+        drop(sessions);
+        self.recount_capacity();
+    }
+
+    /// All sessions' places.
+    pub(crate) fn enrolled(&self) -> MutexGuard<'_, Vec<Arc<Shared>>> {
+        self.sessions.lock().expect("no holder panics")
+    }
+
+    /// Keys in `db`.
+    pub(crate) fn keys(&self, db: usize) -> u64 {
+        let sum: i64 = self.enrolled().iter().map(|s| s.keys[db].load(Relaxed)).sum();
+        sum.max(0) as u64
+    }
+
+    /// Checks the body of a key and value against `header`.
+    pub(crate) fn body_matches(header: &Header, key: &[u8], rest: &[u8]) -> bool {
+        body_crc(key, rest) == header.body_crc
+    }
+
+    /// Whether an index entry may name a record of this type.
+    pub(crate) fn is_value(header: &Header) -> bool {
+        header.what == Type::Put
+    }
+}
+
+/// Runs the cleaner until the engine goes away.
+pub(crate) fn clean_in_background<M: Medium>(engine: &Weak<Engine<M>>) {
+    const TICK: std::time::Duration = std::time::Duration::from_millis(100);
+    let mut ticks = 0_u32;
+    while let Some(engine) = engine.upgrade() {
+        if engine.stop.load(Acquire) {
+            return;
+        }
+        engine.clean_ahead();
+        ticks += 1;
+        if ticks.is_multiple_of(10) {
+            engine.sweep();
+        }
+        let bell = engine.free.bell_lock.lock().expect("no holder panics");
+        drop(engine.free.bell.wait_timeout(bell, TICK).expect("no holder panics"));
+    }
+}

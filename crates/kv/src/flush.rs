@@ -1,0 +1,45 @@
+//! FLUSHALL: a durable floor under all sequence numbers, not a walk.
+//!
+//! Every record numbered up to the floor is dead from the moment the superblock says so. Under all
+//! locks: the floor is made durable, the index is emptied, and what segments hold is counted as dead;
+//! the cleaner finds them empty.
+
+use farbank_pm::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use farbank_pm::{Medium, Poisoned};
+
+use crate::engine::Engine;
+use crate::segment::State;
+
+/// Removes every key. Durable on `Ok`; on `Err` nothing was removed.
+pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
+    // No copies in flight, and no group half published.
+    let _cleaner = engine.cleaner.lock().expect("no holder panics");
+    let mut stripes: Vec<_> = engine.stripes.iter().map(|stripe| stripe.lock()).collect();
+    let _group = engine.group_lock.lock().expect("no holder panics");
+    let floor = stripes.iter().map(|stripe| stripe.seq()).max().unwrap_or(0);
+    engine.set_root(|words| words.floor = floor)?;
+    engine.floor.store(floor, Release);
+    for stripe in &mut stripes {
+        stripe.raise_seq(floor);
+        stripe.unlist_all();
+    }
+    engine.index.clear(&engine.epochs);
+    for session in engine.enrolled().iter() {
+        for keys in &session.keys {
+            keys.store(0, Relaxed);
+        }
+    }
+    let epoch = engine.epochs.retire();
+    for segment in 0..engine.pool.segments() {
+        let info = engine.info(segment);
+        engine.live.fetch_sub(i64::from(info.live.swap(0, Relaxed)), Relaxed);
+        engine.tombs.fetch_sub(i64::from(info.tombs.swap(0, Relaxed)), Relaxed);
+        info.records.store(0, Relaxed);
+        info.expires_ms.store(0, Relaxed);
+        if info.turn(State::Extent, State::Limbo) || info.turn(State::Members, State::Limbo) {
+            engine.extents.fetch_sub(1, AcqRel);
+            engine.limbo.lock().expect("no holder panics").push_back((epoch, segment));
+        }
+    }
+    Ok(())
+}

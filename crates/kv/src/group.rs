@@ -1,0 +1,475 @@
+//! Groups: several keys written all or nothing, isolated from other writers, seen whole by readers.
+//!
+//! ```text
+//!   ┌────────────────────────────────────────────────────────────────┐
+//!   │ GROUP header │ 8 bytes │ member record │ member record │  ...  │    one body crc over all members
+//!   └────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A group is one record whose body is records, so that it is torn or whole like any other. Members
+//! carry headers of their own and are found, moved and replaced one by one. A group that is too long
+//! for the log lies in extents, like a large value; when its record is cleaned, its members move to the
+//! log.
+//!
+//! # Invariants
+//! G1  The stripes of all keys are locked, in order, from the first read of the body to the listing of
+//!     the last write: nobody else writes them in between.
+//! G2  Members are published under [`Engine::groups`], which makes overlapping readers start over.
+
+use std::collections::HashMap;
+
+use farbank_pm::sync::Arc;
+use farbank_pm::sync::atomic::Ordering::{AcqRel, Relaxed};
+use farbank_pm::{Medium, Off};
+
+use crate::engine::{Engine, Located};
+use crate::record::{ALIGN, Header, Type, body_crc};
+use crate::segment::{FIRST, State};
+use crate::session::{Draft, Newest, Worker, Write, header_of};
+use crate::store::{
+    Change, Error, Head, Item, Key, Meta, Ops, VALUE_BYTES_MAX, Value, Verdict, View,
+};
+use crate::stripe::{Locked, Pending};
+
+/// The key of a group record: it aligns the members.
+const FILLER: [u8; 8] = [0; 8];
+
+const _: () = assert!((crate::record::HEADER_MIN + FILLER.len()).is_multiple_of(ALIGN));
+
+/// One key of a group.
+struct Slot {
+    hash: u64,
+    located: Located,
+    newest: Newest,
+    /// What the body wants written.
+    change: Change,
+}
+
+/// The operations a group's body sees.
+struct GroupOps<'a, M: Medium> {
+    worker: &'a mut Worker<M>,
+    slots: Vec<Slot>,
+    by_key: HashMap<(u8, Vec<u8>), usize>,
+}
+
+/// Why a group is tried again.
+enum Retry {
+    /// Another session must drain first.
+    Foreign,
+    /// There must be room for this many bytes, and this many extents, first.
+    Room(usize, u32),
+}
+
+impl<M: Medium> Worker<M> {
+    pub(crate) fn run_group(
+        &mut self,
+        keys: &[Key<'_>],
+        body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
+    ) -> Result<Verdict, Error> {
+        self.engine.check_poison()?;
+        for key in keys {
+            self.admit(&Draft { key: *key, value: None })?;
+        }
+        let mut room = None;
+        loop {
+            let engine = Arc::clone(&self.engine);
+            let class = engine.classes() - 1;
+            if let Some((bytes, extents)) = room {
+                self.room_for_group(class, bytes, extents)?;
+            }
+            self.pin();
+            match self.try_group(&engine, class, keys, body)? {
+                Ok(verdict) => return Ok(verdict),
+                Err(Retry::Foreign) => self.yield_to_others()?,
+                Err(Retry::Room(bytes, extents)) => room = Some((bytes, extents)),
+            }
+        }
+    }
+
+    /// Room for a group's record, or for its table and its extents.
+    fn room_for_group(&mut self, class: usize, bytes: usize, extents: u32) -> Result<(), Error> {
+        if self.engine.occupied() + bytes as u64 > self.engine.capacity() {
+            self.grow_or_refuse(bytes)?;
+        }
+        let keep = self.engine.cleaner_reserve() + self.engine.delete_reserve() + extents;
+        while self.engine.free_count() <= keep + 1 {
+            self.help_clean(keep + 1)?;
+        }
+        self.room_for(class, bytes.min(self.engine.geometry.inline_max()), false)
+    }
+
+    fn try_group(
+        &mut self,
+        engine: &Arc<Engine<M>>,
+        class: usize,
+        keys: &[Key<'_>],
+        body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
+    ) -> Result<Result<Verdict, Retry>, Error> {
+        let mut locks = lock_all(engine, keys);
+        let mut slots: Vec<Slot> = Vec::with_capacity(keys.len());
+        let mut by_key = HashMap::with_capacity(keys.len());
+        for key in keys {
+            if by_key.contains_key(&(key.db, key.bytes.to_vec())) {
+                continue;
+            }
+            let hash = engine.geometry.hash(key.db, key.bytes);
+            let newest = self.newest(&locks[lock_of(engine, &locks, hash)].1, hash, *key);
+            if matches!(newest, Newest::Foreign) {
+                return Ok(Err(Retry::Foreign));
+            }
+            by_key.insert((key.db, key.bytes.to_vec()), slots.len());
+            let located = engine.locate(hash, *key);
+            slots.push(Slot { hash, located, newest, change: Change::Keep });
+        }
+        let mut ops = GroupOps { worker: self, slots, by_key };
+        if body(&mut ops)? == Verdict::Abandon {
+            return Ok(Ok(Verdict::Abandon));
+        }
+        let (slots, by_key) = (ops.slots, ops.by_key);
+        let mut members: Vec<(Key<'_>, Slot)> = Vec::with_capacity(slots.len());
+        let mut names: Vec<(&(u8, Vec<u8>), usize)> = by_key.iter().map(|(k, i)| (k, *i)).collect();
+        names.sort_by_key(|(_, index)| *index);
+        for ((name, _), slot) in names.into_iter().zip(slots) {
+            if slot.change != Change::Keep {
+                members.push((Key { db: name.0, bytes: &name.1 }, slot));
+            }
+        }
+        self.write_members(engine, class, members, &mut locks)
+    }
+
+    /// Under all locks: lists and stages the members as one record.
+    fn write_members(
+        &mut self,
+        engine: &Arc<Engine<M>>,
+        class: usize,
+        members: Vec<(Key<'_>, Slot)>,
+        locks: &mut [(usize, Locked<'_>)],
+    ) -> Result<Result<Verdict, Retry>, Error> {
+        if members.is_empty() {
+            return Ok(Ok(Verdict::Apply));
+        }
+        let plan = Plan::of(engine, &members)?;
+        let room = if plan.has_room(self, class) { plan.places(self, class) } else { None };
+        let Some((places, extents)) = room else {
+            return Ok(Err(Retry::Room(plan.bytes, plan.runs.len() as u32)));
+        };
+        let mut buffers: Vec<Vec<u8>> = vec![Vec::new(); extents.len().max(1)];
+        for (((key, slot), &(buffer, at)), header) in
+            members.into_iter().zip(&places).zip(&plan.headers)
+        {
+            let locked = &mut locks[lock_of(engine, locks, slot.hash)].1;
+            let mut located = slot.located;
+            if let Newest::Staged(old) = &slot.newest {
+                self.outrun(locked, old, &mut located);
+            }
+            let seq = locked.next_seq();
+            locked.list(Pending { hash: slot.hash, seq, at, session: self.id, ticket: None });
+            let header = Header { seq, ..*header };
+            let write = encode_member(engine, &mut buffers[buffer], at, header, key, &slot.change);
+            engine.info_at(at).unpublished.fetch_add(1, AcqRel);
+            self.writes.push(Write { hash: slot.hash, located, ..write });
+        }
+        self.stage_group(engine, class, &plan, buffers, &extents);
+        Ok(Ok(Verdict::Apply))
+    }
+
+    fn stage_group(
+        &mut self,
+        engine: &Arc<Engine<M>>,
+        class: usize,
+        plan: &Plan,
+        buffers: Vec<Vec<u8>>,
+        extents: &[u32],
+    ) {
+        let mut header = Header {
+            what: Type::Group,
+            key_len: FILLER.len(),
+            value_len: plan.bytes,
+            large: !extents.is_empty(),
+            ..Header::default()
+        };
+        let rest = if header.large {
+            header.value_len = extents.len() * engine.geometry.payload();
+            let mut table = Vec::new();
+            for (segment, bytes) in extents.iter().zip(&buffers) {
+                self.fill_member_extent(engine, *segment, bytes, &mut table);
+            }
+            table
+        } else {
+            buffers.into_iter().next().unwrap_or_default()
+        };
+        header.body_crc = body_crc(&FILLER, &rest);
+        let at = self.log.next(class);
+        self.log.stage(engine, class, &header, &[&FILLER, &rest]);
+        engine.info_at(at).unpublished.fetch_add(1, AcqRel);
+        self.writes.last_mut().expect("a group has members").group_at = Some(at);
+    }
+
+    /// Writes a group's extent: the whole payload, so that its length needs no telling.
+    fn fill_member_extent(
+        &mut self,
+        engine: &Arc<Engine<M>>,
+        segment: u32,
+        bytes: &[u8],
+        table: &mut Vec<u8>,
+    ) {
+        let mut whole = bytes.to_vec();
+        whole.resize(engine.geometry.payload(), 0);
+        self.fill_extent(segment, &whole, State::Members, table);
+    }
+}
+
+/// Locks the stripes of `keys`, each once, in order (G1).
+fn lock_all<'a, M: Medium>(engine: &'a Engine<M>, keys: &[Key<'_>]) -> Vec<(usize, Locked<'a>)> {
+    let mut numbers: Vec<usize> = keys
+        .iter()
+        .map(|key| engine.stripe_number(engine.geometry.hash(key.db, key.bytes)))
+        .collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers.into_iter().map(|n| (n, engine.stripes[n].lock())).collect()
+}
+
+fn lock_of<M: Medium>(engine: &Engine<M>, locks: &[(usize, Locked<'_>)], hash: u64) -> usize {
+    let number = engine.stripe_number(hash);
+    locks.binary_search_by_key(&number, |(n, _)| *n).expect("every key's stripe is locked")
+}
+
+/// Appends a member's record to `buffer`.
+fn encode_member<M: Medium>(
+    engine: &Engine<M>,
+    buffer: &mut Vec<u8>,
+    at: Off,
+    mut header: Header,
+    key: Key<'_>,
+    change: &Change,
+) -> Write {
+    let fence = engine.stamp.load(Relaxed).to_le_bytes();
+    let rest: &[u8] = match change {
+        Change::Put { bytes, .. } => bytes,
+        _ => &fence,
+    };
+    header.body_crc = body_crc(key.bytes, rest);
+    let start = buffer.len();
+    header.encode(crate::log::Log::seed(engine, at), buffer);
+    buffer.extend_from_slice(key.bytes);
+    buffer.extend_from_slice(rest);
+    buffer.resize(buffer.len().next_multiple_of(ALIGN), 0);
+    Write {
+        hash: 0,
+        seq: header.seq,
+        at,
+        len: (buffer.len() - start) as u32,
+        db: key.db,
+        what: header.what,
+        large: false,
+        expires_ms: header.expires_ms,
+        located: Located::default(),
+        outrun: false,
+        grouped: true,
+        group_at: None,
+    }
+}
+
+/// How a group's members are laid out.
+struct Plan {
+    headers: Vec<Header>,
+    /// Bytes of all members.
+    bytes: usize,
+    /// Members in each extent, if the group does not fit into the log.
+    runs: Vec<usize>,
+}
+
+impl Plan {
+    fn of<M: Medium>(engine: &Engine<M>, members: &[(Key<'_>, Slot)]) -> Result<Plan, Error> {
+        let payload = engine.geometry.payload();
+        let headers: Vec<Header> =
+            members.iter().map(|(key, slot)| member_header(*key, &slot.change)).collect();
+        let lens: Vec<usize> = headers.iter().map(|h| engine.record_len(h)).collect();
+        if lens.iter().any(|len| *len > payload) {
+            return Err(Error::ValueTooLong);
+        }
+        let bytes = lens.iter().sum();
+        let mut plan = Plan { headers, bytes, runs: Vec::new() };
+        if plan.record_len() > engine.geometry.inline_max() {
+            let mut left = 0;
+            for len in lens {
+                if left < len {
+                    plan.runs.push(0);
+                    left = payload;
+                }
+                left -= len;
+                *plan.runs.last_mut().expect("a run was begun") += 1;
+            }
+            if plan.runs.len() * payload > VALUE_BYTES_MAX {
+                return Err(Error::ValueTooLong);
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Bytes of the group's record if it lies in the log.
+    fn record_len(&self) -> usize {
+        crate::record::HEADER_MIN + FILLER.len() + self.bytes
+    }
+
+    fn table_len(&self) -> usize {
+        crate::record::RECORD_MIN + self.runs.len() * crate::record::EXTENT_ENTRY
+    }
+
+    fn has_room<M: Medium>(&self, worker: &mut Worker<M>, class: usize) -> bool {
+        let engine = Arc::clone(&worker.engine);
+        let keep = engine.cleaner_reserve() + engine.delete_reserve();
+        let len = if self.runs.is_empty() { self.record_len() } else { self.table_len() };
+        engine.occupied() + self.bytes as u64 <= engine.capacity()
+            && worker.log.make_room(&engine, class, len, keep, None).is_ok()
+            && engine.free_count() > keep + self.runs.len() as u32
+    }
+
+    /// Where each member lies: its buffer and its offset; and the extents, if there are any. `None`: another
+    /// session took the last free segment.
+    fn places<M: Medium>(
+        &self,
+        worker: &mut Worker<M>,
+        class: usize,
+    ) -> Option<(Vec<(usize, Off)>, Vec<u32>)> {
+        let engine = Arc::clone(&worker.engine);
+        let mut places = Vec::with_capacity(self.headers.len());
+        if self.runs.is_empty() {
+            let head = (crate::record::HEADER_MIN + FILLER.len()) as u64;
+            let mut at = worker.log.next(class).plus(head);
+            for header in &self.headers {
+                places.push((0, at));
+                at = at.plus(engine.record_len(header) as u64);
+            }
+            return Some((places, Vec::new()));
+        }
+        let mut extents = Vec::with_capacity(self.runs.len());
+        let mut headers = self.headers.iter();
+        for (buffer, run) in self.runs.iter().enumerate() {
+            let Some(segment) = engine.take_segment(engine.cleaner_reserve()) else {
+                // Not opened yet: they are as free as before.
+                extents.into_iter().for_each(|taken| engine.give_segment(taken));
+                return None;
+            };
+            extents.push(segment);
+            let mut at = engine.geometry.base(segment).plus(FIRST as u64);
+            for header in headers.by_ref().take(*run) {
+                places.push((buffer, at));
+                at = at.plus(engine.record_len(header) as u64);
+            }
+        }
+        Some((places, extents))
+    }
+}
+
+fn member_header(key: Key<'_>, change: &Change) -> Header {
+    Header { member: true, ..header_of(&draft_of(key, change)) }
+}
+
+fn draft_of<'a>(key: Key<'a>, change: &'a Change) -> Draft<'a> {
+    let value = match change {
+        Change::Put { bytes, expires_ms, flags, kind } => {
+            Some(Value { bytes, expires_ms: *expires_ms, flags: *flags, kind: *kind })
+        }
+        _ => None,
+    };
+    Draft { key, value }
+}
+
+impl<M: Medium> GroupOps<'_, M> {
+    fn slot(&self, key: Key<'_>) -> usize {
+        *self
+            .by_key
+            .get(&(key.db, key.bytes.to_vec()))
+            .expect("a group's body touches only the group's keys")
+    }
+
+    /// The value of a key as the group sees it.
+    fn current(&mut self, slot: usize, bytes: &mut Vec<u8>) -> Result<Option<Meta>, Error> {
+        bytes.clear();
+        let base = &self.slots[slot];
+        match &base.change {
+            Change::Put { expires_ms, .. } if self.worker.engine.is_expired(*expires_ms) => Ok(None),
+            Change::Put { bytes: value, expires_ms, flags, kind } => {
+                bytes.extend_from_slice(value);
+                let (expires_ms, flags, kind) = (*expires_ms, *flags, *kind);
+                let value_bytes = value.len();
+                Ok(Some(Meta { value_bytes, expires_ms, flags, kind, version: 0 }))
+            }
+            Change::Delete => Ok(None),
+            Change::Keep => {
+                let at = match &base.newest {
+                    Newest::Staged(pending) | Newest::Drained(pending) => Some(pending.at),
+                    _ => base.located.found.map(|found| found.at),
+                };
+                at.map_or(Ok(None), |at| self.worker.load(at, bytes))
+            }
+        }
+    }
+}
+
+impl<M: Medium> Ops for GroupOps<'_, M> {
+    fn get(
+        &mut self,
+        key: Key<'_>,
+        _view: View,
+        out: &mut Vec<u8>,
+        head: Head<'_>,
+    ) -> Result<bool, Error> {
+        let slot = self.slot(key);
+        let mut bytes = Vec::new();
+        let Some(meta) = self.current(slot, &mut bytes)? else { return Ok(false) };
+        head(&meta, out);
+        out.extend_from_slice(&bytes);
+        Ok(true)
+    }
+
+    fn meta(&mut self, key: Key<'_>, _view: View) -> Result<Option<Meta>, Error> {
+        let slot = self.slot(key);
+        self.current(slot, &mut Vec::new())
+    }
+
+    fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error> {
+        let Value { bytes, expires_ms, flags, kind } = value;
+        self.worker.admit(&Draft { key, value: Some(value) })?;
+        let slot = self.slot(key);
+        self.slots[slot].change = Change::Put { bytes: bytes.to_vec(), expires_ms, flags, kind };
+        Ok(0)
+    }
+
+    fn delete(&mut self, key: Key<'_>) -> Result<bool, Error> {
+        let slot = self.slot(key);
+        let was_there = match self.current(slot, &mut Vec::new()) {
+            Err(Error::Damaged(_)) => true,
+            other => other?.is_some(),
+        };
+        if was_there {
+            let Slot { newest, located, change, .. } = &mut self.slots[slot];
+            let is_new = matches!(newest, Newest::Published) && located.found.is_none();
+            *change = if is_new { Change::Keep } else { Change::Delete };
+        }
+        Ok(was_there)
+    }
+
+    fn update(
+        &mut self,
+        key: Key<'_>,
+        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+    ) -> Result<u64, Error> {
+        let slot = self.slot(key);
+        let mut bytes = Vec::new();
+        let meta = self.current(slot, &mut bytes)?;
+        match decide(meta.map(|meta| Item { bytes: &bytes, meta })) {
+            Change::Keep => Ok(meta.map_or(0, |m| m.version)),
+            Change::Delete => self.delete(key).map(|_| 0),
+            Change::Put { bytes, expires_ms, flags, kind } => {
+                self.put(key, Value { bytes: &bytes, expires_ms, flags, kind })
+            }
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.worker.engine.now_ms()
+    }
+}

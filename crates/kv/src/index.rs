@@ -1,0 +1,713 @@
+//! The index: where the newest durable record of each key is. It lives in DRAM.
+//!
+//! ```text
+//!   directory                         group: a run of lines            entry (8 bytes)
+//!   ┌─────┬─────┬─────┬─ ... ─┐       ┌────────┬────────┬────────┐     ┌───────────┬──────────────┐
+//!   │  0  │  1  │  2  │       │──────▶│ line 0 │ line 1 │ line 2 │     │ tag : 26  │ offset/16:38 │
+//!   └─────┴─────┴─────┴─ ... ─┘       └────────┴────────┴────────┘     └───────────┴──────────────┘
+//!    one word a group:                  8 entries a line (64 bytes)      tag: a 1, then the hash bits
+//!    lines, first line, depth                                            that are still known
+//! ```
+//!
+//! It is linear hashing over groups: with N groups, a hash's low bits choose one of them, and growing
+//! splits one group after another, in order, so that nothing ever pauses. Groups that are not split
+//! yet hold twice as many keys as those that are; they are longer, not fuller: a group is a run of as
+//! many lines as it needs, and an entry's line in it follows from its tag. So memory stays near eight
+//! bytes a key however far growth has come.
+//!
+//! A tag holds the hash bits just above those that chose the group. Splitting uses up the lowest one:
+//! the tag shifts down and knows one bit less, which the leading 1 keeps count of. No key is read from
+//! far memory to grow.
+//!
+//! # Invariants
+//! X1  A group is changed only under its stripe's lock. Stripes are chosen by the lowest hash bits, so
+//!     a group and all its descendants have one stripe.
+//! X2  Readers take no lock. They read the group's word once; the run it names stays readable while
+//!     they are pinned, and holds what the index held when the word was read or later.
+//! X3  A group's word knows its depth (how many hash bits chose it). A reader that came by fewer bits
+//!     looks again with that many: its key may have moved to a sibling.
+//! X4  An entry sits in its home line, or in the lines after it (cyclically) if every line before it
+//!     was full. A removed entry in a full line leaves a `GONE` mark, so that fullness stays visible.
+//! X5  Every tag knows at least `HOME_BITS` bits: enough to find its line and to split once more.
+
+use farbank_pm::epoch::Epochs;
+use farbank_pm::sync::Mutex;
+use farbank_pm::sync::atomic::{AtomicU64, Ordering};
+use farbank_pm::table::Table;
+use farbank_pm::{LINE, Off};
+use zerocopy::FromZeros;
+
+const SLOTS: usize = 8;
+const OFFSET_BITS: u32 = 38;
+const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
+const TAG_BITS: u32 = 64 - OFFSET_BITS;
+const HOME_BITS: u32 = 12;
+/// A removed entry whose line was full; has no tag, so it matches nothing.
+const GONE: u64 = 1;
+/// Farthest byte an entry can name: 4 TiB.
+pub(crate) const POOL_BYTES_MAX: u64 = 16 << OFFSET_BITS;
+/// Lines of a group, on average, just before the index splits one.
+const LINES_PER_GROUP: u64 = 3;
+
+#[derive(FromZeros)]
+#[repr(C, align(64))]
+struct Row([AtomicU64; SLOTS]);
+
+const _: () = assert!(size_of::<Row>() == LINE);
+
+/// A group's word, decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Group {
+    first: usize,
+    lines: usize,
+    depth: u32,
+}
+
+impl Group {
+    fn word(self) -> u64 {
+        self.first as u64 | (self.lines as u64) << 40 | u64::from(self.depth) << 56
+    }
+
+    fn from_word(word: u64) -> Group {
+        Group {
+            first: (word & ((1 << 40) - 1)) as usize,
+            lines: (word >> 40) as usize & 0xffff,
+            depth: (word >> 56) as u32,
+        }
+    }
+}
+
+/// Hash to offset, see the module's documentation.
+pub(crate) struct Index {
+    directory: Table<AtomicU64>,
+    rows: Table<Row>,
+    groups: AtomicU64,
+    lines: AtomicU64,
+    space: Mutex<Space>,
+    first_depth: u32,
+}
+
+/// Which rows are in use.
+#[derive(Default)]
+struct Space {
+    used: usize,
+    /// Free runs by length in lines.
+    free: Vec<Vec<usize>>,
+    /// Runs that readers may still be in: epoch, first, lines.
+    retired: std::collections::VecDeque<(u64, usize, usize)>,
+}
+
+/// The tag of a hash at a depth: all bits known.
+fn tag_of(hash: u64, depth: u32) -> u64 {
+    (hash >> depth) & ((1 << (TAG_BITS - 1)) - 1) | 1 << (TAG_BITS - 1)
+}
+
+fn entry(tag: u64, at: Off) -> u64 {
+    debug_assert!(at.0.is_multiple_of(16) && at.0 < POOL_BYTES_MAX);
+    tag << OFFSET_BITS | at.0 >> 4
+}
+
+fn at_of(entry: u64) -> Off {
+    Off((entry & OFFSET_MASK) << 4)
+}
+
+/// How many hash bits an entry's tag knows.
+fn known_bits(entry: u64) -> u32 {
+    63 - OFFSET_BITS - entry.leading_zeros()
+}
+
+/// Whether every bit the entry knows agrees with `tag`. False for empty slots and `GONE` marks.
+#[inline]
+fn agrees(entry: u64, tag: u64) -> bool {
+    let theirs = entry >> OFFSET_BITS;
+    let differ = (theirs ^ tag) as u32;
+    // The low bits are known in every tag (X5): most strangers fail here.
+    differ & ((1 << HOME_BITS) - 1) == 0
+        && theirs != 0
+        && differ << (32 - known_bits(entry)) == 0
+}
+
+fn home(tag: u64, lines: usize) -> usize {
+    (((tag & ((1 << HOME_BITS) - 1)) as usize) * lines) >> HOME_BITS
+}
+
+impl Index {
+    /// An index of `2^depth` empty groups.
+    pub(crate) fn new(depth: u32) -> Index {
+        let groups = 1_usize << depth;
+        let directory = Table::new(groups.max(64));
+        directory.reserve(groups);
+        let index = Index {
+            directory,
+            rows: Table::new(4096),
+            groups: AtomicU64::new(groups as u64),
+            lines: AtomicU64::new(0),
+            space: Mutex::default(),
+            first_depth: depth,
+        };
+        index.directory_words(0..groups, |_| Group { first: 0, lines: 0, depth });
+        index
+    }
+
+    fn directory_words(&self, range: std::ops::Range<usize>, word: impl Fn(usize) -> Group) {
+        for group in range {
+            self.directory.get(group).store(word(group).word(), Ordering::Release);
+        }
+    }
+
+    /// How many hash bits, at least, choose every group: stripes may use that many.
+    pub(crate) fn first_depth(&self) -> u32 {
+        self.first_depth
+    }
+
+    /// Bytes of DRAM in use: lines, free ones included, and the directory.
+    pub(crate) fn bytes(&self) -> u64 {
+        let used = self.space.lock().expect("no holder panics").used;
+        used as u64 * LINE as u64 + self.groups.load(Ordering::Relaxed) * 8
+    }
+
+    /// The group of `hash` and its number (X3).
+    #[inline]
+    fn find(&self, hash: u64) -> (usize, Group) {
+        let groups = self.groups.load(Ordering::Acquire);
+        let level = groups.ilog2();
+        let mut number = hash & ((2 << level) - 1);
+        if number >= groups {
+            number &= (1 << level) - 1;
+        }
+        loop {
+            let word = self.directory.get(number as usize).load(Ordering::Acquire);
+            let group = Group::from_word(word);
+            let deeper = hash & ((1 << group.depth) - 1);
+            if deeper == number {
+                return (number as usize, group);
+            }
+            number = deeper;
+        }
+    }
+
+    /// Has the CPU fetch the group's first line to look at for `hash`.
+    #[inline]
+    pub(crate) fn touch(&self, hash: u64) {
+        let (_, group) = self.find(hash);
+        if group.lines > 0 {
+            let line = group.first + home(tag_of(hash, group.depth), group.lines);
+            farbank_pm::table::prefetch(self.rows.get(line));
+        }
+    }
+
+    /// Calls `look` with the offset of each entry that may be `hash`'s until it answers.
+    #[inline]
+    pub(crate) fn search<R>(&self, hash: u64, mut look: impl FnMut(Off) -> Option<R>) -> Option<R> {
+        let (_, group) = self.find(hash);
+        let tag = tag_of(hash, group.depth);
+        self.probe(group, tag, |slot| {
+            let entry = slot.load(Ordering::Acquire);
+            if agrees(entry, tag) { look(at_of(entry)) } else { None }
+        })
+    }
+
+    /// Visits the slots where `tag` may be, in order, until `visit` answers.
+    #[inline]
+    fn probe<R>(
+        &self,
+        group: Group,
+        tag: u64,
+        mut visit: impl FnMut(&AtomicU64) -> Option<R>,
+    ) -> Option<R> {
+        if group.lines == 0 {
+            return None;
+        }
+        let start = home(tag, group.lines);
+        for step in 0..group.lines {
+            let line = (start + step) % group.lines;
+            let row = &self.rows.get(group.first + line).0;
+            for slot in row {
+                if let Some(answer) = visit(slot) {
+                    return Some(answer);
+                }
+            }
+            if row.iter().any(|slot| slot.load(Ordering::Relaxed) == 0) {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Whether an entry for `hash` names `at`.
+    pub(crate) fn names(&self, hash: u64, at: Off) -> bool {
+        self.search(hash, |found| (found == at).then_some(())).is_some()
+    }
+
+    fn slot(&self, hash: u64, at: Off) -> Option<(&AtomicU64, u64, Group)> {
+        let (_, group) = self.find(hash);
+        let tag = tag_of(hash, group.depth);
+        if group.lines == 0 {
+            return None;
+        }
+        let start = home(tag, group.lines);
+        (0..group.lines)
+            .flat_map(|step| &self.rows.get(group.first + (start + step) % group.lines).0)
+            .find_map(|slot| {
+                let entry = slot.load(Ordering::Relaxed);
+                (agrees(entry, tag) && at_of(entry) == at).then_some((slot, tag, group))
+            })
+    }
+
+    /// Under the stripe's lock: makes the entry that names `old` name `new`. False if none does.
+    pub(crate) fn replace(&self, hash: u64, old: Off, new: Off) -> bool {
+        let Some((slot, tag, _)) = self.slot(hash, old) else { return false };
+        slot.store(entry(tag, new), Ordering::Release);
+        true
+    }
+
+    /// Under the stripe's lock: removes the entry that names `at`. False if none does.
+    pub(crate) fn remove(&self, hash: u64, at: Off) -> bool {
+        let (_, group) = self.find(hash);
+        let tag = tag_of(hash, group.depth);
+        let removed = self.probe_rows(group, tag, |row| {
+            let slot = row.iter().find(|slot| {
+                let entry = slot.load(Ordering::Relaxed);
+                agrees(entry, tag) && at_of(entry) == at
+            })?;
+            let full = row.iter().all(|slot| slot.load(Ordering::Relaxed) != 0);
+            slot.store(if full { GONE } else { 0 }, Ordering::Release);
+            Some(())
+        });
+        removed.is_some()
+    }
+
+    fn probe_rows<R>(
+        &self,
+        group: Group,
+        tag: u64,
+        visit: impl FnMut(&[AtomicU64; SLOTS]) -> Option<R>,
+    ) -> Option<R> {
+        let start = if group.lines == 0 { 0 } else { home(tag, group.lines) };
+        (0..group.lines)
+            .map(|step| &self.rows.get(group.first + (start + step) % group.lines).0)
+            .find_map(visit)
+    }
+
+    /// Under the stripe's lock: adds an entry. `rehash` finds the hash of what is at an offset, for
+    /// entries so old that growth has used up their tags.
+    pub(crate) fn insert(
+        &self,
+        hash: u64,
+        at: Off,
+        epochs: &Epochs,
+        rehash: &dyn Fn(Off) -> Option<u64>,
+    ) {
+        let (number, group) = self.find(hash);
+        let tag = tag_of(hash, group.depth);
+        let placed = self.probe_rows(group, tag, |row| {
+            let slot = row.iter().find(|slot| slot.load(Ordering::Relaxed) <= GONE)?;
+            slot.store(entry(tag, at), Ordering::Release);
+            Some(())
+        });
+        if placed.is_some() {
+            return;
+        }
+        let mut entries = self.entries(group);
+        entries.push(entry(tag, at));
+        // One line at a time, with at least one free slot to spare.
+        let lines = entries.len() / SLOTS + 1;
+        let run = self.build(&entries, lines, group.depth, epochs, rehash);
+        self.directory.get(number).store(run.word(), Ordering::Release);
+        self.retire(group, epochs);
+    }
+
+    /// The live entries of a group.
+    fn entries(&self, group: Group) -> Vec<u64> {
+        (0..group.lines)
+            .flat_map(|line| &self.rows.get(group.first + line).0)
+            .map(|slot| slot.load(Ordering::Relaxed))
+            .filter(|entry| *entry > GONE)
+            .collect()
+    }
+
+    /// A new run holding `entries`; nobody sees it yet.
+    fn build(
+        &self,
+        entries: &[u64],
+        lines: usize,
+        depth: u32,
+        epochs: &Epochs,
+        rehash: &dyn Fn(Off) -> Option<u64>,
+    ) -> Group {
+        if lines == 0 {
+            return Group { first: 0, lines, depth };
+        }
+        let first = self.take(lines, epochs);
+        for line in 0..lines {
+            for slot in &self.rows.get(first + line).0 {
+                slot.store(0, Ordering::Relaxed);
+            }
+        }
+        let group = Group { first, lines, depth };
+        for &old in entries {
+            let Some(fresh) = refreshed(old, depth, rehash) else { continue };
+            self.probe_rows(group, fresh >> OFFSET_BITS, |row| {
+                let slot = row.iter().find(|slot| slot.load(Ordering::Relaxed) == 0)?;
+                slot.store(fresh, Ordering::Relaxed);
+                Some(())
+            });
+        }
+        group
+    }
+
+    /// Whether growth is behind: groups are longer than they should be.
+    pub(crate) fn wants_split(&self) -> bool {
+        self.lines.load(Ordering::Relaxed) > self.groups.load(Ordering::Relaxed) * LINES_PER_GROUP
+    }
+
+    /// The group whose turn it is to be split; its low bits name its stripe.
+    pub(crate) fn next_split(&self) -> u64 {
+        let groups = self.groups.load(Ordering::Acquire);
+        groups - (1 << groups.ilog2())
+    }
+
+    /// Splits the group whose turn it is. The caller holds that group's stripe, and no one else
+    /// splits meanwhile.
+    pub(crate) fn split(&self, epochs: &Epochs, rehash: &dyn Fn(Off) -> Option<u64>) {
+        let groups = self.groups.load(Ordering::Acquire);
+        let low = self.next_split() as usize;
+        let sibling = groups as usize;
+        let old = Group::from_word(self.directory.get(low).load(Ordering::Acquire));
+        let (mut stay, mut leave) = (Vec::new(), Vec::new());
+        for entry in self.entries(old) {
+            let tag = entry >> OFFSET_BITS;
+            let side = if tag & 1 == 0 { &mut stay } else { &mut leave };
+            side.push(tag >> 1 << OFFSET_BITS | entry & OFFSET_MASK);
+        }
+        self.directory.reserve(sibling + 1);
+        let depth = old.depth + 1;
+        for (number, entries) in [(sibling, leave), (low, stay)] {
+            let lines = if entries.is_empty() { 0 } else { entries.len() / SLOTS + 1 };
+            let run = self.build(&entries, lines, depth, epochs, rehash);
+            self.directory.get(number).store(run.word(), Ordering::Release);
+        }
+        self.groups.store(groups + 1, Ordering::Release);
+        self.retire(old, epochs);
+    }
+
+    /// Under every stripe's lock: forgets every entry.
+    pub(crate) fn clear(&self, epochs: &Epochs) {
+        for number in 0..self.groups.load(Ordering::Acquire) as usize {
+            let word = self.directory.get(number);
+            let group = Group::from_word(word.load(Ordering::Acquire));
+            let empty = Group { first: 0, lines: 0, depth: group.depth };
+            word.store(empty.word(), Ordering::Release);
+            self.retire(group, epochs);
+        }
+    }
+
+    /// Calls `each` for the entries of groups in hash order from `cursor`, group by group, until it
+    /// answers false at a group's end. Returns the next cursor; 0 at the end.
+    pub(crate) fn walk(&self, mut cursor: u64, mut each: impl FnMut(&[Off]) -> bool) -> u64 {
+        loop {
+            // Hash order is the order of the hash's bits read backwards: a group is one interval of
+            // it, and splitting cuts the interval in two.
+            let (_, group) = self.find(cursor.reverse_bits());
+            let offsets: Vec<Off> = self.entries(group).into_iter().map(at_of).collect();
+            let go_on = each(&offsets);
+            let width = if group.depth == 0 { 0 } else { 1_u64 << (64 - group.depth) };
+            let next = if width == 0 { 0 } else { (cursor & !(width - 1)).wrapping_add(width) };
+            if next == 0 || !go_on {
+                return next;
+            }
+            cursor = next;
+        }
+    }
+
+    /// The groups, their lengths in lines, and their rows, as bytes: what [`Index::import`] takes.
+    pub(crate) fn export(&self, out: &mut Vec<u8>) {
+        let groups = self.groups.load(Ordering::Acquire) as usize;
+        out.extend_from_slice(&(groups as u64).to_le_bytes());
+        let words = (0..groups).map(|number| self.directory.get(number).load(Ordering::Acquire));
+        let runs: Vec<Group> = words.map(Group::from_word).collect();
+        for run in &runs {
+            out.extend_from_slice(&(run.lines as u16).to_le_bytes());
+        }
+        for line in runs.iter().flat_map(|run| run.first..run.first + run.lines) {
+            for slot in &self.rows.get(line).0 {
+                out.extend_from_slice(&slot.load(Ordering::Relaxed).to_le_bytes());
+            }
+        }
+    }
+
+    /// The index that was exported; `None` if the bytes are none.
+    pub(crate) fn import(bytes: &[u8]) -> Option<Index> {
+        let (groups, bytes) = bytes.split_first_chunk::<8>()?;
+        let groups = usize::try_from(u64::from_le_bytes(*groups)).ok().filter(|n| *n > 0)?;
+        let (lengths, rows) = bytes.split_at_checked(groups.checked_mul(2)?)?;
+        let lengths: Vec<usize> =
+            lengths.chunks_exact(2).map(|l| u16::from_le_bytes([l[0], l[1]]).into()).collect();
+        let lines: usize = lengths.iter().sum();
+        if rows.len() != lines * LINE {
+            return None;
+        }
+        let level = groups.ilog2();
+        let index = Index::new(level);
+        index.directory.reserve(groups);
+        index.rows.reserve(lines);
+        for (line, row) in rows.chunks_exact(LINE).enumerate() {
+            let slots = &index.rows.get(line).0;
+            for (slot, word) in slots.iter().zip(row.chunks_exact(8)) {
+                slot.store(crate::record::u64_at(word, 0), Ordering::Relaxed);
+            }
+        }
+        let mut first = 0;
+        for (number, lines) in lengths.into_iter().enumerate() {
+            // The groups before the one to be split next, and their siblings, are one deeper.
+            let deeper = number + (1 << level) < groups || number >= 1 << level;
+            let depth = level + u32::from(deeper);
+            let word = Group { first, lines, depth }.word();
+            index.directory.get(number).store(word, Ordering::Release);
+            first += lines;
+        }
+        index.space.lock().expect("no holder panics").used = lines;
+        index.lines.store(lines as u64, Ordering::Relaxed);
+        index.groups.store(groups as u64, Ordering::Release);
+        Some(index)
+    }
+
+    /// A run of `lines` rows that nobody uses.
+    fn take(&self, lines: usize, epochs: &Epochs) -> usize {
+        self.lines.fetch_add(lines as u64, Ordering::Relaxed);
+        let mut space = self.space.lock().expect("no holder panics");
+        if let Some(first) = space.reuse(lines) {
+            return first;
+        }
+        if space.retired.len() > 64 {
+            let oldest = epochs.oldest();
+            space.reclaim(oldest);
+            if let Some(first) = space.reuse(lines) {
+                return first;
+            }
+        }
+        let first = space.used;
+        space.used += lines;
+        self.rows.reserve(space.used);
+        first
+    }
+
+    fn retire(&self, group: Group, epochs: &Epochs) {
+        if group.lines > 0 {
+            self.lines.fetch_sub(group.lines as u64, Ordering::Relaxed);
+            let epoch = epochs.retire();
+            let mut space = self.space.lock().expect("no holder panics");
+            space.retired.push_back((epoch, group.first, group.lines));
+        }
+    }
+}
+
+impl Space {
+    fn reuse(&mut self, lines: usize) -> Option<usize> {
+        let longer = (lines..self.free.len()).find(|n| !self.free[*n].is_empty())?;
+        let first = self.free[longer].pop()?;
+        self.give(first + lines, longer - lines);
+        Some(first)
+    }
+
+    fn give(&mut self, first: usize, lines: usize) {
+        if lines > 0 {
+            if self.free.len() <= lines {
+                self.free.resize_with(lines + 1, Vec::new);
+            }
+            self.free[lines].push(first);
+        }
+    }
+
+    fn reclaim(&mut self, oldest: u64) {
+        while let Some(&(epoch, first, lines)) = self.retired.front() {
+            if epoch >= oldest {
+                break;
+            }
+            self.retired.pop_front();
+            self.give(first, lines);
+        }
+    }
+}
+
+/// `entry` with a tag that knows enough (X5); `None` if its key can no longer be read.
+fn refreshed(entry: u64, depth: u32, rehash: &dyn Fn(Off) -> Option<u64>) -> Option<u64> {
+    if known_bits(entry) > HOME_BITS {
+        return Some(entry);
+    }
+    let at = at_of(entry);
+    rehash(at).map(|hash| self::entry(tag_of(hash, depth), at))
+}
+
+/// The index as it is built in one go, by recovery or from a snapshot.
+pub(crate) struct Bulk {
+    index: Index,
+    depth: u32,
+}
+
+impl Bulk {
+    /// Room for about `entries` of them, in at least `2^depth_min` groups.
+    pub(crate) fn new(entries: u64, depth_min: u32) -> Bulk {
+        let groups = entries / (LINES_PER_GROUP * SLOTS as u64 / 2);
+        let depth = groups.max(1).ilog2().max(depth_min);
+        Bulk { index: Index::new(depth), depth }
+    }
+
+    /// How many low hash bits choose a group.
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Fills the group of these entries: all that have its low hash bits. Once a group.
+    pub(crate) fn fill(&self, epochs: &Epochs, hashes: &[(u64, Off)]) {
+        let Some((hash, _)) = hashes.first() else { return };
+        let number = (hash & ((1 << self.depth) - 1)) as usize;
+        let entries: Vec<u64> =
+            hashes.iter().map(|(hash, at)| entry(tag_of(*hash, self.depth), *at)).collect();
+        let lines = entries.len().div_ceil(SLOTS);
+        let run = self.index.build(&entries, lines, self.depth, epochs, &|_| None);
+        self.index.directory.get(number).store(run.word(), Ordering::Release);
+    }
+
+    /// The finished index.
+    pub(crate) fn finish(self) -> Index {
+        self.index
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xxhash_rust::xxh3::xxh3_64;
+
+    fn hash(key: u64) -> u64 {
+        xxh3_64(&key.to_le_bytes())
+    }
+
+    fn at(key: u64) -> Off {
+        Off((key + 1) << 4)
+    }
+
+    fn no_rehash(_: Off) -> Option<u64> {
+        panic!("no key is read to grow")
+    }
+
+    fn grow(index: &Index, epochs: &Epochs) {
+        while index.wants_split() {
+            index.split(epochs, &no_rehash);
+        }
+    }
+
+    #[test]
+    fn every_key_is_found_at_every_size_and_removed_ones_are_not() {
+        let (index, epochs) = (Index::new(2), Epochs::default());
+        for key in 0..20_000 {
+            index.insert(hash(key), at(key), &epochs, &no_rehash);
+            grow(&index, &epochs);
+            if key % 3 == 0 {
+                assert!(index.remove(hash(key), at(key)));
+            }
+            if key % 1000 == 999 {
+                for known in 0..=key {
+                    assert_eq!(index.names(hash(known), at(known)), known % 3 != 0, "{known}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_takes_at_most_twelve_bytes_whatever_stage_growth_is_at() {
+        let (index, epochs) = (Index::new(6), Epochs::default());
+        let mut worst: f64 = 0.0;
+        for key in 0..600_000_u64 {
+            index.insert(hash(key), at(key), &epochs, &no_rehash);
+            grow(&index, &epochs);
+            if key > 20_000 && key % 1000 == 0 {
+                worst = worst.max(index.bytes() as f64 / key as f64);
+            }
+        }
+        assert!(worst <= 12.0, "{worst:.2} bytes a key");
+        println!("worst {worst:.2}");
+    }
+
+    #[test]
+    fn strangers_are_looked_at_rarely() {
+        let (index, epochs) = (Index::new(6), Epochs::default());
+        let keys = 200_000;
+        for key in 0..keys {
+            index.insert(hash(key), at(key), &epochs, &no_rehash);
+            grow(&index, &epochs);
+        }
+        let mut strangers = 0;
+        for absent in keys..2 * keys {
+            index.search(hash(absent), |_| -> Option<()> {
+                strangers += 1;
+                None
+            });
+        }
+        assert!(strangers < keys / 100, "{strangers} of {keys} absent keys met a stranger");
+        println!("strangers {strangers}");
+    }
+
+    #[test]
+    fn a_walk_meets_every_key_once_and_growth_in_between_hides_none() {
+        let (index, epochs) = (Index::new(2), Epochs::default());
+        let keys = 5_000;
+        for key in 0..keys {
+            index.insert(hash(key), at(key), &epochs, &no_rehash);
+            grow(&index, &epochs);
+        }
+        let mut seen = std::collections::HashSet::new();
+        let mut cursor = 0;
+        let mut more = keys;
+        loop {
+            cursor = index.walk(cursor, |found| {
+                seen.extend(found.iter().copied());
+                false
+            });
+            for _ in 0..50 {
+                index.insert(hash(more), at(more), &epochs, &no_rehash);
+                more += 1;
+            }
+            grow(&index, &epochs);
+            if cursor == 0 {
+                break;
+            }
+        }
+        assert!((0..keys).all(|key| seen.contains(&at(key))));
+    }
+
+    #[test]
+    fn a_bulk_built_index_is_the_same_and_grows_on() {
+        let epochs = Epochs::default();
+        let bulk = Bulk::new(10_000, 4);
+        let mask = (1 << bulk.depth()) - 1;
+        let mut all: Vec<(u64, Off)> = (0..10_000).map(|k| (hash(k), at(k))).collect();
+        all.sort_by_key(|(h, _)| h & mask);
+        for group in all.chunk_by(|a, b| a.0 & mask == b.0 & mask) {
+            bulk.fill(&epochs, group);
+        }
+        let index = bulk.finish();
+        for key in 10_000..40_000 {
+            index.insert(hash(key), at(key), &epochs, &no_rehash);
+            grow(&index, &epochs);
+        }
+        assert!((0..40_000).all(|key| index.names(hash(key), at(key))));
+    }
+
+    #[test]
+    fn an_exported_index_comes_back_at_any_stage_of_growth() {
+        let (index, epochs) = (Index::new(2), Epochs::default());
+        for key in 0..3_000 {
+            index.insert(hash(key), at(key), &epochs, &no_rehash);
+            grow(&index, &epochs);
+            if key % 199 == 0 {
+                let mut bytes = Vec::new();
+                index.export(&mut bytes);
+                let copy = Index::import(&bytes).unwrap();
+                assert!((0..=key).all(|known| copy.names(hash(known), at(known))));
+                assert!((0..bytes.len()).step_by(97).all(|n| Index::import(&bytes[..n]).is_none()));
+            }
+        }
+    }
+}

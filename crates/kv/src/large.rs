@@ -1,0 +1,167 @@
+//! Large values: those whose record would take more than a quarter of a segment lie in segments of
+//! their own, *extents*, and their record holds a table of them.
+//!
+//! ```text
+//!   record   ┌────────┬─────┬─ table: segment, crc, generation ─┬─ ...
+//!            │ header │ key │  e0  │  e1  │  e2  │
+//!            └────────┴─────┴──┼───┴──┼───┴──┼───
+//!   extents                    ▼      ▼      ▼     each a segment; the last one partly filled
+//! ```
+//!
+//! # Invariants
+//! L1  Extents are written before their record and drained with it. A record whose extents do not have
+//!     their checksums is torn like one whose body does not.
+//! L2  An extent belongs to one table, and is freed when the table's record is replaced, durably, or
+//!     was never published. Moving the record copies the table: the extents stay.
+//! L3  After a crash, extents that no accepted table names are free: nothing leaks.
+
+use farbank_pm::sync::atomic::Ordering::{AcqRel, Relaxed};
+use farbank_pm::{Medium, Off};
+
+use crate::engine::Engine;
+use crate::record::{EXTENT_ENTRY, Extent, Header};
+use crate::segment::{FIRST, Purpose, State};
+use crate::session::{Draft, Worker};
+use crate::store::Error;
+
+impl<M: Medium> Worker<M> {
+    /// Writes a value that is too long for the log into extents. Returns the table, empty if the value
+    /// stays in its record. Nothing may be locked.
+    pub(crate) fn place_large(
+        &mut self,
+        header: &mut Header,
+        draft: &Draft<'_>,
+    ) -> Result<Vec<u8>, Error> {
+        let Some(value) = draft.value else { return Ok(Vec::new()) };
+        let geometry = self.engine.geometry;
+        if self.engine.record_len(header) <= geometry.inline_max() {
+            return Ok(Vec::new());
+        }
+        header.large = true;
+        let table_bytes = value.bytes.len().div_ceil(geometry.payload()) * EXTENT_ENTRY;
+        if self.engine.record_len(header) > geometry.payload() {
+            let is_key = header.key_len > table_bytes;
+            return Err(if is_key { Error::KeyTooLong } else { Error::ValueTooLong });
+        }
+        let mut table = Vec::with_capacity(table_bytes);
+        for chunk in value.bytes.chunks(geometry.payload()) {
+            if let Err(error) = self.write_extent(chunk, &mut table) {
+                self.give_up(&table);
+                return Err(error);
+            }
+        }
+        Ok(table)
+    }
+
+    /// Writes `bytes` into an extent of its own and adds it to `table`.
+    fn write_extent(&mut self, bytes: &[u8], table: &mut Vec<u8>) -> Result<(), Error> {
+        let segment = self.take_extent(bytes.len())?;
+        self.fill_extent(segment, bytes, State::Extent, table);
+        Ok(())
+    }
+
+    /// Writes `bytes` into the free segment `segment` and adds it to `table`.
+    pub(crate) fn fill_extent(
+        &mut self,
+        segment: u32,
+        bytes: &[u8],
+        state: State,
+        table: &mut Vec<u8>,
+    ) {
+        let engine = &*self.engine;
+        let info = engine.info(segment);
+        info.set_state(state);
+        info.used.store((FIRST + bytes.len()) as u32, Relaxed);
+        engine.extents.fetch_add(1, AcqRel);
+        let generation = info.generation.load(Relaxed);
+        let (place, m) = (engine.geometry.place(segment), engine.medium());
+        place.open(m, &mut self.lane, generation, Purpose::Extent);
+        m.copy_in(&mut self.lane, place.at.plus(FIRST as u64), &[bytes]);
+        Extent { segment, crc: crc32c::crc32c(bytes), generation }.encode(table);
+    }
+
+    /// Frees extents whose record will not be written.
+    pub(crate) fn give_up(&mut self, table: &[u8]) {
+        if !table.is_empty() {
+            // What is on its way to them must have arrived before they live again.
+            self.engine.medium().drain(&mut self.lane);
+            self.engine.free_table(table);
+        }
+    }
+
+    fn take_extent(&mut self, len: usize) -> Result<u32, Error> {
+        let engine = self.engine.clone();
+        if engine.occupied() + len as u64 > engine.capacity() {
+            self.grow_or_refuse(len)?;
+        }
+        let keep = engine.cleaner_reserve() + engine.delete_reserve();
+        loop {
+            match engine.take_segment(keep) {
+                Some(segment) => return Ok(segment),
+                None => self.help_clean(keep)?,
+            }
+        }
+    }
+}
+
+impl<M: Medium> Engine<M> {
+    /// Appends a large value's bytes to `out`; false if an extent fails its checksum.
+    pub(crate) fn read_extents(&self, value_len: usize, table: &[u8], out: &mut Vec<u8>) -> bool {
+        let mut left = value_len;
+        for extent in Extent::decode_all(table) {
+            let len = left.min(self.geometry.payload());
+            if !self.extent_holds(&extent, len) {
+                return false;
+            }
+            let at = self.geometry.base(extent.segment).plus(FIRST as u64);
+            self.medium().append_out(at, len, out);
+            left -= len;
+        }
+        left == 0
+    }
+
+    /// Whether an extent exists, in the right life, with the right bytes.
+    pub(crate) fn extent_holds(&self, extent: &Extent, len: usize) -> bool {
+        if extent.segment >= self.pool.segments() {
+            return false;
+        }
+        let at = self.geometry.base(extent.segment).plus(FIRST as u64);
+        self.info(extent.segment).generation.load(Relaxed) == extent.generation
+            && self.medium().crc(at, len, 0) == extent.crc
+    }
+
+    /// The table of the large record at `at`.
+    pub(crate) fn table_of(&self, at: Off, header: &Header) -> Vec<u8> {
+        let mut table = Vec::new();
+        let from = at.plus((header.len() + header.key_len) as u64);
+        self.medium().append_out(from, self.body_len(header) - header.key_len, &mut table);
+        table
+    }
+
+    /// Frees the extents of a record that nobody can find any more (L2).
+    pub(crate) fn free_extents_of(&self, at: Off) {
+        if let Some(header) = self.header(at) {
+            self.free_table(&self.table_of(at, &header));
+        }
+    }
+
+    /// Frees the extents of a table: they wait in limbo until the last reader has left.
+    pub(crate) fn free_table(&self, table: &[u8]) {
+        if table.is_empty() {
+            return;
+        }
+        let epoch = self.epochs.retire();
+        for extent in Extent::decode_all(table) {
+            if extent.segment >= self.pool.segments() {
+                continue;
+            }
+            let info = self.info(extent.segment);
+            if info.generation.load(Relaxed) == extent.generation
+                && (info.turn(State::Extent, State::Limbo) || info.turn(State::Members, State::Limbo))
+            {
+                self.extents.fetch_sub(1, AcqRel);
+                self.limbo.lock().expect("no holder panics").push_back((epoch, extent.segment));
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Records: what the log is made of.
+//!
+//! ```text
+//!  0           4           8                      16                     24
+//!  ┌───────────┬───────────┬──────────────────────┬──────────────────────┬─────────┬───────┬─────┬───────┬─────┐
+//!  │ head crc  │ body crc  │ sequence             │ shape                │ expires │ attrs │ key │ value │ pad │
+//!  └───────────┴───────────┴──────────────────────┴──────────────────────┴─────────┴───────┴─────┴───────┴─────┘
+//!                                                                          if EXPIRES if ATTRS      to a multiple of 16
+//!
+//!  shape  value length:30  key length:17  value kind:8  type:3  EXPIRES:1  ATTRS:1  LARGE:1  SETTLED:1  MEMBER:1
+//!  attrs  client flags:32  database:8  unused:24
+//! ```
+//!
+//! # Invariants
+//! R1  The head crc covers bytes 4 to the end of the header, and starts from a seed made of the pool's
+//!     secret id, the segment's generation and the record's place. A header is valid at one place in
+//!     one life of one segment of one pool, so no value can pose as a record.
+//! R2  The body crc covers key and value (for a LARGE record, key and extent table) and nothing of the
+//!     place: moving a record copies its body and its body crc, and never blesses damaged bytes.
+//! R3  A length is believed only after the head crc has been.
+//! R4  MEMBER marks a record that lies in a group's body; by itself, outside a whole group, it is not
+//!     to be believed.
+//! R5  SETTLED says: everything before this record in its segment was durable before it was written.
+//!     What fails its checksum before such a record is damage, not a torn write.
+
+use crc32c::{crc32c, crc32c_append};
+
+use crate::store::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+/// Records start at multiples of this.
+pub(crate) const ALIGN: usize = 16;
+/// The shortest header.
+pub(crate) const HEADER_MIN: usize = 24;
+/// The longest header.
+pub(crate) const HEADER_MAX: usize = 40;
+/// The shortest record, hence the shortest gap that can be padded.
+pub(crate) const RECORD_MIN: usize = 32;
+/// Bytes of one entry of an extent table: segment u32, crc u32, generation u64.
+pub(crate) const EXTENT_ENTRY: usize = 16;
+
+const VALUE_BITS: u32 = 30;
+const KEY_BITS: u32 = 17;
+const KEY_AT: u32 = VALUE_BITS;
+const KIND_AT: u32 = KEY_AT + KEY_BITS;
+const TYPE_AT: u32 = KIND_AT + 8;
+const EXPIRES: u64 = 1 << (TYPE_AT + 3);
+const ATTRS: u64 = 1 << (TYPE_AT + 4);
+const LARGE: u64 = 1 << (TYPE_AT + 5);
+const SETTLED: u64 = 1 << (TYPE_AT + 6);
+const MEMBER: u64 = 1 << (TYPE_AT + 7);
+
+const _: () = assert!(VALUE_BYTES_MAX < 1 << VALUE_BITS && KEY_BYTES_MAX < 1 << KEY_BITS);
+
+/// What a record is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub(crate) enum Type {
+    /// A key and its value.
+    #[default]
+    Put = 1,
+    /// A deleted key; the value is its fence, see the cleaner.
+    Tomb = 2,
+    /// Records in a record: all of them or none. No key; the value is the members.
+    Group = 3,
+    /// Nothing: space that recovery gave up. The value length covers it.
+    Pad = 4,
+}
+
+/// A record's header, decoded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Header {
+    pub body_crc: u32,
+    pub seq: u64,
+    pub expires_ms: u64,
+    pub flags: u32,
+    pub db: u8,
+    pub kind: u8,
+    pub what: Type,
+    pub large: bool,
+    pub settled: bool,
+    pub member: bool,
+    pub key_len: usize,
+    pub value_len: usize,
+}
+
+impl Header {
+    /// Bytes of this header on the medium.
+    pub(crate) fn len(&self) -> usize {
+        HEADER_MIN
+            + if self.expires_ms != 0 { 8 } else { 0 }
+            + if self.has_attrs() { 8 } else { 0 }
+    }
+
+    fn has_attrs(&self) -> bool {
+        self.flags != 0 || self.db != 0
+    }
+
+    /// Bytes of key and value, or key and extent table, that follow the header; `extent_payload` is
+    /// what one extent holds.
+    pub(crate) fn body_len(&self, extent_payload: usize) -> usize {
+        self.key_len
+            + if self.large {
+                self.value_len.div_ceil(extent_payload) * EXTENT_ENTRY
+            } else {
+                self.value_len
+            }
+    }
+
+    /// Bytes of the whole record, padding included.
+    pub(crate) fn record_len(&self, extent_payload: usize) -> usize {
+        (self.len() + self.body_len(extent_payload)).next_multiple_of(ALIGN)
+    }
+
+    /// Appends the header to `out`, its checksum started from `seed` (R1).
+    pub(crate) fn encode(&self, seed: u32, out: &mut Vec<u8>) {
+        let mut shape = self.value_len as u64
+            | (self.key_len as u64) << KEY_AT
+            | u64::from(self.kind) << KIND_AT
+            | (self.what as u64) << TYPE_AT;
+        let mut bytes = [0; HEADER_MAX];
+        let mut len = HEADER_MIN;
+        if self.expires_ms != 0 {
+            shape |= EXPIRES;
+            bytes[len..len + 8].copy_from_slice(&self.expires_ms.to_le_bytes());
+            len += 8;
+        }
+        if self.has_attrs() {
+            shape |= ATTRS;
+            let attrs = u64::from(self.flags) | u64::from(self.db) << 32;
+            bytes[len..len + 8].copy_from_slice(&attrs.to_le_bytes());
+            len += 8;
+        }
+        for (set, bit) in [(self.large, LARGE), (self.settled, SETTLED), (self.member, MEMBER)] {
+            shape |= if set { bit } else { 0 };
+        }
+        bytes[4..8].copy_from_slice(&self.body_crc.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.seq.to_le_bytes());
+        bytes[16..24].copy_from_slice(&shape.to_le_bytes());
+        let crc = crc32c_append(seed, &bytes[4..len]);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        out.extend_from_slice(&bytes[..len]);
+    }
+
+    /// The header in `bytes`, if its checksum, started from `seed`, and its lengths hold.
+    pub(crate) fn decode(bytes: &[u8; HEADER_MAX], seed: u32) -> Option<Header> {
+        let shape = u64_at(bytes, 16);
+        let len = HEADER_MIN
+            + if shape & EXPIRES != 0 { 8 } else { 0 }
+            + if shape & ATTRS != 0 { 8 } else { 0 };
+        if crc32c_append(seed, &bytes[4..len]) != u32_at(bytes, 0) {
+            return None;
+        }
+        let mut header = Header {
+            body_crc: u32_at(bytes, 4),
+            seq: u64_at(bytes, 8),
+            kind: (shape >> KIND_AT) as u8,
+            what: Type::from_bits((shape >> TYPE_AT) & 7)?,
+            large: shape & LARGE != 0,
+            settled: shape & SETTLED != 0,
+            member: shape & MEMBER != 0,
+            key_len: (shape >> KEY_AT) as usize & ((1 << KEY_BITS) - 1),
+            value_len: shape as usize & ((1 << VALUE_BITS) - 1),
+            ..Header::default()
+        };
+        let mut at = HEADER_MIN;
+        if shape & EXPIRES != 0 {
+            header.expires_ms = u64_at(bytes, at);
+            at += 8;
+        }
+        if shape & ATTRS != 0 {
+            let attrs = u64_at(bytes, at);
+            (header.flags, header.db) = (attrs as u32, (attrs >> 32) as u8);
+        }
+        // What we never write is not a header of ours, whatever its checksum says.
+        (header.len() == len).then_some(header)
+    }
+}
+
+impl Type {
+    fn from_bits(bits: u64) -> Option<Type> {
+        [Type::Put, Type::Tomb, Type::Group, Type::Pad]
+            .into_iter()
+            .find(|t| *t as u64 == bits)
+    }
+}
+
+/// The body crc of a key and what follows it (R2).
+pub(crate) fn body_crc(key: &[u8], rest: &[u8]) -> u32 {
+    crc32c_append(crc32c(key), rest)
+}
+
+/// One entry of an extent table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Extent {
+    /// The segment that holds the bytes.
+    pub segment: u32,
+    /// CRC-32C of the bytes.
+    pub crc: u32,
+    /// The generation the segment must have.
+    pub generation: u64,
+}
+
+impl Extent {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.segment.to_le_bytes());
+        out.extend_from_slice(&self.crc.to_le_bytes());
+        out.extend_from_slice(&self.generation.to_le_bytes());
+    }
+
+    /// The entries of a table.
+    pub(crate) fn decode_all(table: &[u8]) -> impl Iterator<Item = Extent> + '_ {
+        table.chunks_exact(EXTENT_ENTRY).map(|entry| Extent {
+            segment: u32_at(entry, 0),
+            crc: u32_at(entry, 4),
+            generation: u64_at(entry, 8),
+        })
+    }
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(header: &Header, seed: u32) -> [u8; HEADER_MAX] {
+        let mut out = Vec::new();
+        header.encode(seed, &mut out);
+        assert_eq!(out.len(), header.len());
+        out.resize(HEADER_MAX, 0xee);
+        out.try_into().unwrap()
+    }
+
+    #[test]
+    fn a_header_comes_back_as_it_was() {
+        for (key_len, value_len) in [(0, 0), (KEY_BYTES_MAX, VALUE_BYTES_MAX), (16, 201)] {
+            for (expires_ms, flags, db) in [(0, 0, 0), (u64::MAX, 0, 0), (0, u32::MAX, 15), (1, 1, 1)] {
+                for what in [Type::Put, Type::Tomb, Type::Group, Type::Pad] {
+                    let header = Header {
+                        body_crc: 7,
+                        seq: u64::MAX,
+                        kind: 255,
+                        large: key_len == 0,
+                        settled: key_len == 16,
+                        member: key_len != 0,
+                        key_len,
+                        value_len,
+                        expires_ms,
+                        flags,
+                        db,
+                        what,
+                    };
+                    assert_eq!(Header::decode(&encoded(&header, 99), 99), Some(header));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn any_flipped_bit_and_any_other_seed_is_found_out() {
+        let header = Header { seq: 5, key_len: 3, value_len: 100, ..Header::default() };
+        let bytes = encoded(&header, 1);
+        assert_eq!(Header::decode(&bytes, 2), None);
+        for bit in 0..header.len() * 8 {
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Header::decode(&damaged, 1), None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_small_plain_record_has_24_bytes_of_header() {
+        let plain = Header { seq: 1, key_len: 16, value_len: 201, ..Header::default() };
+        assert_eq!(plain.len(), HEADER_MIN);
+        assert_eq!(plain.record_len(1 << 20), 256);
+    }
+}

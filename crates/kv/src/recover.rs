@@ -1,0 +1,607 @@
+//! Opening a pool: from its snapshot after a clean close, else by scanning every segment.
+//!
+//! The scan believes what its checksums hold for. What fails them is *damage* if it is known to have
+//! been durable (the segment is sealed there, or a later record is SETTLED), else a *torn* write that
+//! nobody was told about. Torn bytes are overwritten by a pad; damaged values stay indexed, so that
+//! reading them is an error and not an older value.
+//!
+//! ```text
+//!   read every head ─▶ scan opened segments ─▶ newest of each key ─▶ fill the index
+//!                                                     │
+//!   A  pads, flush what was accepted, drain ◀─────────┘
+//!   B  seal, rebirth of what is not needed, drain        then serve
+//! ```
+//!
+//! # Invariants
+//! V1  What is accepted is durable before anything is served, cleaned or reborn (A before B): else a
+//!     kill, this open, and a power cut could lose both the old and the new version of a key.
+//! V2  Scanning again finds the same: torn bytes are padded before their segment is sealed.
+//! V3  Members count only in a whole group; outside one they are torn, or salvaged from damage.
+//! V4  Every segment is free, holds records, or is an extent of an accepted table: nothing leaks.
+//!
+//! # Crash argument
+//! Before A is drained nothing the scan relies on has changed: pads lie in torn bytes only. Between A
+//! and B the same records are found, now durable. In B each segment changes by itself: sealed or not,
+//! it holds the same records; reborn or not, it holds nothing that counts.
+
+use farbank_pm::pool::Pool;
+use farbank_pm::sync::atomic::Ordering::{AcqRel, Relaxed};
+use farbank_pm::sync::{Arc, Mutex, thread};
+use farbank_pm::table::Table;
+use farbank_pm::{LINE, Lane, Medium, Off, Poisoned};
+
+use crate::engine::{Config, Engine, RootWords};
+use crate::index::{Bulk, Index};
+use crate::record::{ALIGN, Extent, Header, RECORD_MIN, Type};
+use crate::segment::{FIRST, Info, Life, Purpose, State};
+use crate::session::note_expiry;
+use crate::store::{DATABASES, Opened};
+
+/// Hash groups are at least this many bits: stripes, too, follow from it.
+fn depth_min(segments: u32) -> u32 {
+    (segments.ilog2() + 2).clamp(4, 12)
+}
+
+/// A record the scan accepted.
+#[derive(Clone, Copy, Debug)]
+struct Item {
+    /// The hash, read backwards: sorts by group, whatever their number.
+    rank: u64,
+    seq: u64,
+    at: Off,
+    len: u32,
+    db: u8,
+    what: Type,
+    large: bool,
+    expires_ms: u64,
+}
+
+/// What scanning a segment found.
+#[derive(Debug, Default)]
+struct Scanned {
+    items: Vec<Item>,
+    /// Torn ranges, to be padded.
+    pads: Vec<(usize, usize)>,
+    /// Where accepted records end.
+    end: usize,
+    /// Extents of accepted groups.
+    tables: Vec<Vec<u8>>,
+    /// Accepted large values.
+    large: Vec<Off>,
+    damage: Vec<String>,
+    records: u64,
+    seq_max: u64,
+}
+
+/// One piece of a scanned segment.
+struct Piece {
+    from: usize,
+    to: usize,
+    /// `None`: bytes that are no record.
+    header: Option<Header>,
+    /// Whether its body has its checksum.
+    whole: bool,
+}
+
+/// Opens what is in `pool`.
+pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engine<M>>, Poisoned> {
+    let started = std::time::Instant::now();
+    let mut lane = Lane::new(0);
+    let segments: Table<Info> = Table::new(64);
+    segments.reserve(pool.segments() as usize);
+    let words = RootWords::from_root(&pool.root());
+    let mut engine =
+        Engine::assemble(pool, config, Index::new(0), segments, Opened::default());
+    let mut lives = read_lives(&mut engine, &mut lane);
+    let depth = depth_min(engine.pool.segments());
+    let restored = (words.snapshot != 0)
+        .then(|| crate::snapshot::load(&mut engine, words))
+        .flatten();
+    match restored {
+        Some(keys) => engine.opened = Opened { clean: true, keys, ..Opened::default() },
+        None => {
+            if words.snapshot != 0 {
+                let lost = "the index snapshot is damaged; the log was scanned instead";
+                engine.opened.damage.push(lost.to_owned());
+            }
+            scan_and_build(&mut engine, &mut lane, &lives, depth)?;
+        }
+    }
+    // The snapshot's segments are about to be reborn: nobody may look for it again.
+    engine.set_root(|words| (words.snapshot, words.snapshot_generation) = (0, 0))?;
+    settle(&mut engine, &mut lane, &mut lives)?;
+    engine.recount_capacity();
+    engine.opened.elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
+    Ok(Arc::new(engine))
+}
+
+/// Reads the head of every segment and tells the engine its life. A segment that was never born (the
+/// pool was being made, or grown) has none; a damaged one is quarantined.
+fn read_lives<M: Medium>(engine: &mut Engine<M>, lane: &mut Lane) -> Vec<Option<Life>> {
+    let mut lives = Vec::new();
+    let mut damage = Vec::new();
+    for segment in 0..engine.pool.segments() {
+        let place = engine.geometry.place(segment);
+        let life = place.read(engine.medium());
+        let info = engine.info(segment);
+        match &life {
+            Some(life) => {
+                info.reset(life.generation, place.record_seed(life.generation));
+                engine.generation.fetch_max(life.generation, Relaxed);
+                if life.repair {
+                    place.repair(engine.medium(), lane, life);
+                }
+            }
+            None if place.is_unborn(engine.medium()) => {}
+            None => {
+                info.set_state(State::Quarantined);
+                damage.push(format!(
+                    "segment {segment} at {:#x}: both copies of its header are damaged; its records \
+                     are out of reach",
+                    place.at.0
+                ));
+            }
+        }
+        lives.push(life);
+    }
+    engine.opened.damage.extend(damage);
+    lives
+}
+
+fn scan_and_build<M: Medium>(
+    engine: &mut Engine<M>,
+    lane: &mut Lane,
+    lives: &[Option<Life>],
+    depth: u32,
+) -> Result<(), Poisoned> {
+    let parts = 1_usize << depth;
+    let logs: Vec<u32> = (0..engine.pool.segments())
+        .filter(|s| lives[*s as usize].is_some_and(|l| l.opened == Some(Purpose::Log)))
+        .collect();
+    let (scanned, items) = scan_all(engine, lives, &logs, parts);
+    let floor = engine.floor.load(Relaxed);
+    let mut seq_max = floor;
+    for (segment, found) in &scanned {
+        seq_max = seq_max.max(found.seq_max);
+        engine.opened.records_scanned += found.records;
+        engine.opened.damage.extend(found.damage.iter().cloned());
+        engine.info(*segment).used.store(found.end as u32, Relaxed);
+    }
+    let newest = newest_of(engine, items);
+    let stamp = engine.generation.load(Relaxed);
+    engine.stamp.store(stamp, Relaxed);
+    let index = build(engine, &newest, depth);
+    engine.install(index, seq_max);
+    // A: what was accepted becomes durable, what was torn becomes a pad (V1, V2).
+    for (segment, found) in &scanned {
+        make_durable(engine, lane, lives, *segment, found);
+        for table in &found.tables {
+            claim(engine, table, State::Members);
+        }
+    }
+    engine.wait(engine.medium().drain(lane))?;
+    for (segment, found) in scanned {
+        let sealed = lives[segment as usize].and_then(|life| life.sealed);
+        if found.end > FIRST {
+            engine.info(segment).set_state(State::Sealed);
+            if sealed.is_none() {
+                let generation = engine.info(segment).generation.load(Relaxed);
+                engine.geometry.place(segment).seal(engine.medium(), lane, generation, found.end);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Scans segments in parallel. Returns what each holds, and its items by the low bits of their hashes.
+fn scan_all<M: Medium>(
+    engine: &Engine<M>,
+    lives: &[Option<Life>],
+    logs: &[u32],
+    parts: usize,
+) -> (Vec<(u32, Scanned)>, Vec<Vec<Item>>) {
+    let threads = threads_for(engine, logs.len());
+    let next = farbank_pm::sync::atomic::AtomicUsize::new(0);
+    let work = || {
+        let mut scanned = Vec::new();
+        let mut items = vec![Vec::new(); parts];
+        while let Some(&segment) = logs.get(next.fetch_add(1, Relaxed)) {
+            let life = lives[segment as usize].expect("an opened segment has a life");
+            let mut found = Scan { engine, segment, life }.run();
+            for item in found.items.drain(..) {
+                let hash = item.rank.reverse_bits();
+                items[hash as usize & (parts - 1)].push(item);
+            }
+            scanned.push((segment, found));
+        }
+        (scanned, items)
+    };
+    let mut results = in_parallel(threads, &work);
+    let (mut scanned, mut items) = results.pop().expect("one worker at least");
+    for (more, parts) in results {
+        scanned.extend(more);
+        for (all, part) in items.iter_mut().zip(parts) {
+            all.extend(part);
+        }
+    }
+    scanned.sort_by_key(|(segment, _)| *segment);
+    (scanned, items)
+}
+
+fn threads_for<M: Medium>(engine: &Engine<M>, segments: usize) -> usize {
+    // A thread is worth starting for some megabytes.
+    let bytes = segments * engine.geometry.segment_bytes;
+    engine.config.open_threads.min(1 + bytes / (8 << 20)).max(1)
+}
+
+fn in_parallel<R: Send>(threads: usize, work: &(impl Fn() -> R + Sync)) -> Vec<R> {
+    if threads == 1 {
+        return vec![work()];
+    }
+    thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        handles.into_iter().map(|h| h.join().expect("a scan does not panic")).collect()
+    })
+}
+
+/// The scan of one segment.
+struct Scan<'a, M: Medium> {
+    engine: &'a Engine<M>,
+    segment: u32,
+    life: Life,
+}
+
+impl<M: Medium> Scan<'_, M> {
+    fn run(&self) -> Scanned {
+        let pieces = self.pieces();
+        let mut found = Scanned { end: FIRST, ..Scanned::default() };
+        // From the right: what a sealed end or a settled record to the right vouches for.
+        let mut vouched = self.life.sealed.is_some();
+        let mut durable = vec![false; pieces.len()];
+        for (piece, durable) in pieces.iter().zip(&mut durable).rev() {
+            *durable = vouched;
+            vouched |= piece.header.is_some_and(|h| h.settled);
+        }
+        for (piece, durable) in pieces.iter().zip(durable) {
+            self.take(piece, durable, &mut found);
+        }
+        found
+    }
+
+    /// Cuts the segment into records and bytes that are none.
+    fn pieces(&self) -> Vec<Piece> {
+        let limit = self.life.sealed.unwrap_or(self.engine.geometry.segment_bytes - LINE);
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut from = FIRST;
+        while from < limit {
+            let header = self.engine.header(self.at(from)).filter(|header| {
+                from + self.engine.record_len(header) <= limit
+            });
+            match header {
+                Some(header) => {
+                    let to = from + self.engine.record_len(&header);
+                    let whole = self.is_whole(from, &header);
+                    pieces.push(Piece { from, to, header: Some(header), whole });
+                    from = to;
+                }
+                None => {
+                    match pieces.last_mut() {
+                        Some(gap) if gap.header.is_none() => gap.to += ALIGN,
+                        _ => pieces.push(Piece { from, to: from + ALIGN, header: None, whole: false }),
+                    }
+                    from += ALIGN;
+                }
+            }
+        }
+        pieces
+    }
+
+    fn at(&self, within: usize) -> Off {
+        self.engine.geometry.base(self.segment).plus(within as u64)
+    }
+
+    fn is_whole(&self, from: usize, header: &Header) -> bool {
+        header.what == Type::Pad || self.engine.body_holds(self.at(from), header)
+    }
+
+    /// Whether the extents of a record that may be torn are there.
+    fn extents_hold(&self, at: Off, header: &Header) -> bool {
+        let payload = self.engine.geometry.payload();
+        let mut left = header.value_len;
+        Extent::decode_all(&self.engine.table_of(at, header)).all(|extent| {
+            let len = left.min(payload);
+            left -= len;
+            self.engine.extent_holds(&extent, len)
+        })
+    }
+
+    fn take(&self, piece: &Piece, durable: bool, found: &mut Scanned) {
+        let at = self.at(piece.from);
+        let Some(header) = &piece.header else {
+            return self.take_gap(piece, durable, found);
+        };
+        let whole = piece.whole
+            && (!header.large || durable || self.extents_hold(at, header))
+            && (!header.member || durable);
+        if !whole && !durable {
+            return found.pads.push((piece.from, piece.to));
+        }
+        found.end = piece.to;
+        found.seq_max = found.seq_max.max(header.seq);
+        if !whole {
+            found.damage.push(format!(
+                "record at {:#x} (segment {}): its contents fail their checksum",
+                at.0, self.segment
+            ));
+        }
+        match header.what {
+            Type::Pad => {}
+            Type::Group => self.take_group(at, header, whole, found),
+            Type::Put | Type::Tomb => self.accept(at, header, found),
+        }
+    }
+
+    fn take_gap(&self, piece: &Piece, durable: bool, found: &mut Scanned) {
+        if durable {
+            found.end = piece.to;
+            found.damage.push(format!(
+                "{} bytes at {:#x} (segment {}) are no record: values there are lost, and their keys \
+                 may show an older one",
+                piece.to - piece.from,
+                self.at(piece.from).0,
+                self.segment
+            ));
+        } else {
+            found.pads.push((piece.from, piece.to));
+        }
+    }
+
+    fn accept(&self, at: Off, header: &Header, found: &mut Scanned) {
+        found.records += 1;
+        found.seq_max = found.seq_max.max(header.seq);
+        if header.seq <= self.engine.floor.load(Relaxed) {
+            return;
+        }
+        if header.large {
+            found.large.push(at);
+        }
+        let key = self.engine.key_of(at, header);
+        let hash = self.engine.geometry.hash(header.db, &key);
+        found.items.push(Item {
+            rank: hash.reverse_bits(),
+            seq: header.seq,
+            at,
+            len: self.engine.record_len(header) as u32,
+            db: header.db.min(DATABASES as u8 - 1),
+            what: header.what,
+            large: header.large,
+            expires_ms: header.expires_ms,
+        });
+    }
+
+    /// V3: all members of a whole group, or those that can be salvaged from a damaged one.
+    fn take_group(&self, at: Off, header: &Header, whole: bool, found: &mut Scanned) {
+        if header.large {
+            let table = self.engine.table_of(at, header);
+            for extent in Extent::decode_all(&table) {
+                if extent.segment < self.engine.pool.segments()
+                    && self.engine.info(extent.segment).generation.load(Relaxed) == extent.generation
+                {
+                    let base = self.engine.geometry.base(extent.segment);
+                    let end = self.engine.geometry.segment_bytes - LINE;
+                    self.take_members(base, FIRST, end, whole, found);
+                    self.engine.info(extent.segment).used.store(end as u32, Relaxed);
+                }
+            }
+            found.tables.push(table);
+        } else {
+            let from = self.engine.geometry.within(at) + header.len() + header.key_len;
+            let base = self.engine.geometry.base(self.segment);
+            self.take_members(base, from, from + header.value_len, whole, found);
+        }
+    }
+
+    fn take_members(&self, base: Off, from: usize, to: usize, whole: bool, found: &mut Scanned) {
+        let mut within = from;
+        while within < to {
+            let at = base.plus(within as u64);
+            let Some(header) = self.engine.header(at).filter(|h| h.member) else {
+                within += ALIGN;
+                continue;
+            };
+            if whole || self.engine.body_holds(at, &header) {
+                self.accept(at, &header, found);
+            }
+            within += self.engine.record_len(&header);
+        }
+    }
+}
+
+/// The newest record of each key, in hash order, a part at a time.
+fn newest_of<M: Medium>(engine: &Engine<M>, parts: Vec<Vec<Item>>) -> Vec<Vec<Item>> {
+    let total: usize = parts.iter().map(Vec::len).sum();
+    let threads = if total < 10_000 { 1 } else { engine.config.open_threads.max(1) };
+    let parts: Vec<Mutex<Vec<Item>>> = parts.into_iter().map(Mutex::new).collect();
+    let next = farbank_pm::sync::atomic::AtomicUsize::new(0);
+    in_parallel(threads, &|| {
+        while let Some(part) = parts.get(next.fetch_add(1, Relaxed)) {
+            keep_newest(engine, &mut part.lock().expect("no holder panics"));
+        }
+    });
+    parts.into_iter().map(|part| part.into_inner().expect("no holder panics")).collect()
+}
+
+fn keep_newest<M: Medium>(engine: &Engine<M>, items: &mut Vec<Item>) {
+    items.sort_unstable_by(|a, b| (a.rank, b.seq).cmp(&(b.rank, a.seq)));
+    let mut kept = 0;
+    for next in 0..items.len() {
+        let item = items[next];
+        let twins = items[..kept].iter().rev().take_while(|k| k.rank == item.rank);
+        // Equal hashes are nearly always equal keys, but only the keys tell.
+        let is_older = twins.into_iter().any(|newer| same_key(engine, newer.at, item.at));
+        if !is_older {
+            items[kept] = item;
+            kept += 1;
+        }
+    }
+    items.truncate(kept);
+}
+
+fn same_key<M: Medium>(engine: &Engine<M>, a: Off, b: Off) -> bool {
+    match (engine.header(a), engine.header(b)) {
+        (Some(x), Some(y)) => {
+            x.db == y.db
+                && x.key_len == y.key_len
+                && engine.medium().matches(b.plus(y.len() as u64), &engine.key_of(a, &x))
+        }
+        _ => false,
+    }
+}
+
+/// Fills an index with the newest records, and counts them.
+fn build<M: Medium>(engine: &mut Engine<M>, newest: &[Vec<Item>], depth: u32) -> Index {
+    let puts = newest.iter().flatten().filter(|i| i.what == Type::Put).count() as u64;
+    let bulk = Bulk::new(puts, depth);
+    let next = farbank_pm::sync::atomic::AtomicUsize::new(0);
+    let threads = if puts < 10_000 { 1 } else { engine.config.open_threads.max(1) };
+    let mask = !(u64::MAX >> bulk.depth());
+    let shared = &*engine;
+    let counted = in_parallel(threads, &|| {
+        let mut keys = [0_i64; DATABASES];
+        let mut group = Vec::new();
+        while let Some(items) = newest.get(next.fetch_add(1, Relaxed)) {
+            for run in items.chunk_by(|a, b| a.rank & mask == b.rank & mask) {
+                group.clear();
+                for item in run {
+                    count(shared, item, &mut keys);
+                    if item.what == Type::Put {
+                        group.push((item.rank.reverse_bits(), item.at));
+                    }
+                }
+                bulk.fill(&shared.epochs, &group);
+            }
+        }
+        keys
+    });
+    let own = &engine.enrolled()[0].clone();
+    for keys in counted {
+        for (total, more) in own.keys.iter().zip(keys) {
+            total.fetch_add(more, Relaxed);
+        }
+    }
+    engine.opened.keys = puts;
+    bulk.finish()
+}
+
+fn count<M: Medium>(engine: &Engine<M>, item: &Item, keys: &mut [i64; DATABASES]) {
+    let info = engine.info_at(item.at);
+    if item.what == Type::Put {
+        keys[item.db as usize] += 1;
+        engine.enliven(item.at, item.len);
+        engine.live.fetch_add(i64::from(item.len), Relaxed);
+        note_expiry(&info.expires_ms, item.expires_ms);
+        if item.large
+            && let Some(header) = engine.header(item.at)
+        {
+            claim(engine, &engine.table_of(item.at, &header), State::Extent);
+        }
+    } else {
+        info.tombs.fetch_add(item.len, Relaxed);
+        engine.tombs.fetch_add(i64::from(item.len), Relaxed);
+    }
+}
+
+/// Marks the extents of an accepted table as in use.
+fn claim<M: Medium>(engine: &Engine<M>, table: &[u8], state: State) {
+    for extent in Extent::decode_all(table) {
+        if extent.segment < engine.pool.segments()
+            && engine.info(extent.segment).generation.load(Relaxed) == extent.generation
+            && engine.info(extent.segment).turn(State::Free, state)
+        {
+            engine.extents.fetch_add(1, AcqRel);
+        }
+    }
+}
+
+/// Pads what is torn and flushes what was accepted of a segment that was still open.
+fn make_durable<M: Medium>(
+    engine: &Engine<M>,
+    lane: &mut Lane,
+    lives: &[Option<Life>],
+    segment: u32,
+    found: &Scanned,
+) {
+    let base = engine.geometry.base(segment);
+    for (from, to) in merged(&found.pads) {
+        if to - from >= RECORD_MIN && from < found.end {
+            let pad = Header {
+                what: Type::Pad,
+                value_len: to - from - crate::record::HEADER_MIN,
+                ..Header::default()
+            };
+            let mut bytes = Vec::new();
+            let at = base.plus(from as u64);
+            pad.encode(crate::log::Log::seed(engine, at), &mut bytes);
+            bytes.resize(RECORD_MIN, 0);
+            engine.medium().copy_in(lane, at, &[&bytes]);
+        }
+    }
+    if lives[segment as usize].is_some_and(|life| life.sealed.is_none()) {
+        engine.medium().flush(lane, base, found.end);
+        for table in &found.tables {
+            flush_extents(engine, lane, table);
+        }
+        for &at in &found.large {
+            if let Some(header) = engine.header(at) {
+                flush_extents(engine, lane, &engine.table_of(at, &header));
+            }
+        }
+    }
+}
+
+fn flush_extents<M: Medium>(engine: &Engine<M>, lane: &mut Lane, table: &[u8]) {
+    for extent in Extent::decode_all(table) {
+        if extent.segment < engine.pool.segments() {
+            let base = engine.geometry.base(extent.segment);
+            engine.medium().flush(lane, base, engine.geometry.segment_bytes);
+        }
+    }
+}
+
+/// Torn ranges that touch become one.
+fn merged(pads: &[(usize, usize)]) -> Vec<(usize, usize)> {
+    let mut merged: Vec<(usize, usize)> = Vec::new();
+    for &(from, to) in pads {
+        match merged.last_mut() {
+            Some(last) if last.1 == from => last.1 = to,
+            _ => merged.push((from, to)),
+        }
+    }
+    merged
+}
+
+/// B: every segment that is not needed is reborn and free (V4).
+fn settle<M: Medium>(
+    engine: &mut Engine<M>,
+    lane: &mut Lane,
+    lives: &mut [Option<Life>],
+) -> Result<(), Poisoned> {
+    let mut free = Vec::new();
+    for (segment, life) in lives.iter().enumerate() {
+        let segment = segment as u32;
+        let info = engine.info(segment);
+        if info.state() != State::Free {
+            info.opened.store(engine.stamp.load(Relaxed), Relaxed);
+            continue;
+        }
+        if life.is_none_or(|life| life.opened.is_some()) {
+            let (place, generation) = (engine.geometry.place(segment), engine.new_generation());
+            place.be_born(engine.medium(), lane, generation);
+            info.reset(generation, place.record_seed(generation));
+        }
+        free.push(segment);
+    }
+    engine.wait(engine.medium().drain(lane))?;
+    free.into_iter().for_each(|segment| engine.give_segment(segment));
+    Ok(())
+}

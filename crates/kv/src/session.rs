@@ -1,0 +1,902 @@
+//! A session: one worker's operations, batches and their publication.
+//!
+//! ```text
+//!   put ── locate ── lock stripe ── number, list ── unlock ── stage      (any number of times)
+//!   commit ── copy in ── drain ──▶ ticket
+//!   ticket durable ── lock stripe ── unlist, swing the index ── unlock   (each write)
+//! ```
+//!
+//! # Invariants
+//! N1  A write is published only when its ticket is durable: the index names nothing volatile.
+//! N2  Whoever finds a key's newest write without a ticket and not its own (W3) drains what it has
+//!     staged itself, lets go of everything, and tries again: two sessions never wait for each other
+//!     with something undrained in hand.
+//! N3  A publication replaces exactly what was found when the write was staged, or looks again.
+//!
+//! # Crash argument
+//! | crash between                 | recovery sees                      | and does                         |
+//! |-------------------------------|------------------------------------|----------------------------------|
+//! | staged, copied in             | nothing of the batch               | nothing                          |
+//! | copied in, drained            | any subset of the batch, torn      | keeps whole records, pads others |
+//! | drained, published            | the batch                          | keeps it; it may be acknowledged |
+
+use std::collections::VecDeque;
+
+use farbank_pm::epoch::Slot;
+use farbank_pm::sync::Arc;
+use farbank_pm::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use farbank_pm::{Lane, Medium, Off, Poisoned, Ticket};
+
+use crate::engine::{Engine, Found, Located, Shared};
+use crate::log::{Log, NoRoom};
+use crate::record::{HEADER_MAX, Header, Type, body_crc};
+use crate::store::{
+    Change, Error, Head, Item, KEY_BYTES_MAX, Key, Meta, Ops, VALUE_BYTES_MAX, Value, View,
+};
+use crate::stripe::{Locked, Pending};
+
+/// Reads between two renewals of the pin, so that a long batch holds nothing back.
+const READS_PER_PIN: u32 = 256;
+
+/// A staged write, until it is published.
+#[derive(Debug)]
+pub(crate) struct Write {
+    pub hash: u64,
+    pub seq: u64,
+    pub at: Off,
+    pub len: u32,
+    pub db: u8,
+    pub what: Type,
+    pub large: bool,
+    pub expires_ms: u64,
+    /// What it replaces, as found when it was staged.
+    pub located: Located,
+    /// Outrun by a later write of the same batch: never published.
+    pub outrun: bool,
+    /// Belongs to a group: published together with its neighbours that do.
+    pub grouped: bool,
+    /// The last of a group: where the group's own record lies, which must stay till then.
+    pub group_at: Option<Off>,
+}
+
+/// The newest value of a key.
+#[derive(Clone, Debug)]
+pub(crate) enum Newest {
+    /// A write of this session that is still in its buffers.
+    Staged(Pending),
+    /// A drained write, not yet published.
+    Drained(Pending),
+    /// What the index names, or nothing.
+    Published,
+    /// A write another session has yet to drain.
+    Foreign,
+}
+
+/// One worker.
+pub(crate) struct Worker<M: Medium> {
+    pub(crate) engine: Arc<Engine<M>>,
+    pub(crate) lane: Lane,
+    pub(crate) log: Log,
+    pub(crate) id: u32,
+    slot: Arc<Slot>,
+    pinned: bool,
+    reads: u32,
+    pub(crate) writes: Vec<Write>,
+    unsynced: VecDeque<(Ticket, Vec<Write>)>,
+    shared: Arc<Shared>,
+    scratch: Vec<u8>,
+}
+
+/// What is to be written of one key.
+#[derive(Clone, Copy)]
+pub(crate) struct Draft<'a> {
+    pub key: Key<'a>,
+    /// `None`: a tombstone.
+    pub value: Option<Value<'a>>,
+}
+
+impl<M: Medium> Worker<M> {
+    pub(crate) fn new(engine: Arc<Engine<M>>) -> Worker<M> {
+        let (id, shared) = engine.enroll();
+        Worker {
+            slot: engine.epochs.slot(),
+            lane: Lane::new(id),
+            log: Log::default(),
+            pinned: false,
+            reads: 0,
+            writes: Vec::new(),
+            unsynced: VecDeque::new(),
+            scratch: Vec::new(),
+            engine,
+            id,
+            shared,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn pin(&mut self) {
+        self.reads += 1;
+        if !self.pinned || self.reads >= READS_PER_PIN {
+            self.engine.epochs.pin(&self.slot);
+            (self.pinned, self.reads) = (true, 0);
+        }
+    }
+
+    pub(crate) fn unpin(&mut self) {
+        self.slot.unpin();
+        self.pinned = false;
+    }
+
+    /// Whether any write of this session is not yet published.
+    #[inline]
+    fn has_pending(&self) -> bool {
+        !self.writes.is_empty() || !self.unsynced.is_empty()
+    }
+
+    /// The newest write of `key`, in its stripe's list or beyond.
+    pub(crate) fn newest(&self, locked: &Locked<'_>, hash: u64, key: Key<'_>) -> Newest {
+        let mut newest: Option<Pending> = None;
+        for pending in locked.of(hash) {
+            if pending.ticket.is_none() && pending.session != self.id {
+                return Newest::Foreign;
+            }
+            let newer = newest.is_none_or(|n| n.seq < pending.seq);
+            if newer && self.is_of(pending, key) {
+                newest = Some(*pending);
+            }
+        }
+        match newest {
+            None => Newest::Published,
+            Some(pending) if pending.ticket.is_none() => Newest::Staged(pending),
+            Some(pending) => Newest::Drained(pending),
+        }
+    }
+
+    /// Whether a listed write that may be read (W3) is of `key`.
+    fn is_of(&self, pending: &Pending, key: Key<'_>) -> bool {
+        let same = |header: &Header| header.db == key.db && header.key_len == key.bytes.len();
+        if let Some((header, body)) = self.staged_record(pending.at) {
+            return same(&header) && body.starts_with(key.bytes);
+        }
+        self.engine.header(pending.at).is_some_and(|header| {
+            let from = pending.at.plus(header.len() as u64);
+            same(&header) && self.engine.medium().matches(from, key.bytes)
+        })
+    }
+
+    /// The header and the body of a record that is staged here.
+    fn staged_record(&self, at: Off) -> Option<(Header, &[u8])> {
+        let staged = self.log.staged(at)?;
+        let mut bytes = [0; HEADER_MAX];
+        let known = staged.len().min(bytes.len());
+        bytes[..known].copy_from_slice(&staged[..known]);
+        let header = Header::decode(&bytes, Log::seed(&self.engine, at))?;
+        Some((header, &staged[header.len()..][..self.engine.body_len(&header)]))
+    }
+
+    /// The header, and into `body` the bytes, of a record that is staged here or on the medium.
+    pub(crate) fn read_record(&self, at: Off, body: &mut Vec<u8>) -> Option<Header> {
+        body.clear();
+        if let Some((header, bytes)) = self.staged_record(at) {
+            body.extend_from_slice(bytes);
+            return Some(header);
+        }
+        let header = self.engine.header(at)?;
+        let from = at.plus(header.len() as u64);
+        self.engine.medium().append_out(from, self.engine.body_len(&header), body);
+        Some(header)
+    }
+
+    /// Appends the value of the record at `at` to `out`, after `head`; `Ok(false)` if it is no value
+    /// any more. On error `out` is as it was.
+    fn emit(&mut self, at: Off, out: &mut Vec<u8>, head: Head<'_>) -> Result<bool, Error> {
+        let mut body = std::mem::take(&mut self.scratch);
+        let header = self.read_record(at, &mut body);
+        let start = out.len();
+        let result = match header {
+            None => Err(Error::Damaged(at.0)),
+            Some(header) if header.what != Type::Put || self.engine.is_expired(header.expires_ms) => {
+                Ok(false)
+            }
+            Some(header) => {
+                head(&meta_of(&header), out);
+                self.emit_body(&header, &body, out).then_some(true).ok_or(Error::Damaged(at.0))
+            }
+        };
+        if result.is_err() {
+            out.truncate(start);
+            self.engine.tally.damaged.fetch_add(1, Relaxed);
+        }
+        self.scratch = body;
+        result
+    }
+
+    /// Appends a value whose record's body has been read; false if a checksum fails.
+    fn emit_body(&self, header: &Header, body: &[u8], out: &mut Vec<u8>) -> bool {
+        let (key, rest) = body.split_at(header.key_len);
+        if !Engine::<M>::body_matches(header, key, rest) {
+            return false;
+        }
+        if header.large {
+            return self.engine.read_extents(header.value_len, rest, out);
+        }
+        out.extend_from_slice(rest);
+        true
+    }
+
+    /// Where the value of `key` that a reader may see lies; `None`: absent.
+    fn visible(&mut self, hash: u64, key: Key<'_>, view: View) -> Result<Option<Off>, Error> {
+        let own = view == View::Pending && self.has_pending();
+        let late = !self.engine.tickets_turn_at_once();
+        if (own || late) && !self.engine.stripe(hash).is_quiet() {
+            let locked = self.engine.stripe(hash).lock();
+            let mut newest: Option<Pending> = None;
+            for pending in locked.of(hash) {
+                let readable = match pending.ticket {
+                    None => own && pending.session == self.id,
+                    Some(ticket) => {
+                        (own && pending.session == self.id) || self.engine.poll(ticket)?
+                    }
+                };
+                let newer = newest.is_none_or(|n| n.seq < pending.seq);
+                if readable && newer && self.is_of(pending, key) {
+                    newest = Some(*pending);
+                }
+            }
+            if let Some(pending) = newest {
+                return Ok(Some(pending.at));
+            }
+        }
+        Ok(self.engine.locate(hash, key).found.map(|found| found.at))
+    }
+
+    /// Runs `read` so that no group's publication falls into it.
+    pub(crate) fn undivided<R>(&mut self, mut read: impl FnMut(&mut Self) -> R) -> R {
+        loop {
+            let before = self.engine.groups.load(Acquire);
+            if before.is_multiple_of(2) {
+                let answer = read(self);
+                farbank_pm::sync::atomic::fence(Acquire);
+                if self.engine.groups.load(Relaxed) == before {
+                    return answer;
+                }
+            } else {
+                farbank_pm::sync::thread::yield_now();
+            }
+        }
+    }
+
+    pub(crate) fn find(&mut self, key: Key<'_>, view: View) -> Result<Option<Off>, Error> {
+        self.pin();
+        let hash = self.engine.geometry.hash(key.db, key.bytes);
+        self.undivided(|worker| worker.visible(hash, key, view))
+    }
+
+    /// Reads several keys as they were at one moment: where each lies is looked up twice, and nothing
+    /// changed in between (an offset is not used again while this session is pinned).
+    pub(crate) fn read_together(
+        &mut self,
+        keys: &[Key<'_>],
+        view: View,
+        each: &mut dyn FnMut(usize, Option<Item<'_>>),
+    ) -> Result<(), Error> {
+        self.engine.epochs.pin(&self.slot);
+        let hashes: Vec<u64> =
+            keys.iter().map(|key| self.engine.geometry.hash(key.db, key.bytes)).collect();
+        for hash in &hashes {
+            self.engine.index.touch(*hash);
+        }
+        let look = |worker: &mut Self| -> Result<Vec<Option<Off>>, Error> {
+            keys.iter().zip(&hashes).map(|(key, hash)| worker.visible(*hash, *key, view)).collect()
+        };
+        let mut places = self.undivided(look)?;
+        while keys.len() > 1 {
+            let again = self.undivided(look)?;
+            if again == places {
+                break;
+            }
+            places = again;
+        }
+        let mut values = Vec::with_capacity(keys.len());
+        for at in places {
+            let mut bytes = Vec::new();
+            let meta = at.map_or(Ok(None), |at| self.load(at, &mut bytes))?;
+            values.push(meta.map(|meta| (bytes, meta)));
+        }
+        for (place, value) in values.iter().enumerate() {
+            each(place, value.as_ref().map(|(bytes, meta)| Item { bytes, meta: *meta }));
+        }
+        Ok(())
+    }
+
+    /// A located value's bytes and meta, into `bytes`.
+    pub(crate) fn load(&mut self, at: Off, bytes: &mut Vec<u8>) -> Result<Option<Meta>, Error> {
+        bytes.clear();
+        let mut meta = None;
+        let mut note = |m: &Meta, _: &mut Vec<u8>| meta = Some(*m);
+        self.emit(at, bytes, &mut note)?;
+        Ok(meta)
+    }
+
+    /// Refuses what could not be written.
+    pub(crate) fn admit(&self, draft: &Draft<'_>) -> Result<(), Error> {
+        self.engine.check_poison()?;
+        if draft.key.bytes.len() > KEY_BYTES_MAX {
+            return Err(Error::KeyTooLong);
+        }
+        if draft.value.is_some_and(|v| v.bytes.len() > VALUE_BYTES_MAX) {
+            return Err(Error::ValueTooLong);
+        }
+        Ok(())
+    }
+
+    /// Stages `draft` if `still` holds under the stripe's lock; `Ok(None)` if it does not.
+    fn write(
+        &mut self,
+        hash: u64,
+        draft: &Draft<'_>,
+        mut located: Located,
+        still: &mut dyn FnMut(&Worker<M>, &Locked<'_>, &Located) -> bool,
+    ) -> Result<Option<u64>, Error> {
+        let class = self.engine.lifetime(located.found.as_ref());
+        let mut header = header_of(draft);
+        let large = self.place_large(&mut header, draft)?;
+        self.room_for(class, self.engine.record_len(&header), draft.value.is_none())?;
+        let engine = Arc::clone(&self.engine);
+        let seq = loop {
+            let mut locked = engine.stripe(hash).lock();
+            match self.newest(&locked, hash, draft.key) {
+                Newest::Foreign => {
+                    drop(locked);
+                    self.yield_to_others()?;
+                    // Committing may have changed what the class has room for.
+                    self.room_for(class, self.engine.record_len(&header), draft.value.is_none())?;
+                    continue;
+                }
+                newest => {
+                    if !still(self, &locked, &located) {
+                        drop(locked);
+                        self.give_up(&large);
+                        return Ok(None);
+                    }
+                    if let Newest::Staged(old) = newest {
+                        self.outrun(&mut locked, &old, &mut located);
+                    }
+                }
+            }
+            let seq = locked.next_seq();
+            let at = self.log.next(class);
+            locked.list(Pending { hash, seq, at, session: self.id, ticket: None });
+            break seq;
+        };
+        header.seq = seq;
+        self.stage(class, hash, header, draft, &large, located);
+        Ok(Some(seq))
+    }
+
+    /// Stages the record of a write that has its number and its place.
+    fn stage(
+        &mut self,
+        class: usize,
+        hash: u64,
+        mut header: Header,
+        draft: &Draft<'_>,
+        table: &[u8],
+        located: Located,
+    ) {
+        let fence;
+        let rest = match &draft.value {
+            None => {
+                fence = self.engine.stamp.load(Relaxed).to_le_bytes();
+                &fence[..]
+            }
+            Some(_) if header.large => table,
+            Some(value) => value.bytes,
+        };
+        header.body_crc = body_crc(draft.key.bytes, rest);
+        let at = self.log.next(class);
+        self.log.stage(&self.engine, class, &header, &[draft.key.bytes, rest]);
+        let len = self.engine.record_len(&header) as u32;
+        self.engine.info_at(at).unpublished.fetch_add(1, AcqRel);
+        self.writes.push(Write {
+            hash,
+            seq: header.seq,
+            at,
+            len,
+            db: header.db,
+            what: header.what,
+            large: header.large,
+            expires_ms: header.expires_ms,
+            located,
+            outrun: false,
+            grouped: false,
+            group_at: None,
+        });
+    }
+
+    /// A later write of the same batch replaces `old` before anyone saw it.
+    pub(crate) fn outrun(&mut self, locked: &mut Locked<'_>, old: &Pending, located: &mut Located) {
+        locked.unlist(old.seq);
+        if let Some(write) =
+            self.writes.iter_mut().rev().find(|w| w.seq == old.seq && w.hash == old.hash)
+        {
+            write.outrun = true;
+            *located = std::mem::take(&mut write.located);
+        }
+    }
+
+    /// Room for a record in `class`, made by others if need be. Nothing may be locked.
+    pub(crate) fn room_for(&mut self, class: usize, len: usize, delete: bool) -> Result<(), Error> {
+        let engine = Arc::clone(&self.engine);
+        if !delete && engine.occupied() + len as u64 > engine.capacity() {
+            self.grow_or_refuse(len)?;
+        }
+        let keep = engine.cleaner_reserve() + if delete { 0 } else { engine.delete_reserve() };
+        loop {
+            match self.log.make_room(&engine, class, len, keep, None) {
+                Ok(()) => return Ok(()),
+                Err(NoRoom) => self.help_clean(keep)?,
+            }
+        }
+    }
+
+    pub(crate) fn grow_or_refuse(&mut self, len: usize) -> Result<(), Error> {
+        let engine = Arc::clone(&self.engine);
+        while engine.occupied() + len as u64 > engine.capacity() {
+            if engine.grow_pool() {
+                continue;
+            }
+            // What this batch replaces still counts as live until it is published.
+            if self.writes.is_empty() && self.unsynced.is_empty() {
+                return Err(Error::Full);
+            }
+            let ticket = self.commit_batch()?;
+            self.settle(ticket)?;
+        }
+        Ok(())
+    }
+
+    /// Gets at least one segment freed beyond `keep`, or says that there is nothing to free.
+    pub(crate) fn help_clean(&mut self, keep: u32) -> Result<(), Error> {
+        let ticket = self.commit_batch()?;
+        self.unpin();
+        let engine = Arc::clone(&self.engine);
+        if engine.clean_until(keep + 1)? {
+            return Ok(());
+        }
+        // Segments with unpublished records cannot be cleaned: publish ours and try once more.
+        self.settle(ticket)?;
+        self.unpin();
+        if engine.clean_until(keep + 1)? || engine.grow_pool() { Ok(()) } else { Err(Error::Full) }
+    }
+
+    /// N2: drains what is staged, so that whoever waits for us can go on, and lets others run.
+    pub(crate) fn yield_to_others(&mut self) -> Result<(), Error> {
+        self.engine.check_poison()?;
+        self.commit_batch()?;
+        farbank_pm::sync::thread::yield_now();
+        self.pin();
+        Ok(())
+    }
+
+    /// Ends the batch.
+    pub(crate) fn commit_batch(&mut self) -> Result<Ticket, Poisoned> {
+        if self.writes.is_empty() {
+            let ticket = self.unsynced.back().map_or(Ticket::DURABLE, |(ticket, _)| *ticket);
+            self.unpin();
+            return Ok(ticket);
+        }
+        let engine = Arc::clone(&self.engine);
+        engine.check_poison()?;
+        let bytes = self.log.copy_in(&engine, &mut self.lane);
+        let ticket = engine.medium().drain(&mut self.lane);
+        self.log.drained(&engine, ticket);
+        engine.written.fetch_add(bytes, Relaxed);
+        engine.tally.user_bytes.fetch_add(bytes, Relaxed);
+        let writes = std::mem::take(&mut self.writes);
+        if engine.poll(ticket)? {
+            let mut writes = writes;
+            self.publish_all(&mut writes)?;
+            self.writes = writes;
+        } else {
+            for write in writes.iter().filter(|w| !w.outrun) {
+                engine.stripe(write.hash).lock().drained(write.seq, ticket);
+            }
+            self.unsynced.push_back((ticket, writes));
+        }
+        *self.shared.counters.lock().expect("no holder panics") = self.lane.counters;
+        self.unpin();
+        engine.grow_index();
+        Ok(ticket)
+    }
+
+    /// Publishes what has become durable. Returns whether `ticket` is.
+    pub(crate) fn publish_durable(&mut self, ticket: Ticket) -> Result<bool, Poisoned> {
+        while let Some((first, _)) = self.unsynced.front() {
+            if !self.engine.poll(*first)? {
+                break;
+            }
+            let (_, mut writes) = self.unsynced.pop_front().expect("there is a first");
+            self.publish_all(&mut writes)?;
+        }
+        self.unpin();
+        self.engine.grow_index();
+        self.engine.poll(ticket)
+    }
+
+    /// Waits for `ticket` and publishes what it covers.
+    pub(crate) fn settle(&mut self, ticket: Ticket) -> Result<(), Poisoned> {
+        self.engine.wait(ticket)?;
+        self.publish_durable(ticket).map(|_| ())
+    }
+
+    /// Publishes durable writes, in order; groups at once.
+    fn publish_all(&mut self, writes: &mut Vec<Write>) -> Result<(), Poisoned> {
+        self.pin();
+        let (mut live, mut tombs) = (0, 0);
+        for run in writes.chunk_by(|a, b| a.grouped && b.grouped) {
+            let _group = run[0].grouped.then(|| GroupPublication::start(&self.engine));
+            for write in run {
+                let (more_live, more_tombs) = self.publish(write);
+                live += more_live;
+                tombs += more_tombs;
+            }
+        }
+        writes.clear();
+        self.engine.live.fetch_add(live, Relaxed);
+        self.engine.tombs.fetch_add(tombs, Relaxed);
+        Ok(())
+    }
+
+    /// Publishes one write. Returns by how much live and tombstone bytes grew.
+    fn publish(&self, write: &Write) -> (i64, i64) {
+        let engine = &*self.engine;
+        let grown = match if write.outrun { None } else { self.swing(write) } {
+            None => {
+                if write.large {
+                    engine.free_extents_of(write.at);
+                }
+                (0, 0)
+            }
+            Some(old) => {
+                if let Some(old) = old.filter(|old| old.header.is_some_and(|h| h.large)) {
+                    engine.free_extents_of(old.at);
+                }
+                let old_len = old.map_or(0, |old| i64::from(old.len));
+                match write.what {
+                    Type::Put => (i64::from(write.len) - old_len, 0),
+                    _ => (-old_len, i64::from(write.len)),
+                }
+            }
+        };
+        for at in [Some(write.at), write.group_at].into_iter().flatten() {
+            engine.info_at(at).unpublished.fetch_sub(1, AcqRel);
+        }
+        grown
+    }
+
+    /// Takes `write` off its list and swings the index to it. Returns what it replaced; `None` if a
+    /// newer write, or a flush, was faster.
+    fn swing(&self, write: &Write) -> Option<Option<Found>> {
+        let engine = &*self.engine;
+        let stripe = engine.stripe(write.hash);
+        let mut fresh: Option<Located> = None;
+        loop {
+            let located = fresh.as_ref().unwrap_or(&write.located);
+            {
+                let mut locked = stripe.lock();
+                let listed = locked.of(write.hash).any(|p| p.seq == write.seq);
+                if !listed || write.seq <= engine.floor.load(Acquire) {
+                    locked.unlist(write.seq);
+                    return None;
+                }
+                if engine.confirm(write.hash, located) {
+                    self.unlist_older(&mut locked, write);
+                    locked.unlist(write.seq);
+                    self.swing_locked(write, located.found);
+                    return Some(located.found);
+                }
+            }
+            fresh = Some(self.relocate(write));
+        }
+    }
+
+    /// Under the stripe's lock: makes the index name `write` instead of `old`, and counts.
+    fn swing_locked(&self, write: &Write, old: Option<Found>) {
+        let engine = &*self.engine;
+        match (old, write.what) {
+            (Some(old), Type::Put) => {
+                engine.index.replace(write.hash, old.at, write.at);
+            }
+            (Some(old), _) => {
+                engine.index.remove(write.hash, old.at);
+            }
+            (None, Type::Put) => {
+                let rehash = |at| engine.rehash(at);
+                engine.index.insert(write.hash, write.at, &engine.epochs, &rehash);
+            }
+            (None, _) => {}
+        }
+        if let Some(old) = old {
+            engine.kill(old.at, old.len);
+        }
+        if write.what == Type::Put {
+            engine.enliven(write.at, write.len);
+            note_expiry(&engine.info_at(write.at).expires_ms, write.expires_ms);
+        } else {
+            engine.info_at(write.at).tombs.fetch_add(write.len, Relaxed);
+        }
+        let keys = i64::from(write.what == Type::Put) - i64::from(old.is_some());
+        self.shared.keys[write.db as usize].fetch_add(keys, Relaxed);
+    }
+
+    /// Drained writes of the same key that were not published yet never will be.
+    fn unlist_older(&self, locked: &mut Locked<'_>, write: &Write) {
+        let older: Vec<Pending> = locked
+            .of(write.hash)
+            .filter(|p| p.seq < write.seq && p.ticket.is_some())
+            .copied()
+            .collect();
+        if older.is_empty() {
+            return;
+        }
+        let mut body = Vec::new();
+        let Some(header) = self.read_record(write.at, &mut body) else { return };
+        let key = Key { db: header.db, bytes: &body[..header.key_len] };
+        for pending in older.iter().filter(|p| self.is_of(p, key)) {
+            locked.unlist(pending.seq);
+        }
+    }
+
+    /// Looks again for what a durable write replaces.
+    fn relocate(&self, write: &Write) -> Located {
+        let mut body = Vec::new();
+        let Some(header) = self.read_record(write.at, &mut body) else {
+            return Located::default();
+        };
+        let key = Key { db: header.db, bytes: &body[..header.key_len] };
+        self.engine.locate(write.hash, key)
+    }
+}
+
+/// Readers that overlap with this start over: they see all of a group or nothing of it.
+struct GroupPublication<'a, M: Medium> {
+    engine: &'a Engine<M>,
+    _one: farbank_pm::sync::MutexGuard<'a, ()>,
+}
+
+impl<'a, M: Medium> GroupPublication<'a, M> {
+    fn start(engine: &'a Engine<M>) -> Self {
+        let one = engine.group_lock.lock().expect("no holder panics");
+        engine.groups.fetch_add(1, AcqRel);
+        GroupPublication { engine, _one: one }
+    }
+}
+
+impl<M: Medium> Drop for GroupPublication<'_, M> {
+    fn drop(&mut self) {
+        self.engine.groups.fetch_add(1, AcqRel);
+    }
+}
+
+/// Lowers a segment's earliest expiry.
+pub(crate) fn note_expiry(earliest: &farbank_pm::sync::atomic::AtomicU64, expires_ms: u64) {
+    if expires_ms != 0 {
+        let _ = earliest.fetch_update(Relaxed, Relaxed, |known| {
+            (known == 0 || known > expires_ms).then_some(expires_ms)
+        });
+    }
+}
+
+pub(crate) fn meta_of(header: &Header) -> Meta {
+    Meta {
+        value_bytes: header.value_len,
+        expires_ms: header.expires_ms,
+        flags: header.flags,
+        kind: header.kind,
+        version: header.seq,
+    }
+}
+
+/// The header of a record to be written; sequence and body crc come later.
+pub(crate) fn header_of(draft: &Draft<'_>) -> Header {
+    let header = Header {
+        db: draft.key.db,
+        key_len: draft.key.bytes.len(),
+        ..Header::default()
+    };
+    match draft.value {
+        None => Header { what: Type::Tomb, value_len: 8, ..header },
+        Some(value) => Header {
+            what: Type::Put,
+            value_len: value.bytes.len(),
+            expires_ms: value.expires_ms,
+            flags: value.flags,
+            kind: value.kind,
+            ..header
+        },
+    }
+}
+
+impl<M: Medium> Ops for Worker<M> {
+    fn get(
+        &mut self,
+        key: Key<'_>,
+        view: View,
+        out: &mut Vec<u8>,
+        head: Head<'_>,
+    ) -> Result<bool, Error> {
+        match self.find(key, view)? {
+            None => Ok(false),
+            Some(at) => self.emit(at, out, head),
+        }
+    }
+
+    fn meta(&mut self, key: Key<'_>, view: View) -> Result<Option<Meta>, Error> {
+        let Some(at) = self.find(key, view)? else { return Ok(None) };
+        let mut body = std::mem::take(&mut self.scratch);
+        let header = self.read_record(at, &mut body);
+        self.scratch = body;
+        let header = header.ok_or(Error::Damaged(at.0))?;
+        let absent = header.what != Type::Put || self.engine.is_expired(header.expires_ms);
+        Ok((!absent).then(|| meta_of(&header)))
+    }
+
+    fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error> {
+        let draft = Draft { key, value: Some(value) };
+        self.admit(&draft)?;
+        self.pin();
+        let hash = self.engine.geometry.hash(key.db, key.bytes);
+        let located = self.engine.locate(hash, key);
+        let seq = self.write(hash, &draft, located, &mut |_, _, _| true)?;
+        Ok(seq.expect("a blind write has no condition"))
+    }
+
+    fn delete(&mut self, key: Key<'_>) -> Result<bool, Error> {
+        let mut was_there = false;
+        let mut decide = |item: Option<Item<'_>>| {
+            was_there = item.is_some();
+            Change::Delete
+        };
+        self.change(key, true, &mut decide)?;
+        Ok(was_there)
+    }
+
+    fn update(
+        &mut self,
+        key: Key<'_>,
+        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+    ) -> Result<u64, Error> {
+        self.change(key, false, decide)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.engine.now_ms()
+    }
+}
+
+impl<M: Medium> Worker<M> {
+    /// Reads, decides and writes one key. `damage_is_content`: a damaged record is something to
+    /// delete, not an error.
+    fn change(
+        &mut self,
+        key: Key<'_>,
+        damage_is_content: bool,
+        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+    ) -> Result<u64, Error> {
+        self.admit(&Draft { key, value: None })?;
+        let hash = self.engine.geometry.hash(key.db, key.bytes);
+        let mut bytes = Vec::new();
+        loop {
+            self.pin();
+            let located = self.engine.locate(hash, key);
+            let newest = self.newest(&self.engine.stripe(hash).lock(), hash, key);
+            let at = match &newest {
+                Newest::Foreign => {
+                    self.yield_to_others()?;
+                    continue;
+                }
+                Newest::Staged(pending) | Newest::Drained(pending) => Some(pending.at),
+                Newest::Published => located.found.map(|found| found.at),
+            };
+            let meta = match at.map(|at| self.load(at, &mut bytes)) {
+                None => None,
+                Some(Ok(meta)) => meta,
+                Some(Err(Error::Damaged(_))) if damage_is_content => Some(Meta::default()),
+                Some(Err(error)) => return Err(error),
+            };
+            let change = decide(meta.map(|meta| Item { bytes: &bytes, meta }));
+            let draft = match &change {
+                Change::Keep => return Ok(meta.map_or(0, |m| m.version)),
+                Change::Delete if meta.is_none() => return Ok(0),
+                Change::Delete => Draft { key, value: None },
+                Change::Put { bytes, expires_ms, flags, kind } => {
+                    let (expires_ms, flags, kind) = (*expires_ms, *flags, *kind);
+                    Draft { key, value: Some(Value { bytes, expires_ms, flags, kind }) }
+                }
+            };
+            self.admit(&draft)?;
+            let mut still = |worker: &Worker<M>, locked: &Locked<'_>, located: &Located| {
+                worker.is_still(&newest, locked, hash, key, located)
+            };
+            if let Some(seq) = self.write(hash, &draft, located, &mut still)? {
+                return Ok(if draft.value.is_some() { seq } else { 0 });
+            }
+        }
+    }
+
+    /// Under the stripe's lock: whether the newest value is still the one that was read.
+    fn is_still(
+        &self,
+        read: &Newest,
+        locked: &Locked<'_>,
+        hash: u64,
+        key: Key<'_>,
+        located: &Located,
+    ) -> bool {
+        match (read, self.newest(locked, hash, key)) {
+            (Newest::Staged(a) | Newest::Drained(a), Newest::Staged(b) | Newest::Drained(b)) => {
+                a.seq == b.seq
+            }
+            (Newest::Published, Newest::Published) => self.engine.confirm(hash, located),
+            _ => false,
+        }
+    }
+}
+
+impl<M: Medium> Worker<M> {
+    /// Replaces what has expired in `segment` by tombstones.
+    pub(crate) fn sweep_segment(&mut self, segment: u32, now_ms: u64) -> Result<(), Error> {
+        self.pin();
+        let engine = Arc::clone(&self.engine);
+        let info = engine.info(segment);
+        let (mut due, mut next) = (Vec::new(), 0);
+        engine.walk(segment, info.used.load(Relaxed) as usize, &mut |at, header| {
+            if header.what != Type::Put || header.expires_ms == 0 {
+                return;
+            }
+            if header.expires_ms <= now_ms {
+                due.push((at, header.db, engine.key_of(at, header)));
+            } else if next == 0 || next > header.expires_ms {
+                next = header.expires_ms;
+            }
+        });
+        for (at, db, bytes) in due {
+            self.reap(at, Key { db, bytes: &bytes })?;
+        }
+        self.commit_batch()?;
+        info.expires_ms.store(next, Relaxed);
+        Ok(())
+    }
+
+    /// Deletes `key` if the record at `at`, which has expired, is still its newest.
+    fn reap(&mut self, at: Off, key: Key<'_>) -> Result<(), Error> {
+        self.pin();
+        let hash = self.engine.geometry.hash(key.db, key.bytes);
+        let located = self.engine.locate(hash, key);
+        if located.found.is_none_or(|found| found.at != at) {
+            return Ok(());
+        }
+        let mut still = |worker: &Worker<M>, locked: &Locked<'_>, located: &Located| {
+            worker.is_still(&Newest::Published, locked, hash, key, located)
+        };
+        let draft = Draft { key, value: None };
+        if self.write(hash, &draft, located, &mut still)?.is_some() {
+            self.engine.tally.expired.fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+}
+
+impl<M: Medium> Drop for Worker<M> {
+    fn drop(&mut self) {
+        // A poisoned pool has nothing left to settle.
+        let settled = self.commit_batch().and_then(|ticket| self.settle(ticket));
+        if settled.is_ok() {
+            self.log.close(&self.engine, &mut self.lane).ok();
+        }
+        *self.shared.counters.lock().expect("no holder panics") = self.lane.counters;
+        self.unpin();
+        self.engine.leave(&self.shared);
+    }
+}

@@ -1,0 +1,174 @@
+//! The index snapshot a clean close leaves, so that the next open need not scan.
+//!
+//! ```text
+//!   superblock ──▶ segment ──────▶ segment ──────▶ ...          each: next, its generation, length, crc
+//!                  ┌──────┬──────┐ ┌──────┬──────┐
+//!                  │ head │ piece│ │ head │ piece│              pieces, joined:
+//!                  └──────┴──────┘ └──────┴──────┘              sequence, keys, segments, index
+//! ```
+//!
+//! It is only ever an aid: every record it names can be found by a scan too. The superblock names it as
+//! the last step of a close, and forgets it as the first step after an open has read it (one update
+//! each), so that a snapshot that is named is of the log as it stands.
+
+use farbank_pm::sync::atomic::Ordering::Relaxed;
+use farbank_pm::{Lane, Medium, Poisoned};
+
+use crate::engine::{Engine, RootWords};
+use crate::index::Index;
+use crate::record::{u32_at, u64_at};
+use crate::segment::{FIRST, Purpose, State};
+use crate::store::DATABASES;
+
+/// Bytes before each piece.
+const PIECE_HEAD: usize = 32;
+/// Bytes kept of each segment.
+const SEGMENT_BYTES: usize = 48;
+
+/// Writes the snapshot into free segments and names it. False if there are too few.
+pub(crate) fn save<M: Medium>(engine: &Engine<M>, lane: &mut Lane) -> Result<bool, Poisoned> {
+    let bytes = contents(engine);
+    let piece = engine.geometry.payload() - PIECE_HEAD;
+    let pieces: Vec<&[u8]> = bytes.chunks(piece).collect();
+    let mut places = Vec::new();
+    for _ in &pieces {
+        match engine.take_segment(0) {
+            Some(segment) => places.push(segment),
+            None => return Ok(false),
+        }
+    }
+    for (number, part) in pieces.iter().enumerate() {
+        let next = places.get(number + 1);
+        let next_generation = next.map_or(0, |s| engine.info(*s).generation.load(Relaxed));
+        let mut head = Vec::with_capacity(PIECE_HEAD);
+        head.extend_from_slice(&next.map_or(0, |s| u64::from(*s) + 1).to_le_bytes());
+        head.extend_from_slice(&next_generation.to_le_bytes());
+        head.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&head), part);
+        head.extend_from_slice(&u64::from(crc).to_le_bytes());
+        let place = engine.geometry.place(places[number]);
+        let generation = engine.info(places[number]).generation.load(Relaxed);
+        place.open(engine.medium(), lane, generation, Purpose::Snapshot);
+        engine.medium().copy_in(lane, place.at.plus(FIRST as u64), &[&head, part]);
+    }
+    engine.wait(engine.medium().drain(lane))?;
+    let first = places[0];
+    let generation = engine.info(first).generation.load(Relaxed);
+    engine.set_root(|words| {
+        (words.snapshot, words.snapshot_generation) = (u64::from(first) + 1, generation);
+    })?;
+    Ok(true)
+}
+
+fn contents<M: Medium>(engine: &Engine<M>) -> Vec<u8> {
+    let mut out = Vec::new();
+    let seq_max = engine.stripes.iter().map(|s| s.lock().seq()).max().unwrap_or(0);
+    out.extend_from_slice(&seq_max.to_le_bytes());
+    for db in 0..DATABASES {
+        out.extend_from_slice(&engine.keys(db).to_le_bytes());
+    }
+    out.extend_from_slice(&u64::from(engine.pool.segments()).to_le_bytes());
+    for segment in 0..engine.pool.segments() {
+        let info = engine.info(segment);
+        for word in [&info.generation, &info.born, &info.expires_ms] {
+            out.extend_from_slice(&word.load(Relaxed).to_le_bytes());
+        }
+        for word in [&info.live, &info.tombs, &info.used, &info.records] {
+            out.extend_from_slice(&word.load(Relaxed).to_le_bytes());
+        }
+        out.extend_from_slice(&(info.state() as u64).to_le_bytes());
+    }
+    engine.index.export(&mut out);
+    out
+}
+
+/// Reads the snapshot the superblock names. Returns the number of keys; `None` if anything about it is
+/// wrong, and then nothing was changed.
+pub(crate) fn load<M: Medium>(engine: &mut Engine<M>, words: RootWords) -> Option<u64> {
+    let bytes = read(engine, words)?;
+    let seq_max = u64_at(bytes.get(..8)?, 0);
+    let (keys, rest) = bytes[8..].split_at_checked(8 * DATABASES)?;
+    let (count, rest) = rest.split_at_checked(8)?;
+    let segments = engine.pool.segments();
+    if u64_at(count, 0) != u64::from(segments) {
+        return None;
+    }
+    let (infos, index) = rest.split_at_checked(segments as usize * SEGMENT_BYTES)?;
+    let lives_agree = infos.chunks_exact(SEGMENT_BYTES).enumerate().all(|(segment, bytes)| {
+        let info = engine.info(segment as u32);
+        info.state() == State::Quarantined || info.generation.load(Relaxed) == u64_at(bytes, 0)
+    });
+    if !lives_agree {
+        return None;
+    }
+    let index = Index::import(index)?;
+    for (segment, bytes) in infos.chunks_exact(SEGMENT_BYTES).enumerate() {
+        restore(engine, segment as u32, bytes);
+    }
+    let own = engine.enrolled()[0].clone();
+    let mut total = 0;
+    for (place, bytes) in own.keys.iter().zip(keys.chunks_exact(8)) {
+        let keys = u64_at(bytes, 0);
+        place.store(keys as i64, Relaxed);
+        total += keys;
+    }
+    engine.stamp.store(engine.generation.load(Relaxed), Relaxed);
+    engine.install(index, seq_max);
+    Some(total)
+}
+
+fn restore<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) {
+    let info = engine.info(segment);
+    if info.state() == State::Quarantined {
+        return;
+    }
+    info.born.store(u64_at(bytes, 8), Relaxed);
+    info.expires_ms.store(u64_at(bytes, 16), Relaxed);
+    let (live, tombs) = (u32_at(bytes, 24), u32_at(bytes, 28));
+    info.live.store(live, Relaxed);
+    info.tombs.store(tombs, Relaxed);
+    info.used.store(u32_at(bytes, 32), Relaxed);
+    info.records.store(u32_at(bytes, 36), Relaxed);
+    engine.live.fetch_add(i64::from(live), Relaxed);
+    engine.tombs.fetch_add(i64::from(tombs), Relaxed);
+    let written = engine.written.load(Relaxed).max(u64_at(bytes, 8));
+    engine.written.store(written, Relaxed);
+    for state in [State::Sealed, State::Extent, State::Members, State::Quarantined] {
+        if state as u64 == u64_at(bytes, 40) {
+            info.set_state(state);
+            let extent = matches!(state, State::Extent | State::Members);
+            engine.extents.fetch_add(u32::from(extent), Relaxed);
+        }
+    }
+}
+
+/// The joined pieces, if all have their checksums.
+fn read<M: Medium>(engine: &Engine<M>, words: RootWords) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let (mut next, mut generation) = (words.snapshot, words.snapshot_generation);
+    let mut pieces = 0;
+    while next != 0 {
+        let segment = u32::try_from(next - 1).ok().filter(|s| *s < engine.pool.segments())?;
+        pieces += 1;
+        if engine.info(segment).generation.load(Relaxed) != generation
+            || pieces > engine.pool.segments()
+        {
+            return None;
+        }
+        let at = engine.geometry.base(segment).plus(FIRST as u64);
+        let mut head = [0; PIECE_HEAD];
+        engine.medium().copy_out(at, &mut head);
+        let len = usize::try_from(u64_at(&head, 16)).ok()?;
+        if len > engine.geometry.payload() - PIECE_HEAD {
+            return None;
+        }
+        let start = bytes.len();
+        engine.medium().append_out(at.plus(PIECE_HEAD as u64), len, &mut bytes);
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&head[..24]), &bytes[start..]);
+        if u64::from(crc) != u64_at(&head, 24) {
+            return None;
+        }
+        (next, generation) = (u64_at(&head, 0), u64_at(&head, 8));
+    }
+    Some(bytes)
+}

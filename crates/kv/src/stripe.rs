@@ -1,0 +1,112 @@
+//! Stripes: who may write which keys, and what is written but not yet published.
+//!
+//! A key belongs to the stripe its hash's low bits name. The stripe's lock hands out sequence numbers
+//! and guards the index's groups of those keys; it is held over DRAM only.
+//!
+//! # Invariants
+//! W1  Sequence numbers of a stripe only grow, across restarts too: of two records of one key the one
+//!     with the higher number is the newer.
+//! W2  From the moment a write has a number until it is published (or outrun by a newer write of its
+//!     key) it is listed here. So the newest value of a key is its newest listed write, else what the
+//!     index names.
+//! W3  A listed write without a ticket may be read only by the session that owns it: its bytes are in
+//!     that session's buffer. With a ticket, anyone may read it from the medium.
+//! W4  All listed writes of one key that have no ticket belong to one session.
+
+use farbank_pm::sync::atomic::{AtomicU32, Ordering};
+use farbank_pm::sync::{Mutex, MutexGuard};
+use farbank_pm::{Off, Ticket};
+
+/// A write on its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    pub hash: u64,
+    pub seq: u64,
+    pub at: Off,
+    pub session: u32,
+    /// `None` until its session has drained it.
+    pub ticket: Option<Ticket>,
+}
+
+/// What a stripe's lock guards.
+#[derive(Debug, Default)]
+pub(crate) struct Inner {
+    pub seq: u64,
+    pub pending: Vec<Pending>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Stripe {
+    inner: Mutex<Inner>,
+    /// Length of the list, for those who only want to know whether to look.
+    listed: AtomicU32,
+}
+
+/// A locked stripe.
+pub(crate) struct Locked<'a> {
+    guard: MutexGuard<'a, Inner>,
+    listed: &'a AtomicU32,
+}
+
+impl Stripe {
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        Locked { guard: self.inner.lock().expect("no holder panics"), listed: &self.listed }
+    }
+
+    /// Whether nothing is on its way.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.listed.load(Ordering::Acquire) == 0
+    }
+}
+
+impl Locked<'_> {
+    /// The next sequence number.
+    pub(crate) fn next_seq(&mut self) -> u64 {
+        self.guard.seq += 1;
+        self.guard.seq
+    }
+
+    /// The last sequence number.
+    pub(crate) fn seq(&self) -> u64 {
+        self.guard.seq
+    }
+
+    /// Goes on from `seq` at least.
+    pub(crate) fn raise_seq(&mut self, seq: u64) {
+        self.guard.seq = self.guard.seq.max(seq);
+    }
+
+    pub(crate) fn list(&mut self, pending: Pending) {
+        self.guard.pending.push(pending);
+        self.listed.store(self.guard.pending.len() as u32, Ordering::Release);
+    }
+
+    /// Takes the write `seq` off the list; false if it was not there any more.
+    pub(crate) fn unlist(&mut self, seq: u64) -> bool {
+        let Some(found) = self.guard.pending.iter().position(|p| p.seq == seq) else {
+            return false;
+        };
+        self.guard.pending.swap_remove(found);
+        self.listed.store(self.guard.pending.len() as u32, Ordering::Release);
+        true
+    }
+
+    /// Forgets every listed write.
+    pub(crate) fn unlist_all(&mut self) {
+        self.guard.pending.clear();
+        self.listed.store(0, Ordering::Release);
+    }
+
+    /// The listed writes that may be of `hash`'s key.
+    pub(crate) fn of(&self, hash: u64) -> impl Iterator<Item = &Pending> {
+        self.guard.pending.iter().filter(move |p| p.hash == hash)
+    }
+
+    /// Notes that `seq` has been drained.
+    pub(crate) fn drained(&mut self, seq: u64, ticket: Ticket) {
+        if let Some(pending) = self.guard.pending.iter_mut().find(|p| p.seq == seq) {
+            pending.ticket = Some(ticket);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Counting again: what the engine believes of its segments, against the log.
+
+use farbank_pm::Medium;
+use farbank_pm::sync::atomic::Ordering::Relaxed;
+
+use crate::engine::Engine;
+use crate::record::Type;
+use crate::segment::State;
+
+/// Checks that every segment is accounted for and that live bytes are what the index names.
+pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
+    let mut free = 0;
+    let mut extents = 0;
+    let mut keys = 0;
+    for segment in 0..engine.pool.segments() {
+        let info = engine.info(segment);
+        match info.state() {
+            State::Free => free += 1,
+            State::Extent => extents += 1,
+            State::Limbo | State::Quarantined => {}
+            State::Members => {
+                extents += 1;
+                keys += count(engine, segment)?;
+            }
+            State::Open | State::Sealed | State::Cleaning => keys += count(engine, segment)?,
+        }
+    }
+    let expect = |what: &str, found: u64, expected: u64| {
+        (found == expected).then_some(()).ok_or(format!("{what}: {found}, expected {expected}"))
+    };
+    expect("free segments", u64::from(engine.free_count()), free)?;
+    expect("extents", u64::from(engine.extents.load(Relaxed)), extents)?;
+    let known: u64 = (0..crate::store::DATABASES).map(|db| engine.keys(db)).sum();
+    expect("keys in the log that the index names", keys, known)
+}
+
+/// Live records of one segment, after checking its bytes.
+fn count<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<u64, String> {
+    let info = engine.info(segment);
+    let (mut live, mut records) = (0, 0);
+    engine.walk_own(segment, info.used.load(Relaxed) as usize, &mut |at, header| {
+        if header.what == Type::Put
+            && engine.rehash(at).is_some_and(|hash| engine.index.names(hash, at))
+        {
+            live += engine.record_len(header) as u64;
+            records += 1;
+        }
+    });
+    let (believed, counted) = (info.live.load(Relaxed), info.records.load(Relaxed));
+    if live != u64::from(believed) || records != u64::from(counted) {
+        return Err(format!(
+            "segment {segment}: {records} live records of {live} bytes, believed to be {counted} of \
+             {believed}"
+        ));
+    }
+    Ok(records)
+}
