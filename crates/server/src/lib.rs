@@ -1,1 +1,32 @@
-//! RESP over a Farbank store.
+//! RESP over any [`Store`](farbank_kv::store::Store): what Redis clients talk to.
+//!
+//! ```text
+//!   accept ──▶ worker 0 ─┬─ connection: input ─▶ requests ─▶ commands ─▶ session ─▶ store
+//!         └──▶ worker 1  │               output ◀── replies ◀─────┘         │
+//!               ...      └─ commit once a turn of the loop ◀── ticket ◀─────┘
+//! ```
+//!
+//! A [`Server`] binds, then runs a few worker threads. Each owns its connections and one session of
+//! the store, and executes requests in place: nothing is handed to another thread. All requests that
+//! one turn of its loop finds, of all its connections, are one batch with one commit; a reply that
+//! tells of an undurable write is withheld until the batch's ticket turns, and the worker does other
+//! things meanwhile.
+//!
+//! * [`resp`] reads requests and writes replies.
+//! * `conn` is one connection: its buffers, and what is withheld.
+//! * `worker` is the loop; `listener` accepts and starts it all.
+//! * `cmd` has a file for each family of commands, and the one table of them all.
+//! * [`glob`] are the patterns of SCAN, KEYS and CONFIG GET.
+#![forbid(unsafe_code)]
+
+mod cmd;
+mod conn;
+pub mod glob;
+mod listener;
+pub mod resp;
+mod settings;
+mod shared;
+mod worker;
+
+pub use listener::{Handle, Server};
+pub use settings::Options;

@@ -1,0 +1,19 @@
+//! Serves the tests' volatile store: what the protocol costs without an engine.
+//!
+//!     cargo run --release -p farbank-server --example volatile -- 6399
+
+#[path = "../tests/support/volatile.rs"]
+mod volatile;
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+fn main() -> std::io::Result<()> {
+    let port = std::env::args()
+        .nth(1)
+        .and_then(|arg| arg.parse().ok())
+        .unwrap_or(6399);
+    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let server = farbank_server::Server::bind(&[addr], farbank_server::Options::default())?;
+    println!("{:?}", server.addrs());
+    server.run(&volatile::Volatile::new())
+}

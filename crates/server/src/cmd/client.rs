@@ -1,0 +1,286 @@
+//! Clients: CLIENT and its subcommands.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Ctx, Fail, Replies, SYNTAX, quote};
+use crate::resp::number::parse_i64;
+use crate::resp::{Args, reply};
+use crate::shared::{Card, Mail, lock};
+
+/// `CLIENT ID`
+pub(super) fn id(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    reply::integer(ctx.out, i64::try_from(ctx.client.id).unwrap_or(i64::MAX));
+    Ok(())
+}
+
+/// `CLIENT GETNAME`
+pub(super) fn getname(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    let name = lock(&ctx.client.card.labels).name.clone();
+    if name.is_empty() {
+        reply::null(ctx.out, ctx.client.resp);
+    } else {
+        reply::bulk(ctx.out, &name);
+    }
+    Ok(())
+}
+
+/// Whether `text` is all visible ASCII, so that it cannot break CLIENT LIST's lines.
+fn is_plain(text: &[u8]) -> bool {
+    text.iter().all(u8::is_ascii_graphic)
+}
+
+/// Names this connection; an empty name takes it back.
+pub(super) fn rename(ctx: &mut Ctx<'_>, name: &[u8]) -> Result<(), Fail> {
+    if !is_plain(name) {
+        let text = "ERR Client names cannot contain spaces, newlines or special characters.";
+        return Err(Fail::Is(text));
+    }
+    lock(&ctx.client.card.labels).name = name.to_vec();
+    Ok(())
+}
+
+/// `CLIENT SETNAME name`
+pub(super) fn setname(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    rename(ctx, args.at(2))?;
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// `CLIENT SETINFO LIB-NAME|LIB-VER value`
+pub(super) fn setinfo(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let (attribute, value) = (args.at(2), args.at(3));
+    let name = attribute.to_ascii_lowercase();
+    if !matches!(name.as_slice(), b"lib-name" | b"lib-ver") {
+        let text = [
+            b"ERR Unrecognized option '",
+            quote(attribute, usize::MAX),
+            b"'",
+        ];
+        return Err(Fail::Says(text.concat()));
+    }
+    if !is_plain(value) {
+        let name = String::from_utf8_lossy(&name);
+        let text = format!("ERR {name} cannot contain spaces, newlines or special characters.");
+        return Err(Fail::Says(text.into_bytes()));
+    }
+    let mut labels = lock(&ctx.client.card.labels);
+    match name.as_slice() {
+        b"lib-name" => labels.library = value.to_vec(),
+        _ => labels.library_version = value.to_vec(),
+    }
+    drop(labels);
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// Appends a connection's line.
+fn describe(ctx: &Ctx<'_>, card: &Card, out: &mut Vec<u8>) {
+    let now = ctx.shared.clock_ms();
+    let secs = |since: u64| now.saturating_sub(since) / 1000;
+    let labels = lock(&card.labels).clone();
+    let multi = card.multi.load(Ordering::Relaxed);
+    let watching = card.watching.load(Ordering::Relaxed);
+    let flags = if multi >= 0 { "x" } else { "N" };
+    let (input, output) = (
+        card.input_bytes.load(Ordering::Relaxed),
+        card.output_bytes.load(Ordering::Relaxed),
+    );
+    let text = format!(
+        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={flags} db={} sub=0 psub=0 \
+         ssub=0 multi={multi} watch={watching} qbuf={input} qbuf-free=0 argv-mem=0 multi-mem=0 \
+         rbs=0 rbp=0 obl={output} oll=0 omem={output} tot-mem={} events=r cmd={} user=default \
+         redir=-1 resp={} lib-name={} lib-ver={}\n",
+        card.id,
+        card.addr,
+        card.laddr,
+        card.fd,
+        String::from_utf8_lossy(&labels.name),
+        secs(card.born_ms),
+        secs(card.active_ms.load(Ordering::Relaxed)),
+        card.db.load(Ordering::Relaxed),
+        input + output,
+        labels.command,
+        card.resp.load(Ordering::Relaxed),
+        String::from_utf8_lossy(&labels.library),
+        String::from_utf8_lossy(&labels.library_version),
+    );
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn reply_lines(ctx: &mut Ctx<'_>, cards: &[Arc<Card>]) {
+    ctx.client.show();
+    let mut text = Vec::new();
+    for card in cards {
+        describe(ctx, card, &mut text);
+    }
+    let text = String::from_utf8_lossy(&text);
+    reply::verbatim(ctx.out, ctx.client.resp, &text);
+}
+
+/// `CLIENT INFO`
+pub(super) fn info(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    let card = Arc::clone(&ctx.client.card);
+    reply_lines(ctx, &[card]);
+    Ok(())
+}
+
+/// The kinds of clients Redis knows. Here all are normal.
+fn is_normal(kind: &[u8]) -> Result<bool, Fail> {
+    match kind.to_ascii_lowercase().as_slice() {
+        b"normal" => Ok(true),
+        b"master" | b"slave" | b"replica" | b"pubsub" => Ok(false),
+        _ => {
+            let text = [b"ERR Unknown client type '", quote(kind, usize::MAX), b"'"];
+            Err(Fail::Says(text.concat()))
+        }
+    }
+}
+
+/// `CLIENT LIST [TYPE type|ID id ...]`
+pub(super) fn list(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let mut cards = ctx.shared.clients.all();
+    let option = args.at(2).to_ascii_lowercase();
+    match (option.as_slice(), args.len()) {
+        (_, 2) => {}
+        (b"type", 4) => {
+            if !is_normal(args.at(3))? {
+                cards.clear();
+            }
+        }
+        (b"id", 4..) => {
+            let wanted = args.from(3).map(|arg| {
+                let id = parse_i64(arg).and_then(|id| u64::try_from(id).ok());
+                id.ok_or(Fail::Is("ERR Invalid client ID"))
+            });
+            let wanted = wanted.collect::<Result<Vec<_>, _>>()?;
+            cards.retain(|card| wanted.contains(&card.id));
+        }
+        _ => return Err(SYNTAX),
+    }
+    reply_lines(ctx, &cards);
+    Ok(())
+}
+
+/// Which connections CLIENT KILL means.
+struct Doomed<'a> {
+    id: Option<u64>,
+    addr: Option<&'a [u8]>,
+    laddr: Option<&'a [u8]>,
+    none: bool,
+    spares_me: bool,
+}
+
+impl Doomed<'_> {
+    fn includes(&self, card: &Card, me: u64) -> bool {
+        !self.none
+            && self.id.is_none_or(|id| id == card.id)
+            && self.addr.is_none_or(|addr| addr == card.addr.as_bytes())
+            && self
+                .laddr
+                .is_none_or(|laddr| laddr == card.laddr.as_bytes())
+            && !(self.spares_me && card.id == me)
+    }
+}
+
+fn kill_filters(args: Args<'_>) -> Result<Doomed<'_>, Fail> {
+    let mut doomed = Doomed {
+        id: None,
+        addr: None,
+        laddr: None,
+        none: false,
+        spares_me: true,
+    };
+    if args.len() == 3 {
+        return Ok(Doomed {
+            addr: args.get(2),
+            spares_me: false,
+            ..doomed
+        });
+    }
+    let mut at = 2;
+    while let Some(option) = args.get(at) {
+        let value = args.get(at + 1).ok_or(SYNTAX)?;
+        match option.to_ascii_lowercase().as_slice() {
+            b"id" => {
+                let id = parse_i64(value)
+                    .and_then(|id| u64::try_from(id).ok())
+                    .filter(|&id| id > 0);
+                doomed.id = Some(id.ok_or(Fail::Is("ERR client-id should be greater than 0"))?);
+            }
+            b"addr" => doomed.addr = Some(value),
+            b"laddr" => doomed.laddr = Some(value),
+            b"type" => doomed.none |= !is_normal(value)?,
+            b"user" if value == b"default" => {}
+            b"user" => {
+                let text = [b"ERR No such user '", quote(value, usize::MAX), b"'"];
+                return Err(Fail::Says(text.concat()));
+            }
+            b"skipme" if value.eq_ignore_ascii_case(b"yes") => doomed.spares_me = true,
+            b"skipme" if value.eq_ignore_ascii_case(b"no") => doomed.spares_me = false,
+            _ => return Err(SYNTAX),
+        }
+        at += 2;
+    }
+    Ok(doomed)
+}
+
+/// `CLIENT KILL addr`, `CLIENT KILL filter value [filter value ...]`
+pub(super) fn kill(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let doomed = kill_filters(args)?;
+    let mut killed = 0;
+    for card in ctx.shared.clients.all() {
+        if !doomed.includes(&card, ctx.client.id) {
+            continue;
+        }
+        killed += 1;
+        if card.id == ctx.client.id {
+            ctx.client.leaving = true;
+        } else if let Some(desk) = ctx.shared.floor.desks.get(card.worker) {
+            ctx.shared.clients.remove(card.id);
+            desk.send(Mail::Kill(card.id));
+        }
+    }
+    match (args.len(), killed) {
+        (3, 0) => return Err(Fail::Is("ERR No such client")),
+        (3, _) => reply::ok(ctx.out),
+        _ => reply::integer(ctx.out, killed),
+    }
+    Ok(())
+}
+
+/// `CLIENT REPLY ON|OFF|SKIP`
+pub(super) fn reply(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    match args.at(2).to_ascii_lowercase().as_slice() {
+        b"on" => {
+            ctx.client.replies = Replies::On;
+            reply::ok(ctx.out);
+        }
+        b"off" => ctx.client.replies = Replies::Off,
+        b"skip" if ctx.client.replies == Replies::Off => {}
+        b"skip" => ctx.client.replies = Replies::Skip,
+        _ => return Err(SYNTAX),
+    }
+    Ok(())
+}
+
+/// `CLIENT NO-EVICT ON|OFF`, `CLIENT NO-TOUCH ON|OFF`: true of every client, whatever it asks.
+pub(super) fn no_evict(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    match args.at(2).to_ascii_lowercase().as_slice() {
+        b"on" | b"off" => reply::ok(ctx.out),
+        _ => return Err(SYNTAX),
+    }
+    Ok(())
+}
+
+/// `CLIENT GETREDIR`
+pub(super) fn getredir(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    reply::integer(ctx.out, -1);
+    Ok(())
+}
+
+/// `CLIENT HELP`
+pub(super) fn help(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    super::command::help_of(ctx, "client");
+    Ok(())
+}

@@ -1,0 +1,298 @@
+//! What commands there are: COMMAND and its subcommands.
+
+use super::table::{COMMANDS, Command, flag};
+use super::{Ctx, Fail, SYNTAX, resolve, table};
+use crate::glob::{Case, matches};
+use crate::resp::{Args, Resp, reply};
+
+/// `COMMAND`
+pub(super) fn command(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    reply::array(ctx.out, COMMANDS.len());
+    for command in COMMANDS {
+        describe(ctx.out, ctx.client.resp, command);
+    }
+    Ok(())
+}
+
+/// `COMMAND COUNT`
+pub(super) fn count(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    reply::integer(ctx.out, i64::try_from(COMMANDS.len()).unwrap_or(i64::MAX));
+    Ok(())
+}
+
+/// The command or `container|subcommand` called `name`.
+fn named(name: &[u8]) -> Option<&'static Command> {
+    match name.iter().position(|&b| b == b'|') {
+        None => table::find(name),
+        Some(bar) => table::find(&name[..bar])?.subcommand(&name[bar + 1..]),
+    }
+}
+
+/// `COMMAND INFO [name ...]`
+pub(super) fn info(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    if args.len() == 2 {
+        return command(ctx, args);
+    }
+    reply::array(ctx.out, args.len() - 2);
+    for name in args.from(2) {
+        match named(name) {
+            Some(command) => describe(ctx.out, ctx.client.resp, command),
+            None => reply::null_array(ctx.out, ctx.client.resp),
+        }
+    }
+    Ok(())
+}
+
+/// The ten elements Redis 7 tells of a command.
+fn describe(out: &mut Vec<u8>, resp: Resp, command: &Command) {
+    reply::array(out, 10);
+    reply::bulk(out, command.name.as_bytes());
+    reply::integer(out, command.arity);
+    let flags: Vec<_> = flag::NAMES
+        .iter()
+        .filter(|(bit, _)| command.is(*bit))
+        .collect();
+    reply::set(out, resp, flags.len());
+    for (_, name) in flags {
+        reply::simple(out, &name.to_ascii_lowercase());
+    }
+    for value in [command.keys.first, command.keys.last, command.keys.step] {
+        reply::integer(out, value);
+    }
+    let categories = categories(command);
+    reply::set(out, resp, categories.len());
+    for category in categories {
+        reply::simple(out, category);
+    }
+    let tips: Vec<_> = command.tips.split_whitespace().collect();
+    reply::array(out, tips.len());
+    for tip in tips {
+        reply::bulk(out, tip.as_bytes());
+    }
+    key_specs(out, resp, command);
+    reply::array(out, command.subcommands.len());
+    for subcommand in command.subcommands {
+        describe(out, resp, subcommand);
+    }
+}
+
+fn categories(command: &Command) -> Vec<&'static str> {
+    let admin = command.is(flag::ADMIN);
+    let speed = if command.is(flag::FAST) {
+        "@fast"
+    } else {
+        "@slow"
+    };
+    let mut all = Vec::new();
+    for (category, applies) in [
+        ("@keyspace", false),
+        ("@read", command.is(flag::READONLY)),
+        ("@write", command.is(flag::WRITE)),
+        ("@string", false),
+        ("@admin", admin),
+        (speed, true),
+        ("@dangerous", admin),
+        ("@connection", false),
+        ("@transaction", false),
+    ] {
+        if applies || command.acl.split_whitespace().any(|own| own == category) {
+            all.push(category);
+        }
+    }
+    all
+}
+
+/// Where the keys are and what is done to them, as maps in maps.
+fn key_specs(out: &mut Vec<u8>, resp: Resp, command: &Command) {
+    if command.keys.first == 0 {
+        return reply::array(out, 0);
+    }
+    let text = |out: &mut Vec<u8>, text: &str| reply::bulk(out, text.as_bytes());
+    let noted = command.name == "set";
+    reply::array(out, 1);
+    reply::map(out, resp, 3 + usize::from(noted));
+    if noted {
+        text(out, "notes");
+        text(out, "RW and ACCESS because of the optional GET");
+    }
+    text(out, "flags");
+    let access: Vec<_> = command.access.split_whitespace().collect();
+    reply::set(out, resp, access.len());
+    for word in access {
+        reply::simple(out, word);
+    }
+    text(out, "begin_search");
+    reply::map(out, resp, 2);
+    text(out, "type");
+    text(out, "index");
+    text(out, "spec");
+    reply::map(out, resp, 1);
+    text(out, "index");
+    reply::integer(out, command.keys.first);
+    text(out, "find_keys");
+    reply::map(out, resp, 2);
+    text(out, "type");
+    text(out, "range");
+    text(out, "spec");
+    reply::map(out, resp, 3);
+    let last = if command.keys.last < 0 {
+        command.keys.last
+    } else {
+        0
+    };
+    for (name, value) in [
+        ("lastkey", last),
+        ("keystep", command.keys.step),
+        ("limit", 0),
+    ] {
+        text(out, name);
+        reply::integer(out, value);
+    }
+}
+
+/// `COMMAND DOCS [name ...]`
+pub(super) fn docs(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let commands: Vec<_> = match args.len() {
+        2 => COMMANDS.iter().collect(),
+        _ => args.from(2).filter_map(named).collect(),
+    };
+    reply::map(ctx.out, ctx.client.resp, commands.len());
+    for command in commands {
+        document(ctx.out, ctx.client.resp, command);
+    }
+    Ok(())
+}
+
+fn document(out: &mut Vec<u8>, resp: Resp, command: &Command) {
+    reply::bulk(out, command.name.as_bytes());
+    let is_container = !command.subcommands.is_empty();
+    reply::map(out, resp, 3 + usize::from(is_container));
+    for (name, value) in [
+        ("summary", command.summary),
+        ("since", command.since),
+        ("group", command.group),
+    ] {
+        reply::bulk(out, name.as_bytes());
+        reply::bulk(out, value.as_bytes());
+    }
+    if is_container {
+        reply::bulk(out, b"subcommands");
+        reply::map(out, resp, command.subcommands.len());
+        for subcommand in command.subcommands {
+            document(out, resp, subcommand);
+        }
+    }
+}
+
+/// `COMMAND LIST [FILTERBY MODULE name|ACLCAT category|PATTERN pattern]`
+pub(super) fn list(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let all = COMMANDS
+        .iter()
+        .flat_map(|c| std::iter::once(c).chain(c.subcommands));
+    let names: Vec<_> = if args.len() == 2 {
+        COMMANDS.iter().map(|c| c.name).collect()
+    } else if args.len() == 5 && args.at(2).eq_ignore_ascii_case(b"filterby") {
+        let value = args.at(4);
+        let category = [b"@", value].concat();
+        let of_category = |c: &&Command| {
+            categories(c)
+                .iter()
+                .any(|own| own.as_bytes().eq_ignore_ascii_case(&category))
+        };
+        match args.at(3).to_ascii_lowercase().as_slice() {
+            b"module" => Vec::new(),
+            b"aclcat" => all.filter(of_category).map(|c| c.name).collect(),
+            b"pattern" => all
+                .map(|c| c.name)
+                .filter(|name| matches(value, name.as_bytes(), Case::Fold))
+                .collect(),
+            _ => return Err(SYNTAX),
+        }
+    } else {
+        return Err(SYNTAX);
+    };
+    reply::array(ctx.out, names.len());
+    for name in names {
+        reply::bulk(ctx.out, name.as_bytes());
+    }
+    Ok(())
+}
+
+/// The command of the request that starts at argument 2, and the positions of its keys.
+fn inner(args: Args<'_>) -> Result<(&'static Command, Vec<usize>), Fail> {
+    let request = args.rest(2);
+    let command = match resolve(request) {
+        Ok(command) => command,
+        Err(_) if table::find(request.at(0)).is_none() => {
+            return Err(Fail::Is("ERR Invalid command specified"));
+        }
+        Err(_) => {
+            let text = "ERR Invalid number of arguments specified for command";
+            return Err(Fail::Is(text));
+        }
+    };
+    if command.keys.first == 0 {
+        return Err(Fail::Is("ERR The command has no key arguments"));
+    }
+    Ok((
+        command,
+        command
+            .keys
+            .positions(request.len())
+            .map(|at| at + 2)
+            .collect(),
+    ))
+}
+
+/// `COMMAND GETKEYS command [argument ...]`
+pub(super) fn getkeys(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let (_, positions) = inner(args)?;
+    reply::array(ctx.out, positions.len());
+    for at in positions {
+        reply::bulk(ctx.out, args.at(at));
+    }
+    Ok(())
+}
+
+/// `COMMAND GETKEYSANDFLAGS command [argument ...]`
+pub(super) fn getkeysandflags(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let (command, positions) = inner(args)?;
+    let access: Vec<_> = command
+        .access
+        .split_whitespace()
+        .filter(|&w| w != "variable_flags")
+        .collect();
+    reply::array(ctx.out, positions.len());
+    for at in positions {
+        reply::array(ctx.out, 2);
+        reply::bulk(ctx.out, args.at(at));
+        reply::set(ctx.out, ctx.client.resp, access.len());
+        for word in &access {
+            reply::simple(ctx.out, word);
+        }
+    }
+    Ok(())
+}
+
+/// Lines about the subcommands of `container`.
+pub(super) fn help_of(ctx: &mut Ctx<'_>, container: &str) {
+    let Some(command) = table::find(container.as_bytes()) else {
+        return;
+    };
+    let name = container.to_ascii_uppercase();
+    reply::array(ctx.out, 1 + 2 * command.subcommands.len());
+    reply::simple(
+        ctx.out,
+        &format!("{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"),
+    );
+    for subcommand in command.subcommands {
+        reply::simple(ctx.out, &subcommand.own_name().to_ascii_uppercase());
+        reply::simple(ctx.out, &format!("    {}", subcommand.summary));
+    }
+}
+
+/// `COMMAND HELP`
+pub(super) fn help(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    help_of(ctx, "command");
+    Ok(())
+}

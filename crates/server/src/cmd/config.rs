@@ -1,0 +1,269 @@
+//! The configuration: CONFIG and its subcommands.
+//!
+//! Few parameters change while the server runs; the others are shown because clients ask for them,
+//! with the value that says what is so here.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Ctx, Fail, quote};
+use crate::glob::{Case, matches};
+use crate::resp::number::parse_u64;
+use crate::resp::{Args, reply};
+use crate::settings::Settings;
+use crate::shared::{Shared, lock};
+
+/// How a number in the configuration is spelled.
+#[derive(Clone, Copy)]
+enum Spelling {
+    Plain,
+    /// May end in a unit of memory.
+    Memory,
+}
+
+/// A number that CONFIG SET can change.
+struct Number {
+    name: &'static str,
+    spelling: Spelling,
+    least: u64,
+    most: u64,
+    setting: fn(&Settings) -> &AtomicU64,
+}
+
+const GIB: u64 = 1 << 30;
+const MIB: u64 = 1 << 20;
+const INT_MAX: u64 = i32::MAX as u64;
+
+#[rustfmt::skip]
+const NUMBERS: &[Number] = &[
+    Number { name: "maxclients", spelling: Spelling::Plain, least: 1, most: u32::MAX as u64, setting: |s| &s.clients_max },
+    Number { name: "timeout", spelling: Spelling::Plain, least: 0, most: INT_MAX, setting: |s| &s.timeout_secs },
+    Number { name: "tcp-keepalive", spelling: Spelling::Plain, least: 0, most: INT_MAX, setting: |s| &s.keepalive_secs },
+    Number { name: "proto-max-bulk-len", spelling: Spelling::Memory, least: MIB, most: 512 * MIB, setting: |s| &s.bulk_bytes_max },
+    Number { name: "client-query-buffer-limit", spelling: Spelling::Memory, least: MIB, most: 4 * GIB, setting: |s| &s.input_bytes_max },
+];
+
+/// The parameter with a shape of its own.
+const OUTPUT_LIMIT: &str = "client-output-buffer-limit";
+
+/// Parameters that stay as they are.
+fn constants(shared: &Shared<'_>) -> Vec<(&'static str, String)> {
+    let addrs = &shared.addrs;
+    let bind: Vec<_> = addrs.iter().map(|addr| addr.ip().to_string()).collect();
+    let port = addrs.first().map_or(0, |addr| addr.port());
+    let dir = std::path::Path::new(&shared.options.pool).parent();
+    let text = str::to_owned;
+    vec![
+        ("appendonly", text("yes")),
+        ("appendfsync", text(shared.options.sync)),
+        ("bind", bind.join(" ")),
+        ("cluster-enabled", text("no")),
+        ("databases", farbank_kv::store::DATABASES.to_string()),
+        (
+            "dir",
+            dir.map(|dir| dir.display().to_string()).unwrap_or_default(),
+        ),
+        ("io-threads", shared.floor.desks.len().to_string()),
+        ("maxmemory", text("0")),
+        ("maxmemory-policy", text("noeviction")),
+        ("notify-keyspace-events", String::new()),
+        ("port", port.to_string()),
+        ("requirepass", String::new()),
+        ("save", String::new()),
+        ("tcp-backlog", text("511")),
+        ("unixsocket", String::new()),
+    ]
+}
+
+fn output_limit(settings: &Settings) -> String {
+    let get = |setting: &AtomicU64| setting.load(Ordering::Relaxed);
+    format!(
+        "normal {} {} {}",
+        get(&settings.output_bytes_hard),
+        get(&settings.output_bytes_soft),
+        get(&settings.output_soft_secs)
+    )
+}
+
+/// Every parameter with its value.
+fn all(shared: &Shared<'_>) -> Vec<(&'static str, String)> {
+    let mut all = constants(shared);
+    for number in NUMBERS {
+        let value = (number.setting)(&shared.settings).load(Ordering::Relaxed);
+        all.push((number.name, value.to_string()));
+    }
+    all.push((OUTPUT_LIMIT, output_limit(&shared.settings)));
+    all
+}
+
+/// `CONFIG GET pattern [pattern ...]`
+pub(super) fn get(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let mut found = all(ctx.shared);
+    found.retain(|(name, _)| {
+        args.from(2)
+            .any(|pattern| matches(pattern, name.as_bytes(), Case::Fold))
+    });
+    reply::map(ctx.out, ctx.client.resp, found.len());
+    for (name, value) in found {
+        reply::bulk(ctx.out, name.as_bytes());
+        reply::bulk(ctx.out, value.as_bytes());
+    }
+    Ok(())
+}
+
+/// A change that was checked and is still to be made.
+type Change<'a> = (&'a AtomicU64, u64);
+
+/// Reads `512mb` and the like.
+fn parse_memory(text: &[u8]) -> Option<u64> {
+    let digits = text.iter().take_while(|b| b.is_ascii_digit()).count();
+    let (number, unit) = text.split_at(digits);
+    let scale = match unit.to_ascii_lowercase().as_slice() {
+        b"" | b"b" => 1,
+        b"k" => 1000,
+        b"kb" => 1 << 10,
+        b"m" => 1_000_000,
+        b"mb" => MIB,
+        b"g" => 1_000_000_000,
+        b"gb" => GIB,
+        _ => return None,
+    };
+    parse_u64(number)?.checked_mul(scale)
+}
+
+fn parse_number(number: &Number, value: &[u8]) -> Result<u64, String> {
+    let (parsed, wrong) = match number.spelling {
+        Spelling::Plain => (
+            parse_u64(value),
+            "argument couldn't be parsed into an integer",
+        ),
+        Spelling::Memory => (parse_memory(value), "argument must be a memory value"),
+    };
+    let parsed = parsed.ok_or_else(|| wrong.to_owned())?;
+    if (number.least..=number.most).contains(&parsed) {
+        return Ok(parsed);
+    }
+    let Number { least, most, .. } = number;
+    Err(format!(
+        "argument must be between {least} and {most} inclusive"
+    ))
+}
+
+/// Reads `class hard soft seconds ...`; of the classes, only `normal` has clients here.
+fn parse_output_limit<'a>(settings: &'a Settings, value: &[u8]) -> Result<Vec<Change<'a>>, String> {
+    let words: Vec<_> = value
+        .split(|&b| b == b' ')
+        .filter(|word| !word.is_empty())
+        .collect();
+    if words.is_empty() || !words.len().is_multiple_of(4) {
+        return Err("Wrong number of arguments in buffer limit configuration.".to_owned());
+    }
+    let mut changes = Vec::new();
+    for class in words.chunks(4) {
+        let normal = match class[0].to_ascii_lowercase().as_slice() {
+            b"normal" => true,
+            b"slave" | b"replica" | b"pubsub" => false,
+            _ => {
+                return Err("Invalid client class specified in buffer limit configuration.".into());
+            }
+        };
+        let limits = (
+            parse_memory(class[1]),
+            parse_memory(class[2]),
+            parse_u64(class[3]),
+        );
+        let (Some(hard), Some(soft), Some(secs)) = limits else {
+            return Err(
+                "Error in hard, soft or soft_seconds setting in buffer limit \
+                        configuration."
+                    .into(),
+            );
+        };
+        if normal {
+            changes.push((&settings.output_bytes_hard, hard));
+            changes.push((&settings.output_bytes_soft, soft));
+            changes.push((&settings.output_soft_secs, secs));
+        }
+    }
+    Ok(changes)
+}
+
+fn check<'a>(
+    shared: &'a Shared<'_>,
+    name: &'static str,
+    value: &[u8],
+) -> Result<Vec<Change<'a>>, String> {
+    if name == OUTPUT_LIMIT {
+        return parse_output_limit(&shared.settings, value);
+    }
+    if let Some(number) = NUMBERS.iter().find(|number| number.name == name) {
+        let parsed = parse_number(number, value)?;
+        return Ok(vec![((number.setting)(&shared.settings), parsed)]);
+    }
+    // What a parameter is already may be asked for; nothing else.
+    let same = |(known, now): &(&str, String)| *known == name && now.as_bytes() == value;
+    if constants(shared).iter().any(same) {
+        Ok(Vec::new())
+    } else {
+        Err("can't set immutable config".to_owned())
+    }
+}
+
+/// `CONFIG SET parameter value [parameter value ...]`
+pub(super) fn set(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    if !args.len().is_multiple_of(2) {
+        return Err(Fail::arity("config|set"));
+    }
+    let shared = ctx.shared;
+    let known: Vec<_> = all(shared).into_iter().map(|(name, _)| name).collect();
+    let (mut changes, mut seen) = (Vec::new(), Vec::new());
+    for at in (2..args.len()).step_by(2) {
+        let asked = args.at(at);
+        let name = known
+            .iter()
+            .find(|name| asked.eq_ignore_ascii_case(name.as_bytes()));
+        let Some(&name) = name else {
+            let text = [
+                b"ERR Unknown option or number of arguments for CONFIG SET - '",
+                quote(asked, usize::MAX),
+                b"'",
+            ];
+            return Err(Fail::Says(text.concat()));
+        };
+        let outcome = if seen.contains(&name) {
+            Err("duplicate parameter".to_owned())
+        } else {
+            check(shared, name, args.at(at + 1))
+        };
+        seen.push(name);
+        changes.extend(outcome.map_err(|why| {
+            let text =
+                format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}");
+            Fail::Says(text.into_bytes())
+        })?);
+    }
+    for (setting, value) in changes {
+        setting.store(value, Ordering::Relaxed);
+    }
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// `CONFIG RESETSTAT`
+pub(super) fn resetstat(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    *lock(&ctx.shared.reset) = ctx.shared.totals();
+    ctx.shared.accepted.store(0, Ordering::Relaxed);
+    ctx.shared.rejected.store(0, Ordering::Relaxed);
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// `CONFIG REWRITE`
+pub(super) fn rewrite(_: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    Err(Fail::Is("ERR The server is running without a config file"))
+}
+
+/// `CONFIG HELP`
+pub(super) fn help(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    super::command::help_of(ctx, "config");
+    Ok(())
+}

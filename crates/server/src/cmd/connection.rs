@@ -1,0 +1,135 @@
+//! The connection: PING ECHO SELECT HELLO AUTH RESET QUIT.
+
+use farbank_kv::store::DATABASES;
+
+use super::{Ctx, Fail, NOT_INTEGER, Replies, SYNTAX, client};
+use crate::resp::number::parse_i64;
+use crate::resp::{Args, Resp, reply};
+
+/// The Redis whose commands and replies these are.
+pub(super) const REDIS_VERSION: &str = "7.0.15";
+
+/// `PING [message]`
+pub(super) fn ping(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    match args.len() {
+        1 => reply::simple(ctx.out, "PONG"),
+        2 => reply::bulk(ctx.out, args.at(1)),
+        _ => return Err(Fail::arity("ping")),
+    }
+    Ok(())
+}
+
+/// `ECHO message`
+pub(super) fn echo(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    reply::bulk(ctx.out, args.at(1));
+    Ok(())
+}
+
+/// `SELECT index`
+pub(super) fn select(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let index = parse_i64(args.at(1)).ok_or(NOT_INTEGER)?;
+    if i32::try_from(index).is_err() {
+        let (low, high) = (i32::MIN, i32::MAX);
+        let text = format!("ERR value is out of range, value must between {low} and {high}");
+        return Err(Fail::Says(text.into_bytes()));
+    }
+    let db = u8::try_from(index)
+        .ok()
+        .filter(|&db| usize::from(db) < DATABASES);
+    ctx.client.db = db.ok_or(Fail::Is("ERR DB index is out of range"))?;
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// The one user there is takes any password.
+fn authenticate(user: &[u8]) -> Result<(), Fail> {
+    if user == b"default" {
+        return Ok(());
+    }
+    Err(Fail::Is(
+        "WRONGPASS invalid username-password pair or user is disabled.",
+    ))
+}
+
+/// `AUTH [username] password`
+pub(super) fn auth(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    match args.len() {
+        2 => Err(Fail::Is(
+            "ERR AUTH <password> called without any password configured for the default user. \
+             Are you sure your configuration is correct?",
+        )),
+        3 => {
+            authenticate(args.at(1))?;
+            reply::ok(ctx.out);
+            Ok(())
+        }
+        _ => Err(SYNTAX),
+    }
+}
+
+/// `HELLO [2|3 [AUTH username password] [SETNAME name]]`
+pub(super) fn hello(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let resp = match args.get(1).map(parse_i64) {
+        None => ctx.client.resp,
+        Some(Some(2)) => Resp::V2,
+        Some(Some(3)) => Resp::V3,
+        Some(Some(_)) => return Err(Fail::Is("NOPROTO unsupported protocol version")),
+        Some(None) => {
+            let text = "ERR Protocol version is not an integer or out of range";
+            return Err(Fail::Is(text));
+        }
+    };
+    let mut at = 2;
+    while let Some(option) = args.get(at) {
+        if option.eq_ignore_ascii_case(b"auth") && args.len() > at + 2 {
+            authenticate(args.at(at + 1))?;
+            at += 3;
+        } else if option.eq_ignore_ascii_case(b"setname") && args.len() > at + 1 {
+            client::rename(ctx, args.at(at + 1))?;
+            at += 2;
+        } else {
+            let text = [
+                b"ERR Syntax error in HELLO option '",
+                super::quote(option, usize::MAX),
+                b"'",
+            ];
+            return Err(Fail::Says(text.concat()));
+        }
+    }
+    ctx.client.resp = resp;
+    reply::map(ctx.out, resp, 7);
+    for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
+        reply::bulk(ctx.out, name.as_bytes());
+        reply::bulk(ctx.out, value.as_bytes());
+    }
+    reply::bulk(ctx.out, b"proto");
+    reply::integer(ctx.out, resp.number());
+    reply::bulk(ctx.out, b"id");
+    reply::integer(ctx.out, i64::try_from(ctx.client.id).unwrap_or(i64::MAX));
+    for (name, value) in [("mode", "standalone"), ("role", "master")] {
+        reply::bulk(ctx.out, name.as_bytes());
+        reply::bulk(ctx.out, value.as_bytes());
+    }
+    reply::bulk(ctx.out, b"modules");
+    reply::array(ctx.out, 0);
+    Ok(())
+}
+
+/// `RESET`
+pub(super) fn reset(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    client::rename(ctx, b"")?;
+    ctx.client.queue = None;
+    ctx.client.watched.clear();
+    ctx.client.db = 0;
+    ctx.client.resp = Resp::V2;
+    ctx.client.replies = Replies::On;
+    reply::simple(ctx.out, "RESET");
+    Ok(())
+}
+
+/// `QUIT`
+pub(super) fn quit(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    ctx.client.leaving = true;
+    reply::ok(ctx.out);
+    Ok(())
+}

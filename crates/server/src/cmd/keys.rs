@@ -1,0 +1,202 @@
+//! Keys, whatever they hold: DEL UNLINK EXISTS TOUCH TYPE SCAN KEYS DBSIZE FLUSHALL FLUSHDB.
+
+use farbank_kv::store::{Error, Key, Verdict};
+
+use super::strings::STRING;
+use super::{Ctx, Fail, NOT_INTEGER, SYNTAX};
+use crate::glob::{Case, matches};
+use crate::resp::number::parse_i64;
+use crate::resp::{Args, reply};
+
+/// Keys visited at a time by commands that visit them all.
+const STRIDE: usize = 1000;
+
+/// `DEL key [key ...]`, `UNLINK key [key ...]`
+pub(super) fn del(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let db = ctx.client.db;
+    let keys = || args.from(1).map(move |bytes| Key { db, bytes });
+    let mut deleted = 0;
+    if args.len() == 2 {
+        let key = ctx.key(args.at(1));
+        deleted = i64::from(ctx.ops().delete(key)?);
+    } else {
+        let all: Vec<_> = keys().collect();
+        let done = ctx.grouped(&all, &mut |ops| {
+            deleted = 0;
+            for &key in &all {
+                deleted += i64::from(ops.delete(key)?);
+            }
+            Ok(if deleted > 0 {
+                Verdict::Apply
+            } else {
+                Verdict::Abandon
+            })
+        });
+        match done {
+            // A full pool may have no room for a group; single deletes are always taken.
+            Err(Error::Full) => {
+                deleted = 0;
+                for key in keys() {
+                    deleted += i64::from(ctx.ops().delete(key)?);
+                }
+            }
+            other => drop(other?),
+        }
+    }
+    reply::integer(ctx.out, deleted);
+    Ok(())
+}
+
+/// `EXISTS key [key ...]`, `TOUCH key [key ...]`: a key that is named twice counts twice.
+pub(super) fn exists(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let view = ctx.view();
+    let mut found = 0;
+    for bytes in args.from(1) {
+        let key = ctx.key(bytes);
+        let is_there = ctx.ops().meta(key, view)?.is_some();
+        ctx.looked_up(is_there);
+        found += i64::from(is_there);
+    }
+    reply::integer(ctx.out, found);
+    Ok(())
+}
+
+/// The name of a kind of value.
+fn kind_name(kind: u8) -> &'static str {
+    match kind {
+        STRING => "string",
+        _ => "unknown",
+    }
+}
+
+/// `TYPE key`
+pub(super) fn kind(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let (key, view) = (ctx.key(args.at(1)), ctx.view());
+    let meta = ctx.ops().meta(key, view)?;
+    reply::simple(ctx.out, meta.map_or("none", |m| kind_name(m.kind)));
+    Ok(())
+}
+
+/// What SCAN's options ask for.
+struct ScanOptions<'a> {
+    pattern: &'a [u8],
+    count: usize,
+    kind: Option<&'a [u8]>,
+}
+
+fn scan_options(args: Args<'_>) -> Result<ScanOptions<'_>, Fail> {
+    let mut options = ScanOptions {
+        pattern: b"*",
+        count: 10,
+        kind: None,
+    };
+    let mut at = 2;
+    while let Some(option) = args.get(at) {
+        let value = args.get(at + 1).ok_or(SYNTAX)?;
+        match option.to_ascii_lowercase().as_slice() {
+            b"match" => options.pattern = value,
+            b"type" => options.kind = Some(value),
+            b"count" => {
+                let count = parse_i64(value).ok_or(NOT_INTEGER)?;
+                options.count = usize::try_from(count)
+                    .ok()
+                    .filter(|&n| n > 0)
+                    .ok_or(SYNTAX)?;
+            }
+            _ => return Err(SYNTAX),
+        }
+        at += 2;
+    }
+    Ok(options)
+}
+
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
+pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let cursor = std::str::from_utf8(args.at(1))
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let cursor: u64 = cursor.ok_or(Fail::Is("ERR invalid cursor"))?;
+    let options = scan_options(args)?;
+    let db = ctx.client.db;
+    let (mut found, mut body) = (0, Vec::new());
+    let next = ctx
+        .session()?
+        .scan(db, cursor, options.count, &mut |key, meta| {
+            let of_kind = |name: &[u8]| name.eq_ignore_ascii_case(kind_name(meta.kind).as_bytes());
+            if options.kind.is_none_or(of_kind) && matches(options.pattern, key, Case::Exact) {
+                found += 1;
+                reply::bulk(&mut body, key);
+            }
+        })?;
+    reply::array(ctx.out, 2);
+    reply::bulk_number(ctx.out, next);
+    reply::array(ctx.out, found);
+    ctx.out.extend_from_slice(&body);
+    Ok(())
+}
+
+/// Every key of the client's database once, sorted.
+fn all_keys(ctx: &mut Ctx<'_>, wanted: &dyn Fn(&[u8]) -> bool) -> Result<Vec<Vec<u8>>, Fail> {
+    let db = ctx.client.db;
+    let session = ctx.session()?;
+    let (mut all, mut cursor) = (Vec::new(), 0);
+    loop {
+        cursor = session.scan(db, cursor, STRIDE, &mut |key, _| {
+            if wanted(key) {
+                all.push(key.to_vec());
+            }
+        })?;
+        if cursor == 0 {
+            break;
+        }
+    }
+    all.sort_unstable();
+    all.dedup();
+    Ok(all)
+}
+
+/// `KEYS pattern`
+pub(super) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let pattern = args.at(1);
+    let keys = all_keys(ctx, &|key| matches(pattern, key, Case::Exact))?;
+    reply::array(ctx.out, keys.len());
+    for key in &keys {
+        reply::bulk(ctx.out, key);
+    }
+    Ok(())
+}
+
+/// `DBSIZE`
+pub(super) fn dbsize(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    let db = ctx.client.db;
+    let keys = ctx.session()?.len(db)?;
+    reply::integer(ctx.out, i64::try_from(keys).unwrap_or(i64::MAX));
+    Ok(())
+}
+
+/// FLUSHALL and FLUSHDB take SYNC and ASYNC, which here mean the same.
+fn flush_options(args: Args<'_>) -> Result<(), Fail> {
+    match (args.len(), args.at(1).to_ascii_lowercase().as_slice()) {
+        (1, _) | (2, b"sync" | b"async") => Ok(()),
+        _ => Err(SYNTAX),
+    }
+}
+
+/// `FLUSHALL [ASYNC|SYNC]`
+pub(super) fn flushall(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    flush_options(args)?;
+    ctx.session()?.flush_all()?;
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// `FLUSHDB [ASYNC|SYNC]`: key by key, as the store has no generation for one database.
+pub(super) fn flushdb(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    flush_options(args)?;
+    let db = ctx.client.db;
+    for key in all_keys(ctx, &|_| true)? {
+        ctx.ops().delete(Key { db, bytes: &key })?;
+    }
+    reply::ok(ctx.out);
+    Ok(())
+}

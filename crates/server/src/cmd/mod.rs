@@ -1,0 +1,391 @@
+//! Commands: one file a family, one [`table`] of them all, and the way from a request to a reply.
+//!
+//! ```text
+//!   args ─▶ find ─▶ arity ─▶ may it run now? ─▶ queue it (MULTI), or run it ─▶ reply
+//!             │        │            │                                │
+//!             └────────┴────────────┴──── an error reply ◀───────────┘
+//! ```
+//!
+//! A command's function appends its reply to `ctx.out` and returns, or returns why it could not: then
+//! whatever it had appended is taken back and the reason is the reply.
+//!
+//! # Invariants
+//! C1  A write's reply is behind the mark (see `conn`), whether or not it changed anything: that it
+//!     changed nothing may itself be news of an undurable write.
+//! C2  A read sees undurable writes only if its reply is behind the mark.
+
+mod client;
+mod command;
+mod config;
+mod connection;
+mod counters;
+mod expiry;
+mod info;
+mod keys;
+mod server;
+mod strings;
+pub(crate) mod table;
+mod transactions;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use farbank_kv::store::{Error, KEY_BYTES_MAX, Key, Ops, Session, Verdict, View};
+
+use crate::resp::{Args, Resp, reply};
+use crate::shared::{Card, Count, Shared, Tally, lock};
+use table::{Command, flag};
+use transactions::Queue;
+
+/// Text of a client's own making that an error quotes is cut here.
+const QUOTE_BYTES: usize = 128;
+
+pub(crate) const SYNTAX: Fail = Fail::Is("ERR syntax error");
+pub(crate) const NOT_INTEGER: Fail = Fail::Is("ERR value is not an integer or out of range");
+pub(crate) const WRONG_TYPE: Fail =
+    Fail::Is("WRONGTYPE Operation against a key holding the wrong kind of value");
+pub(crate) const TOO_LONG: Fail =
+    Fail::Is("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
+const FULL: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+
+/// Why a command did not do what it was asked. The text's first word is the error's code.
+#[derive(Debug)]
+pub(crate) enum Fail {
+    /// As always.
+    Is(&'static str),
+    /// With particulars.
+    Says(Vec<u8>),
+    /// What the store said.
+    Store(Error),
+}
+
+impl From<Error> for Fail {
+    fn from(error: Error) -> Fail {
+        Fail::Store(error)
+    }
+}
+
+impl Fail {
+    /// The wrong number of arguments for the command called `name`.
+    pub(crate) fn arity(name: &str) -> Fail {
+        Fail::Says(format!("ERR wrong number of arguments for '{name}' command").into_bytes())
+    }
+
+    /// The error line, without its marker and end.
+    pub(crate) fn text(&self) -> Vec<u8> {
+        match self {
+            Fail::Is(text) => text.as_bytes().to_vec(),
+            Fail::Says(text) => text.clone(),
+            Fail::Store(Error::Full) => FULL.into(),
+            Fail::Store(Error::Poisoned(p)) => misconf(&p.reason),
+            Fail::Store(error) => format!("ERR {error}").into_bytes(),
+        }
+    }
+}
+
+fn misconf(reason: &str) -> Vec<u8> {
+    format!("MISCONF Errors writing to the pool: {reason}").into_bytes()
+}
+
+/// How a client wants its replies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Replies {
+    #[default]
+    On,
+    Off,
+    /// None to the request that asked for it, nor to the next.
+    Skip,
+    /// None to this request.
+    SkipThis,
+}
+
+/// What a connection is, apart from its socket.
+pub(crate) struct Client {
+    pub(crate) id: u64,
+    pub(crate) card: Arc<Card>,
+    pub(crate) db: u8,
+    pub(crate) resp: Resp,
+    pub(crate) replies: Replies,
+    pub(crate) queue: Option<Box<Queue>>,
+    pub(crate) watched: Vec<transactions::Watched>,
+    pub(crate) last_command: &'static str,
+    shown_command: &'static str,
+    /// The connection is closed once its replies have left.
+    pub(crate) leaving: bool,
+}
+
+impl Client {
+    pub(crate) fn new(card: Arc<Card>) -> Client {
+        Client {
+            id: card.id,
+            card,
+            shown_command: "NULL",
+            db: 0,
+            resp: Resp::V2,
+            replies: Replies::On,
+            queue: None,
+            watched: Vec::new(),
+            last_command: "NULL",
+            leaving: false,
+        }
+    }
+
+    /// Shows on its card what others may know.
+    pub(crate) fn show(&mut self) {
+        let card = &self.card;
+        card.db.store(self.db, Ordering::Relaxed);
+        card.resp.store(self.resp.number() as u8, Ordering::Relaxed);
+        let queued = self
+            .queue
+            .as_ref()
+            .map_or(-1, |q| i32::try_from(q.len()).unwrap_or(i32::MAX));
+        card.multi.store(queued, Ordering::Relaxed);
+        let watching = u16::try_from(self.watched.len()).unwrap_or(u16::MAX);
+        card.watching.store(watching, Ordering::Relaxed);
+        if self.shown_command != self.last_command {
+            lock(&card.labels).command = self.last_command;
+            self.shown_command = self.last_command;
+        }
+    }
+}
+
+/// The way to the store: the worker's session, or a group inside it.
+pub(crate) enum Door<'a> {
+    Session(&'a mut dyn Session),
+    Group(&'a mut dyn Ops),
+}
+
+/// What a command may use.
+pub(crate) struct Ctx<'a> {
+    pub(crate) door: Door<'a>,
+    pub(crate) client: &'a mut Client,
+    pub(crate) out: &'a mut Vec<u8>,
+    /// Where the first reply starts that must wait for this batch's ticket.
+    pub(crate) mark: &'a mut Option<usize>,
+    /// Whether replies of earlier batches still wait.
+    pub(crate) unacknowledged: bool,
+    pub(crate) shared: &'a Shared<'a>,
+    pub(crate) tally: &'a mut Tally,
+}
+
+impl Ctx<'_> {
+    /// Operations on single keys.
+    #[inline]
+    pub(crate) fn ops(&mut self) -> &mut dyn Ops {
+        match &mut self.door {
+            Door::Session(session) => &mut **session,
+            Door::Group(ops) => &mut **ops,
+        }
+    }
+
+    /// The session, which commands that span keys need. They are never run inside a group.
+    pub(crate) fn session(&mut self) -> Result<&mut dyn Session, Fail> {
+        match &mut self.door {
+            Door::Session(session) => Ok(&mut **session),
+            Door::Group(_) => Err(Fail::Is("ERR Command not allowed inside a transaction")),
+        }
+    }
+
+    /// Runs `body` isolated and all or nothing: in a group of its own, or in the one it is in.
+    pub(crate) fn grouped(
+        &mut self,
+        keys: &[Key<'_>],
+        body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
+    ) -> Result<Verdict, Error> {
+        match &mut self.door {
+            Door::Session(session) => session.group(keys, body),
+            Door::Group(ops) => body(&mut **ops),
+        }
+    }
+
+    /// The key called `bytes` in the client's database.
+    #[inline]
+    pub(crate) fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
+        Key {
+            db: self.client.db,
+            bytes,
+        }
+    }
+
+    /// What a read may see now (C2).
+    #[inline]
+    pub(crate) fn view(&self) -> View {
+        match self.door {
+            Door::Session(_) if self.mark.is_none() => View::Durable,
+            _ => View::Pending,
+        }
+    }
+
+    /// Counts a key that was asked for.
+    #[inline]
+    pub(crate) fn looked_up(&mut self, found: bool) {
+        self.tally
+            .count(if found { Count::Hits } else { Count::Misses }, 1);
+    }
+
+    fn refuse(&mut self, from: usize, fail: &Fail) {
+        self.out.truncate(from);
+        reply::error(self.out, &fail.text());
+        self.tally.count(Count::Errors, 1);
+    }
+}
+
+/// Executes one request: appends exactly one reply, unless the client wants none.
+#[inline]
+pub(crate) fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
+    let from = ctx.out.len();
+    ctx.tally.count(Count::Commands, 1);
+    match resolve(args) {
+        Ok(command) => admit(ctx, command, args),
+        Err(fail) => {
+            if is_http(args.at(0)) {
+                ctx.client.leaving = true;
+                return;
+            }
+            reject(ctx, &fail);
+        }
+    }
+    if ctx.client.replies != Replies::On {
+        withhold_reply(ctx, from);
+    }
+}
+
+/// What a browser, tricked into talking to us, would send.
+fn is_http(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
+}
+
+#[cold]
+fn withhold_reply(ctx: &mut Ctx<'_>, from: usize) {
+    match ctx.client.replies {
+        Replies::On => return,
+        Replies::Off => {}
+        Replies::Skip => ctx.client.replies = Replies::SkipThis,
+        Replies::SkipThis => ctx.client.replies = Replies::On,
+    }
+    ctx.out.truncate(from);
+}
+
+/// The command that `args` asks for, with an arity that fits.
+#[inline]
+pub(crate) fn resolve(args: Args<'_>) -> Result<&'static Command, Fail> {
+    let command = table::find(args.at(0)).ok_or_else(|| unknown(args))?;
+    let command = match args.get(1) {
+        Some(name) if !command.subcommands.is_empty() => match command.subcommand(name) {
+            Some(subcommand) => subcommand,
+            None => return Err(unknown_subcommand(command, name)),
+        },
+        _ => command,
+    };
+    if command.takes(args.len()) {
+        Ok(command)
+    } else {
+        Err(Fail::arity(command.name))
+    }
+}
+
+#[cold]
+fn unknown(args: Args<'_>) -> Fail {
+    let mut text = b"ERR unknown command '".to_vec();
+    text.extend_from_slice(quote(args.at(0), QUOTE_BYTES));
+    text.extend_from_slice(b"', with args beginning with: ");
+    let start = text.len();
+    for arg in args.from(1) {
+        let used = text.len() - start;
+        if used >= QUOTE_BYTES {
+            break;
+        }
+        text.push(b'\'');
+        text.extend_from_slice(quote(arg, QUOTE_BYTES - used));
+        text.extend_from_slice(b"' ");
+    }
+    Fail::Says(text)
+}
+
+fn unknown_subcommand(container: &Command, name: &[u8]) -> Fail {
+    let mut text = b"ERR unknown subcommand '".to_vec();
+    text.extend_from_slice(quote(name, QUOTE_BYTES));
+    let container = container.name.to_ascii_uppercase();
+    text.extend_from_slice(format!("'. Try {container} HELP.").as_bytes());
+    Fail::Says(text)
+}
+
+/// As much of a client's text as an error quotes: up to `most` bytes, and nothing after a NUL.
+pub(crate) fn quote(text: &[u8], most: usize) -> &[u8] {
+    let text = &text[..text.len().min(most)];
+    let end = text.iter().position(|&b| b == 0).unwrap_or(text.len());
+    &text[..end]
+}
+
+/// An error before execution: it breaks a transaction that is being queued.
+#[cold]
+fn reject(ctx: &mut Ctx<'_>, fail: &Fail) {
+    if let Some(queue) = &mut ctx.client.queue {
+        queue.broken = true;
+    }
+    ctx.refuse(ctx.out.len(), fail);
+}
+
+/// Queues a command in a MULTI, or executes it, if it may run now.
+#[inline]
+fn admit(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>) {
+    ctx.client.last_command = command.name;
+    if command.is(flag::WRITE) {
+        if let Some(reason) = ctx.shared.poisoned.get() {
+            return reject(ctx, &Fail::Says(misconf(reason)));
+        }
+    }
+    if ctx.client.queue.is_some() && !command.is(flag::AT_ONCE) {
+        return transactions::queue(ctx, command, args);
+    }
+    execute(ctx, command, args);
+}
+
+/// Executes a command outside any group.
+#[inline]
+fn execute(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>) {
+    let from = ctx.out.len();
+    let clean = ctx.mark.is_none();
+    let tells =
+        command.is(flag::WRITE) || (command.is(flag::READONLY | flag::READS) && ctx.unacknowledged);
+    if tells && clean {
+        *ctx.mark = Some(from); // C1, C2
+    }
+    if let Err(fail) = check_keys(command, args).and_then(|()| (command.run)(ctx, args)) {
+        failed(ctx, from, clean, &fail);
+    }
+}
+
+#[cold]
+fn failed(ctx: &mut Ctx<'_>, from: usize, clean: bool, fail: &Fail) {
+    if let Fail::Store(Error::Poisoned(poisoned)) = fail {
+        if ctx.shared.poisoned.set(poisoned.reason.to_string()).is_ok() {
+            tracing::error!("{poisoned}");
+        }
+        if clean {
+            *ctx.mark = None; // nothing was written: this error is no acknowledgement
+        }
+    }
+    ctx.refuse(from, fail);
+}
+
+/// Keys longer than the store takes are refused by name before anything is done.
+#[inline]
+fn check_keys(command: &Command, args: Args<'_>) -> Result<(), Fail> {
+    if command.keys.first == 0 {
+        return Ok(());
+    }
+    if command.keys.last == 1 {
+        return if args.at(1).len() <= KEY_BYTES_MAX {
+            Ok(())
+        } else {
+            Err(Error::KeyTooLong.into())
+        };
+    }
+    let mut positions = command.keys.positions(args.len());
+    if positions.all(|at| args.at(at).len() <= KEY_BYTES_MAX) {
+        Ok(())
+    } else {
+        Err(Error::KeyTooLong.into())
+    }
+}

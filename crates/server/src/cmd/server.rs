@@ -1,0 +1,47 @@
+//! The server: TIME SHUTDOWN, and containers without a subcommand.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::{Ctx, Fail, SYNTAX};
+use crate::resp::{Args, reply};
+
+/// A container called by itself. Its arity asks for a subcommand, so this is not reached by a
+/// request; it is what the table has to name.
+pub(super) fn container(_: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    Err(SYNTAX)
+}
+
+/// `TIME`
+pub(super) fn time(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    reply::array(ctx.out, 2);
+    reply::bulk_number(ctx.out, now.as_secs());
+    reply::bulk_number(ctx.out, u64::from(now.subsec_micros()));
+    Ok(())
+}
+
+/// `SHUTDOWN [NOSAVE|SAVE] [NOW] [FORCE] [ABORT]`: what was acknowledged is durable either way.
+pub(super) fn shutdown(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let (mut save, mut nosave, mut abort) = (false, false, false);
+    for option in args.from(1) {
+        match option.to_ascii_lowercase().as_slice() {
+            b"save" => save = true,
+            b"nosave" => nosave = true,
+            b"now" | b"force" => {}
+            b"abort" => abort = true,
+            _ => return Err(SYNTAX),
+        }
+    }
+    if (save && nosave) || (abort && args.len() > 2) {
+        return Err(SYNTAX);
+    }
+    if abort {
+        return Err(Fail::Is("ERR No shutdown in progress."));
+    }
+    tracing::info!(client = ctx.client.id, "SHUTDOWN");
+    ctx.client.leaving = true;
+    ctx.shared.floor.stop();
+    Ok(())
+}

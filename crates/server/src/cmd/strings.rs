@@ -1,0 +1,419 @@
+//! Strings: GET SET MGET MSET MSETNX SETNX SETEX PSETEX GETSET GETDEL GETEX APPEND STRLEN.
+
+use farbank_kv::store::{Change, Item, Key, Meta, VALUE_BYTES_MAX, Value, Verdict, View};
+
+use super::expiry::{Unit, deadline};
+use super::{Ctx, Door, Fail, SYNTAX, TOO_LONG, WRONG_TYPE};
+use crate::resp::{Args, reply};
+use crate::settings::size;
+use crate::shared::Count;
+
+/// The kind of a string; the only one so far.
+pub(super) const STRING: u8 = 0;
+
+/// `GET key`
+pub(super) fn get(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let (key, view) = (ctx.key(args.at(1)), ctx.view());
+    get_into(ctx, key, view)
+}
+
+/// Appends the value of `key` as a reply.
+fn get_into(ctx: &mut Ctx<'_>, key: Key<'_>, view: View) -> Result<(), Fail> {
+    let mut kind = STRING;
+    let mut head = |meta: &Meta, out: &mut Vec<u8>| {
+        kind = meta.kind;
+        reply::bulk_header(out, meta.value_bytes);
+    };
+    let found = match &mut ctx.door {
+        Door::Session(session) => session.get(key, view, ctx.out, &mut head)?,
+        Door::Group(ops) => ops.get(key, view, ctx.out, &mut head)?,
+    };
+    if kind != STRING {
+        return Err(WRONG_TYPE);
+    }
+    if found {
+        ctx.out.extend_from_slice(b"\r\n");
+    } else {
+        reply::null(ctx.out, ctx.client.resp);
+    }
+    ctx.looked_up(found);
+    Ok(())
+}
+
+/// `MGET key [key ...]`
+pub(super) fn mget(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    reply::array(ctx.out, args.len() - 1);
+    let view = ctx.view();
+    let (db, resp) = (ctx.client.db, ctx.client.resp);
+    let most = ctx.shared.settings.output_bytes_max();
+    let Door::Session(session) = &mut ctx.door else {
+        return mget_in_group(ctx, args);
+    };
+    let keys: Vec<_> = args.from(1).map(|bytes| Key { db, bytes }).collect();
+    let (out, mut hits) = (&mut *ctx.out, 0);
+    session.get_many(&keys, view, &mut |_, item| match item {
+        // Beyond the limit the connection is closed: there is no use in gathering more.
+        _ if out.len() > most => {}
+        Some(item) if item.meta.kind == STRING => {
+            hits += 1;
+            reply::bulk(out, item.bytes);
+        }
+        _ => reply::null(out, resp),
+    })?;
+    ctx.tally.count(Count::Hits, hits);
+    ctx.tally.count(Count::Misses, keys.len() - hits);
+    Ok(())
+}
+
+fn mget_in_group(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    for bytes in args.from(1) {
+        let (key, from) = (ctx.key(bytes), ctx.out.len());
+        match get_into(ctx, key, View::Pending) {
+            Err(Fail::Is(_)) => {
+                ctx.out.truncate(from);
+                reply::null(ctx.out, ctx.client.resp);
+            }
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// `STRLEN key`
+pub(super) fn strlen(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let (key, view) = (ctx.key(args.at(1)), ctx.view());
+    let meta = ctx.ops().meta(key, view)?;
+    ctx.looked_up(meta.is_some());
+    match meta {
+        Some(meta) if meta.kind != STRING => return Err(WRONG_TYPE),
+        Some(meta) => reply::integer(ctx.out, length(meta.value_bytes)),
+        None => reply::integer(ctx.out, 0),
+    }
+    Ok(())
+}
+
+fn length(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// When SET writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum If {
+    Always,
+    Absent,
+    Present,
+}
+
+/// What SET does with the expiry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Expiry {
+    Never,
+    Keep,
+    At(u64),
+}
+
+/// What SET's options ask for.
+struct SetOptions {
+    when: If,
+    expiry: Expiry,
+    returns_old: bool,
+}
+
+/// `SET key value [NX|XX] [GET] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL]`
+pub(super) fn set(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let (key, bytes) = (ctx.key(args.at(1)), args.at(2));
+    if args.len() == 3 {
+        return put(ctx, key, bytes, 0);
+    }
+    let options = set_options(ctx, args)?;
+    match options {
+        SetOptions {
+            when: If::Always,
+            expiry: Expiry::Never,
+            returns_old: false,
+        } => put(ctx, key, bytes, 0),
+        SetOptions {
+            when: If::Always,
+            expiry: Expiry::At(at),
+            returns_old: false,
+        } => put(ctx, key, bytes, at),
+        _ => set_conditionally(ctx, key, bytes, &options),
+    }
+}
+
+/// Stores a string unconditionally and says OK.
+#[inline]
+fn put(ctx: &mut Ctx<'_>, key: Key<'_>, bytes: &[u8], expires_ms: u64) -> Result<(), Fail> {
+    check_length(ctx, bytes.len())?;
+    ctx.ops().put(
+        key,
+        Value {
+            bytes,
+            expires_ms,
+            flags: 0,
+            kind: STRING,
+        },
+    )?;
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+fn check_length(ctx: &Ctx<'_>, bytes: usize) -> Result<(), Fail> {
+    let most = size(&ctx.shared.settings.bulk_bytes_max).min(VALUE_BYTES_MAX);
+    if bytes <= most { Ok(()) } else { Err(TOO_LONG) }
+}
+
+fn set_options(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<SetOptions, Fail> {
+    let mut options = SetOptions {
+        when: If::Always,
+        expiry: Expiry::Never,
+        returns_old: false,
+    };
+    let mut expires = None;
+    let mut at = 3;
+    while let Some(option) = args.get(at) {
+        let next = args.get(at + 1);
+        let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
+        let no_expiry = options.expiry == Expiry::Never && expires.is_none();
+        match (Unit::of(option), next) {
+            _ if is("nx") && options.when != If::Present => options.when = If::Absent,
+            _ if is("xx") && options.when != If::Absent => options.when = If::Present,
+            _ if is("get") => options.returns_old = true,
+            _ if is("keepttl") && expires.is_none() => options.expiry = Expiry::Keep,
+            (Some(unit), Some(amount)) if no_expiry => {
+                expires = Some((unit, amount));
+                at += 1;
+            }
+            _ => return Err(SYNTAX),
+        }
+        at += 1;
+    }
+    if let Some((unit, amount)) = expires {
+        options.expiry = Expiry::At(deadline(unit, amount, ctx.ops().now_ms(), "set")?);
+    }
+    Ok(options)
+}
+
+/// SET with anything that depends on what is there.
+fn set_conditionally(
+    ctx: &mut Ctx<'_>,
+    key: Key<'_>,
+    bytes: &[u8],
+    options: &SetOptions,
+) -> Result<(), Fail> {
+    check_length(ctx, bytes.len())?;
+    let (mut old, mut done, mut wrong) = (None, false, false);
+    ctx.ops().update(key, &mut |item| {
+        wrong = options.returns_old && item.is_some_and(|i| i.meta.kind != STRING);
+        old = item
+            .filter(|_| options.returns_old)
+            .map(|i| i.bytes.to_vec());
+        done = !wrong
+            && match options.when {
+                If::Always => true,
+                If::Absent => item.is_none(),
+                If::Present => item.is_some(),
+            };
+        if !done {
+            return Change::Keep;
+        }
+        let expires_ms = match options.expiry {
+            Expiry::Never => 0,
+            Expiry::Keep => item.map_or(0, |i| i.meta.expires_ms),
+            Expiry::At(at) => at,
+        };
+        Change::Put {
+            bytes: bytes.to_vec(),
+            expires_ms,
+            flags: 0,
+            kind: STRING,
+        }
+    })?;
+    match (wrong, options.returns_old, done) {
+        (true, ..) => return Err(WRONG_TYPE),
+        (_, true, _) => match &old {
+            Some(old) => reply::bulk(ctx.out, old),
+            None => reply::null(ctx.out, ctx.client.resp),
+        },
+        (_, false, true) => reply::ok(ctx.out),
+        (_, false, false) => reply::null(ctx.out, ctx.client.resp),
+    }
+    Ok(())
+}
+
+/// `SETNX key value`
+pub(super) fn setnx(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let (key, bytes) = (ctx.key(args.at(1)), args.at(2));
+    check_length(ctx, bytes.len())?;
+    let mut done = false;
+    ctx.ops().update(key, &mut |item| {
+        done = item.is_none();
+        if !done {
+            return Change::Keep;
+        }
+        Change::Put {
+            bytes: bytes.to_vec(),
+            expires_ms: 0,
+            flags: 0,
+            kind: STRING,
+        }
+    })?;
+    reply::integer(ctx.out, i64::from(done));
+    Ok(())
+}
+
+/// `SETEX key seconds value`
+pub(super) fn setex(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let at = deadline(Unit::SECONDS, args.at(2), ctx.ops().now_ms(), "setex")?;
+    put(ctx, ctx.key(args.at(1)), args.at(3), at)
+}
+
+/// `PSETEX key milliseconds value`
+pub(super) fn psetex(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let at = deadline(Unit::MILLISECONDS, args.at(2), ctx.ops().now_ms(), "psetex")?;
+    put(ctx, ctx.key(args.at(1)), args.at(3), at)
+}
+
+/// `GETSET key value`
+pub(super) fn getset(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let options = SetOptions {
+        when: If::Always,
+        expiry: Expiry::Never,
+        returns_old: true,
+    };
+    set_conditionally(ctx, ctx.key(args.at(1)), args.at(2), &options)
+}
+
+/// Changes `key` by `change`, which sees a string, and replies with what it held.
+fn take(ctx: &mut Ctx<'_>, key: Key<'_>, change: &dyn Fn(Item<'_>) -> Change) -> Result<(), Fail> {
+    let (mut old, mut wrong) = (None, false);
+    ctx.ops().update(key, &mut |item| {
+        wrong = item.is_some_and(|i| i.meta.kind != STRING);
+        old = item.map(|i| i.bytes.to_vec());
+        match item {
+            Some(item) if !wrong => change(item),
+            _ => Change::Keep,
+        }
+    })?;
+    if wrong {
+        return Err(WRONG_TYPE);
+    }
+    ctx.looked_up(old.is_some());
+    match &old {
+        Some(old) => reply::bulk(ctx.out, old),
+        None => reply::null(ctx.out, ctx.client.resp),
+    }
+    Ok(())
+}
+
+/// `GETDEL key`
+pub(super) fn getdel(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    take(ctx, ctx.key(args.at(1)), &|_| Change::Delete)
+}
+
+/// `GETEX key [EX s|PX ms|EXAT s|PXAT ms|PERSIST]`
+pub(super) fn getex(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let key = ctx.key(args.at(1));
+    let expires_ms = match (args.get(2), args.get(3)) {
+        (None, _) => return get_into(ctx, key, View::Pending),
+        (Some(option), None) if option.eq_ignore_ascii_case(b"persist") => 0,
+        (Some(option), Some(amount)) if args.len() == 4 => {
+            let unit = Unit::of(option).ok_or(SYNTAX)?;
+            deadline(unit, amount, ctx.ops().now_ms(), "getex")?
+        }
+        _ => return Err(SYNTAX),
+    };
+    take(ctx, key, &|item| {
+        if item.meta.expires_ms == expires_ms {
+            return Change::Keep;
+        }
+        let (flags, kind) = (item.meta.flags, item.meta.kind);
+        Change::Put {
+            bytes: item.bytes.to_vec(),
+            expires_ms,
+            flags,
+            kind,
+        }
+    })
+}
+
+/// `APPEND key value`
+pub(super) fn append(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let (key, tail) = (ctx.key(args.at(1)), args.at(2));
+    let most = size(&ctx.shared.settings.bulk_bytes_max).min(VALUE_BYTES_MAX);
+    let mut outcome = Ok(0);
+    ctx.ops().update(key, &mut |item| {
+        let old = item.map_or(&[][..], |i| i.bytes);
+        outcome = match item {
+            Some(item) if item.meta.kind != STRING => Err(WRONG_TYPE),
+            _ if old.len() + tail.len() > most => Err(TOO_LONG),
+            _ => Ok(old.len() + tail.len()),
+        };
+        // Appending nothing to something changes nothing.
+        if outcome.is_err() || (tail.is_empty() && item.is_some()) {
+            return Change::Keep;
+        }
+        let meta = item.map(|i| i.meta).unwrap_or_default();
+        let bytes = [old, tail].concat();
+        Change::Put {
+            bytes,
+            expires_ms: meta.expires_ms,
+            flags: meta.flags,
+            kind: STRING,
+        }
+    })?;
+    reply::integer(ctx.out, length(outcome?));
+    Ok(())
+}
+
+/// `MSET key value [key value ...]`
+pub(super) fn mset(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    store_pairs(ctx, args, "mset", If::Always)?;
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// `MSETNX key value [key value ...]`
+pub(super) fn msetnx(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let verdict = store_pairs(ctx, args, "msetnx", If::Absent)?;
+    reply::integer(ctx.out, i64::from(verdict == Verdict::Apply));
+    Ok(())
+}
+
+fn store_pairs(ctx: &mut Ctx<'_>, args: Args<'_>, name: &str, when: If) -> Result<Verdict, Fail> {
+    if args.len().is_multiple_of(2) {
+        return Err(Fail::arity(name));
+    }
+    let db = ctx.client.db;
+    let pairs = || {
+        (1..args.len())
+            .step_by(2)
+            .map(|at| (args.at(at), args.at(at + 1)))
+    };
+    for (_, bytes) in pairs() {
+        check_length(ctx, bytes.len())?;
+    }
+    let keys: Vec<_> = pairs().map(|(bytes, _)| Key { db, bytes }).collect();
+    let verdict = ctx.grouped(&keys, &mut |ops| {
+        if when == If::Absent {
+            for &key in &keys {
+                if ops.meta(key, View::Pending)?.is_some() {
+                    return Ok(Verdict::Abandon);
+                }
+            }
+        }
+        for (&key, (_, bytes)) in keys.iter().zip(pairs()) {
+            ops.put(
+                key,
+                Value {
+                    bytes,
+                    expires_ms: 0,
+                    flags: 0,
+                    kind: STRING,
+                },
+            )?;
+        }
+        Ok(Verdict::Apply)
+    })?;
+    Ok(verdict)
+}

@@ -1,0 +1,284 @@
+//! Transactions: MULTI EXEC DISCARD WATCH UNWATCH.
+//!
+//! MULTI queues, EXEC runs the queue as one group of the store: isolated, and durable whole or not at
+//! all. WATCH notes the version of a key; EXEC compares it inside the group, where nothing can come
+//! between the comparison and the writes. A mark set at the moment of another's write would not do:
+//! that write becomes visible later, and a client that watches and reads in between would see the
+//! old value and keep a clean mark.
+//!
+//! Commands about no key in particular (DBSIZE, SCAN, FLUSHALL, CLIENT ...) cannot be in a group: they
+//! run in their place, between the group of what precedes them and the group of what follows.
+
+use std::ops::Range;
+
+use farbank_kv::store::{Error, Key, Verdict, View};
+
+use super::table::{Command, flag};
+use super::{Ctx, Door, FULL, Fail, check_keys, execute, misconf, reject};
+use crate::resp::number::parse_u64;
+use crate::resp::parse::Kept;
+use crate::resp::{Args, reply};
+use crate::settings::size;
+
+/// What MULTI has queued.
+#[derive(Default)]
+pub(crate) struct Queue {
+    requests: Kept,
+    commands: Vec<&'static Command>,
+    /// A request was refused: EXEC will not run.
+    pub(super) broken: bool,
+}
+
+impl Queue {
+    pub(crate) fn len(&self) -> usize {
+        self.commands.len()
+    }
+
+    /// The run of commands from `at` on that can be in one group.
+    fn groupable(&self, at: usize) -> Range<usize> {
+        let in_group = |c: &&&Command| c.keys.first > 0 || c.is(flag::GROUPED);
+        at..at + self.commands[at..].iter().take_while(in_group).count()
+    }
+
+    /// Keys of the commands in `range`, the first of which runs in database `db`.
+    fn keys(&self, range: Range<usize>, mut db: u8) -> Vec<Key<'_>> {
+        let mut keys = Vec::new();
+        for at in range {
+            let (command, args) = (self.commands[at], self.requests.args(at));
+            if command.name == "select" {
+                let index = parse_u64(args.at(1)).and_then(|n| u8::try_from(n).ok());
+                db = index
+                    .filter(|&n| usize::from(n) < farbank_kv::store::DATABASES)
+                    .unwrap_or(db);
+            }
+            for position in command.keys.positions(args.len()) {
+                keys.push(Key {
+                    db,
+                    bytes: args.at(position),
+                });
+            }
+        }
+        keys
+    }
+}
+
+/// A key as it was when it was watched.
+pub(crate) struct Watched {
+    db: u8,
+    key: Vec<u8>,
+    /// Its version, 0 if it was absent.
+    version: u64,
+}
+
+impl Watched {
+    fn key(&self) -> Key<'_> {
+        Key {
+            db: self.db,
+            bytes: &self.key,
+        }
+    }
+}
+
+/// Queues a request.
+pub(super) fn queue(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>) {
+    if command.is(flag::NO_MULTI) {
+        return reject(
+            ctx,
+            &Fail::Is("ERR Command not allowed inside a transaction"),
+        );
+    }
+    if let Err(fail) = check_keys(command, args) {
+        return reject(ctx, &fail);
+    }
+    let most = size(&ctx.shared.settings.input_bytes_max);
+    let Some(queue) = &mut ctx.client.queue else {
+        return;
+    };
+    if queue.requests.bytes() > most {
+        return reject(
+            ctx,
+            &Fail::Is("ERR the transaction exceeds client-query-buffer-limit"),
+        );
+    }
+    queue.requests.push(args);
+    queue.commands.push(command);
+    reply::simple(ctx.out, "QUEUED");
+}
+
+/// `MULTI`
+pub(super) fn multi(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    if ctx.client.queue.is_some() {
+        return Err(Fail::Is("ERR MULTI calls can not be nested"));
+    }
+    ctx.client.queue = Some(Box::default());
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// `DISCARD`
+pub(super) fn discard(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    if ctx.client.queue.take().is_none() {
+        return Err(Fail::Is("ERR DISCARD without MULTI"));
+    }
+    ctx.client.watched.clear();
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// `WATCH key [key ...]`
+pub(super) fn watch(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    if ctx.client.queue.is_some() {
+        return Err(Fail::Is("ERR WATCH inside MULTI is not allowed"));
+    }
+    let view = ctx.view();
+    for bytes in args.from(1) {
+        let key = ctx.key(bytes);
+        if ctx.client.watched.iter().any(|w| w.key() == key) {
+            continue;
+        }
+        let version = ctx.ops().meta(key, view)?.map_or(0, |meta| meta.version);
+        ctx.client.watched.push(Watched {
+            db: key.db,
+            key: bytes.to_vec(),
+            version,
+        });
+    }
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// `UNWATCH`
+pub(super) fn unwatch(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    ctx.client.watched.clear();
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+fn aborted(cause: &[u8]) -> Fail {
+    Fail::Says([b"EXECABORT Transaction discarded because of: ", cause].concat())
+}
+
+/// `EXEC`
+pub(super) fn exec(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
+    let Some(queue) = ctx.client.queue.take() else {
+        return Err(Fail::Is("ERR EXEC without MULTI"));
+    };
+    let watched = std::mem::take(&mut ctx.client.watched);
+    if queue.broken {
+        let text = "EXECABORT Transaction discarded because of previous errors.";
+        return Err(Fail::Is(text));
+    }
+    if let Some(reason) = ctx.shared.poisoned.get()
+        && queue.commands.iter().any(|c| c.is(flag::WRITE))
+    {
+        return Err(aborted(&misconf(reason)));
+    }
+    let start = ctx.out.len();
+    reply::array(ctx.out, queue.len());
+    let mut at = 0;
+    while at < queue.len() || at == 0 {
+        let range = queue.groupable(at);
+        let watched = if at == 0 { watched.as_slice() } else { &[] };
+        match run_group(ctx, &queue, range.clone(), watched) {
+            Ok(Verdict::Apply) => {}
+            Ok(Verdict::Abandon) => {
+                ctx.out.truncate(start);
+                reply::null_array(ctx.out, ctx.client.resp);
+                return Ok(());
+            }
+            Err(error) if at == 0 => return Err(abandoned(error)),
+            // What came before has its effect: what did not run says why.
+            Err(error) => range
+                .clone()
+                .for_each(|_| ctx.refuse(ctx.out.len(), &error.clone().into())),
+        }
+        at = range.end.max(at);
+        if let Some(&command) = queue.commands.get(at) {
+            ctx.client.last_command = command.name;
+            execute(ctx, command, queue.requests.args(at));
+        }
+        at += 1;
+    }
+    Ok(())
+}
+
+/// Why a transaction had no effect.
+fn abandoned(error: Error) -> Fail {
+    match error {
+        Error::Full => aborted(FULL.as_bytes()),
+        poisoned @ Error::Poisoned(_) => poisoned.into(),
+        other => aborted(&Fail::Store(other).text()),
+    }
+}
+
+/// Runs the commands in `range` as one group, if the watched keys are as they were.
+fn run_group(
+    ctx: &mut Ctx<'_>,
+    queue: &Queue,
+    range: Range<usize>,
+    watched: &[Watched],
+) -> Result<Verdict, Error> {
+    let mut keys = queue.keys(range.clone(), ctx.client.db);
+    keys.extend(watched.iter().map(Watched::key));
+    if keys.is_empty() {
+        for at in range {
+            execute(ctx, queue.commands[at], queue.requests.args(at));
+        }
+        return Ok(Verdict::Apply);
+    }
+    let (from, db) = (ctx.out.len(), ctx.client.db);
+    ctx.mark.get_or_insert(from); // a group sees the newest values, durable or not
+    let Ctx {
+        door,
+        client,
+        out,
+        mark,
+        unacknowledged,
+        shared,
+        tally,
+    } = ctx;
+    let Door::Session(session) = door else {
+        return Ok(Verdict::Abandon);
+    };
+    session.group(&keys, &mut |ops| {
+        out.truncate(from);
+        client.db = db;
+        for key in watched {
+            if ops
+                .meta(key.key(), View::Pending)?
+                .map_or(0, |meta| meta.version)
+                != key.version
+            {
+                return Ok(Verdict::Abandon);
+            }
+        }
+        let mut ctx = Ctx {
+            door: Door::Group(ops),
+            client: &mut **client,
+            out: &mut **out,
+            mark: &mut **mark,
+            unacknowledged: *unacknowledged,
+            shared,
+            tally: &mut **tally,
+        };
+        for at in range.clone() {
+            run_in_group(&mut ctx, queue.commands[at], queue.requests.args(at))?;
+        }
+        Ok(Verdict::Apply)
+    })
+}
+
+/// Runs one command of a group. What its own request is to blame for is its reply; what the pool is
+/// to blame for ends the group.
+fn run_in_group(ctx: &mut Ctx<'_>, command: &Command, args: Args<'_>) -> Result<(), Error> {
+    let from = ctx.out.len();
+    ctx.client.last_command = command.name;
+    match (command.run)(ctx, args) {
+        Ok(()) => Ok(()),
+        Err(Fail::Store(error @ (Error::Full | Error::Poisoned(_)))) => Err(error),
+        Err(fail) => {
+            ctx.refuse(from, &fail);
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! One connection: its socket, what has arrived, what is to leave, and when it may.
+//!
+//! ```text
+//!   output   ......[ may leave        ][ held by ticket 7 ][ held by 8 ][ this batch  ]
+//!            ▲      ▲                   ▲                   ▲            ▲      ▲
+//!            0      sent                released            held[0].end  ...    mark: first reply
+//!                                                                               that must wait
+//! ```
+//!
+//! # Invariants
+//! O1  Bytes leave in the order they were written, and only those before `released`.
+//! O2  A reply that tells of an undurable write, and every reply after it, is behind `mark` until its
+//!     batch is committed, then behind that batch's ticket.
+//! O3  While anything is held, reads of this connection may see undurable writes, so they count as
+//!     such replies (the reader of its own writes sees them; nobody learns what may yet be lost).
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use farbank_pm::Ticket;
+use mio::net::TcpStream;
+
+use crate::cmd::Client;
+use crate::resp::Parser;
+use crate::shared::Card;
+
+/// Bytes read at once from a connection that owes nothing.
+pub(crate) const READ_BYTES: usize = 64 << 10;
+/// Empty buffers of either direction a worker keeps.
+const SHELF: usize = 64;
+/// Sent bytes in front of unsent ones that are worth moving the latter.
+const COMPACT_BYTES: usize = 1 << 20;
+
+/// What has arrived and is not yet executed. `buffer` is all initialised; `start..end` is unread.
+#[derive(Default)]
+pub(crate) struct Input {
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    /// The bytes not yet executed.
+    #[inline]
+    pub(crate) fn unread(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// Takes `bytes` off the front.
+    #[inline]
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        self.start += bytes;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Room to read into. `needed` bytes, from the first unread one, are known to come; no more than
+    /// double what has arrived is made ready for them.
+    fn space(&mut self, needed: usize, shelf: &mut Vec<Vec<u8>>) -> &mut [u8] {
+        let unread = self.end - self.start;
+        if self.buffer.len() < READ_BYTES {
+            let mut buffer = shelf.pop().unwrap_or_else(|| vec![0; READ_BYTES]);
+            buffer[..unread].copy_from_slice(self.unread());
+            self.buffer = buffer;
+            (self.start, self.end) = (0, unread);
+        }
+        let tight = self.end == self.buffer.len() || self.start + needed > self.buffer.len();
+        if self.start > 0 && tight {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, unread);
+        }
+        if self.end == self.buffer.len() {
+            let len = self.buffer.len();
+            self.buffer
+                .resize((len * 2).min(needed.max(len + READ_BYTES)), 0);
+        }
+        &mut self.buffer[self.end..]
+    }
+
+    /// Gives the buffer back if little or nothing is left in it, so that an idle connection keeps
+    /// none.
+    pub(crate) fn rest(&mut self, shelf: &mut Vec<Vec<u8>>) {
+        let unread = self.end - self.start;
+        if unread > READ_BYTES / 16 || self.buffer.len() < READ_BYTES {
+            return;
+        }
+        let rest = self.unread().to_vec();
+        let buffer = std::mem::replace(&mut self.buffer, rest);
+        (self.start, self.end) = (0, unread);
+        if shelf.len() < SHELF && buffer.len() == READ_BYTES {
+            shelf.push(buffer);
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.buffer.len()
+    }
+}
+
+/// What is to leave: see the module's picture.
+#[derive(Default)]
+pub(crate) struct Output {
+    pub(crate) buffer: Vec<u8>,
+    sent: usize,
+    released: usize,
+    held: VecDeque<(usize, Ticket)>,
+    pub(crate) mark: Option<usize>,
+}
+
+impl Output {
+    /// Whether something waits for a ticket.
+    #[inline]
+    pub(crate) fn holds(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Bytes that have not left.
+    #[inline]
+    pub(crate) fn pending(&self) -> usize {
+        self.buffer.len() - self.sent
+    }
+
+    /// Whether something may leave.
+    pub(crate) fn can_send(&self) -> bool {
+        self.sent < self.released
+    }
+
+    /// The batch is committed: `ticket` covers what is behind the mark. Returns whether the ticket
+    /// holds something back.
+    pub(crate) fn settle(&mut self, ticket: Ticket) -> bool {
+        let end = self.buffer.len();
+        let mark = self.mark.take();
+        let before = mark.filter(|_| ticket != Ticket::DURABLE).unwrap_or(end);
+        match self.held.back_mut() {
+            Some((held_end, _)) => *held_end = before,
+            None => self.released = before,
+        }
+        if before < end || (mark.is_some() && ticket != Ticket::DURABLE) {
+            self.held.push_back((end, ticket));
+            return true;
+        }
+        false
+    }
+
+    /// `ticket` has turned: what it, and those before it, held may leave.
+    pub(crate) fn release(&mut self, ticket: Ticket) {
+        while let Some(&(end, held)) = self.held.front() {
+            if held > ticket {
+                break;
+            }
+            self.released = end;
+            self.held.pop_front();
+        }
+    }
+
+    /// The medium failed: what is held will never leave. Returns whether there was any.
+    pub(crate) fn forsake(&mut self) -> bool {
+        let lost = self.mark.is_some() || self.holds();
+        if lost {
+            let keep = if self.holds() {
+                self.released
+            } else {
+                self.mark.unwrap_or(0)
+            };
+            self.buffer.truncate(keep);
+            self.released = keep;
+            self.mark = None;
+            self.held.clear();
+        }
+        lost
+    }
+
+    /// Sends what may leave; whether the socket took all of it.
+    fn send(&mut self, stream: &mut TcpStream) -> io::Result<(bool, usize)> {
+        let mut written = 0;
+        while self.can_send() {
+            match stream.write(&self.buffer[self.sent..self.released]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    self.sent += n;
+                    written += n;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.compact();
+                    return Ok((false, written));
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        self.compact();
+        Ok((true, written))
+    }
+
+    fn compact(&mut self) {
+        if self.sent == self.buffer.len() {
+            self.buffer.clear();
+        } else if self.sent >= COMPACT_BYTES && self.sent > self.buffer.len() / 2 {
+            self.buffer.drain(..self.sent);
+        } else {
+            return;
+        }
+        let gone = std::mem::take(&mut self.sent);
+        self.released -= gone;
+        for (end, _) in &mut self.held {
+            *end -= gone;
+        }
+        if let Some(mark) = &mut self.mark {
+            *mark -= gone;
+        }
+    }
+
+    /// Takes a buffer from the shelf if there is none.
+    pub(crate) fn open(&mut self, shelf: &mut Vec<Vec<u8>>) {
+        if self.buffer.capacity() == 0 {
+            self.buffer = shelf.pop().unwrap_or_default();
+        }
+    }
+
+    /// Puts the buffer back once it is empty.
+    pub(crate) fn shelve(&mut self, shelf: &mut Vec<Vec<u8>>) {
+        if self.buffer.is_empty() && self.buffer.capacity() > 0 && !self.holds() {
+            let buffer = std::mem::take(&mut self.buffer);
+            if shelf.len() < SHELF && buffer.capacity() <= READ_BYTES {
+                shelf.push(buffer);
+            }
+        }
+    }
+}
+
+/// A connection.
+pub(crate) struct Conn {
+    pub(crate) stream: TcpStream,
+    pub(crate) client: Client,
+    pub(crate) parser: Parser,
+    pub(crate) input: Input,
+    pub(crate) output: Output,
+    /// The socket may have more to read.
+    pub(crate) readable: bool,
+    /// The socket may take more.
+    pub(crate) writable: bool,
+    /// The peer will send no more: read until the end is seen.
+    pub(crate) ending: bool,
+    /// Nothing more is read or executed; closed when all replies have left.
+    pub(crate) closing: bool,
+    /// Waits for its client to read replies before it executes more.
+    pub(crate) stalled: bool,
+    /// Is on the worker's list of connections to visit.
+    pub(crate) listed: bool,
+    /// Is on the worker's list of connections touched in this batch.
+    pub(crate) touched: bool,
+    /// Since when its output is above the soft limit, in milliseconds of the server's clock.
+    pub(crate) soft_since_ms: Option<u64>,
+}
+
+impl Conn {
+    pub(crate) fn new(stream: TcpStream, card: Arc<Card>) -> Conn {
+        Conn {
+            stream,
+            client: Client::new(card),
+            parser: Parser::default(),
+            input: Input::default(),
+            output: Output::default(),
+            readable: true,
+            writable: true,
+            ending: false,
+            closing: false,
+            stalled: false,
+            listed: false,
+            touched: false,
+            soft_since_ms: None,
+        }
+    }
+
+    /// Reads once. The number of bytes, or nothing if there was nothing to read.
+    ///
+    /// A read that leaves room has drained the socket, so the next event tells of more; only an end
+    /// that was announced together with data must be read for again.
+    pub(crate) fn fill(&mut self, shelf: &mut Vec<Vec<u8>>) -> io::Result<Option<usize>> {
+        let space = self.input.space(self.parser.needed(), shelf);
+        let room = space.len();
+        loop {
+            match self.stream.read(space) {
+                Ok(0) => {
+                    self.readable = false;
+                    self.closing = true;
+                    return Ok(None);
+                }
+                Ok(n) => {
+                    self.input.end += n;
+                    self.readable = n == room || self.ending;
+                    return Ok(Some(n));
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.readable = false;
+                    return Ok(None);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Sends what may leave; the number of bytes.
+    pub(crate) fn send(&mut self) -> io::Result<usize> {
+        let (all, written) = self.output.send(&mut self.stream)?;
+        self.writable = all;
+        Ok(written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(output: &mut Output, text: &[u8], waits: bool) {
+        if waits {
+            output.mark.get_or_insert(output.buffer.len());
+        }
+        output.buffer.extend_from_slice(text);
+    }
+
+    fn released(output: &Output) -> &[u8] {
+        &output.buffer[output.sent..output.released]
+    }
+
+    #[test]
+    fn what_needs_no_ticket_leaves_with_its_batch() {
+        let mut output = Output::default();
+        reply(&mut output, b"a", false);
+        assert_eq!(released(&output), b"");
+        assert!(!output.settle(Ticket(5)));
+        assert_eq!(released(&output), b"a");
+        reply(&mut output, b"b", true);
+        assert!(!output.settle(Ticket::DURABLE));
+        assert_eq!(released(&output), b"ab");
+    }
+
+    #[test]
+    fn held_replies_leave_in_order_and_hold_what_follows() {
+        let mut output = Output::default();
+        reply(&mut output, b"a", false);
+        reply(&mut output, b"b", true);
+        reply(&mut output, b"c", false);
+        assert!(output.settle(Ticket(1)));
+        assert_eq!(released(&output), b"a");
+        reply(&mut output, b"d", false);
+        assert!(!output.settle(Ticket::DURABLE));
+        reply(&mut output, b"e", true);
+        assert!(output.settle(Ticket(2)));
+        assert_eq!(released(&output), b"a");
+        output.release(Ticket(1));
+        assert_eq!(released(&output), b"abcd");
+        output.release(Ticket(2));
+        assert_eq!(released(&output), b"abcde");
+        assert!(!output.holds());
+    }
+
+    #[test]
+    fn a_failed_medium_keeps_only_what_was_promised() {
+        let mut output = Output::default();
+        reply(&mut output, b"a", false);
+        assert!(!output.forsake());
+        reply(&mut output, b"b", true);
+        reply(&mut output, b"c", false);
+        assert!(output.forsake());
+        assert!(!output.settle(Ticket::DURABLE));
+        assert_eq!(released(&output), b"a");
+        reply(&mut output, b"d", true);
+        assert!(output.settle(Ticket(1)));
+        assert!(output.forsake());
+        assert_eq!(released(&output), b"a");
+    }
+
+    #[test]
+    fn the_input_grows_with_what_arrives_not_with_what_was_announced() {
+        let (mut input, mut shelf) = (Input::default(), Vec::new());
+        assert_eq!(input.space(512 << 20, &mut shelf).len(), READ_BYTES);
+        input.end = READ_BYTES;
+        assert_eq!(input.space(512 << 20, &mut shelf).len(), READ_BYTES);
+        input.end = 2 * READ_BYTES;
+        assert_eq!(input.space(512 << 20, &mut shelf).len(), 2 * READ_BYTES);
+        input.consume(2 * READ_BYTES);
+        input.rest(&mut shelf);
+        assert_eq!((input.bytes(), shelf.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_partial_request_keeps_little() {
+        let (mut input, mut shelf) = (Input::default(), Vec::new());
+        input.space(0, &mut shelf)[..3].copy_from_slice(b"abc");
+        input.end = 3;
+        input.consume(1);
+        input.rest(&mut shelf);
+        assert_eq!(
+            (input.bytes(), shelf.len(), input.unread()),
+            (2, 1, b"bc".as_slice())
+        );
+        input.space(0, &mut shelf)[0] = b'd';
+        input.end += 1;
+        assert_eq!((input.unread(), shelf.len()), (b"bcd".as_slice(), 0));
+    }
+}

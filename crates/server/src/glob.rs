@@ -1,0 +1,144 @@
+//! Redis's glob patterns: `*`, `?`, `[a-z]`, `[^x]` and `\` before a character that means itself.
+//!
+//! Iterative: a mismatch goes back to the last `*` only, so that the time is at most the product of
+//! the two lengths whatever the pattern, and nothing recurses.
+
+/// Whether letters of either case match each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Case {
+    /// Bytes must be equal.
+    Exact,
+    /// ASCII letters match in either case.
+    Fold,
+}
+
+/// Whether all of `text` matches `pattern`.
+#[must_use]
+pub fn matches(pattern: &[u8], text: &[u8], case: Case) -> bool {
+    let (mut p, mut t) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        let step = match pattern.get(p) {
+            Some(b'*') => {
+                p += 1;
+                star = Some((p, t));
+                continue;
+            }
+            Some(_) => one(&pattern[p..], text[t], case),
+            None => None,
+        };
+        match (step, star) {
+            (Some(taken), _) => {
+                p += taken;
+                t += 1;
+            }
+            (None, Some((after, from))) => {
+                star = Some((after, from + 1));
+                (p, t) = (after, from + 1);
+            }
+            (None, None) => return false,
+        }
+    }
+    pattern[p..].iter().all(|&b| b == b'*')
+}
+
+/// Matches one byte with the pattern's first item; returns the item's length if it does.
+fn one(pattern: &[u8], byte: u8, case: Case) -> Option<usize> {
+    match pattern {
+        [b'?', ..] => Some(1),
+        [b'[', class @ ..] => {
+            let (found, len) = in_class(class, byte, case);
+            found.then_some(len + 1)
+        }
+        [b'\\', escaped, ..] => (fold(*escaped, case) == fold(byte, case)).then_some(2),
+        [plain, ..] => (fold(*plain, case) == fold(byte, case)).then_some(1),
+        [] => None,
+    }
+}
+
+/// Whether `byte` is in the class that starts after `[`, and the class's length with its `]`, which
+/// may be missing at the pattern's end.
+fn in_class(class: &[u8], byte: u8, case: Case) -> (bool, usize) {
+    let byte = fold(byte, case);
+    let negated = class.first() == Some(&b'^');
+    let mut at = usize::from(negated);
+    let mut found = false;
+    loop {
+        match &class[at..] {
+            [] => return (found != negated, at),
+            [b'\\', escaped, ..] => {
+                found |= *escaped == byte;
+                at += 2;
+            }
+            [b']', ..] => return (found != negated, at + 1),
+            [from, b'-', to, ..] => {
+                let (from, to) = (fold(*from, case), fold(*to, case));
+                found |= (from.min(to)..=from.max(to)).contains(&byte);
+                at += 3;
+            }
+            [plain, ..] => {
+                found |= fold(*plain, case) == byte;
+                at += 1;
+            }
+        }
+    }
+}
+
+fn fold(byte: u8, case: Case) -> u8 {
+    match case {
+        Case::Exact => byte,
+        Case::Fold => byte.to_ascii_lowercase(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_mean_what_they_mean_in_redis() {
+        for (pattern, text, expected) in [
+            ("", "", true),
+            ("", "a", false),
+            ("*", "", true),
+            ("***", "abc", true),
+            ("a*c", "abbc", true),
+            ("a*c", "abbd", false),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("h[ae]llo", "hello", true),
+            ("h[ae]llo", "hillo", false),
+            ("h[^e]llo", "hallo", true),
+            ("h[^e]llo", "hello", false),
+            ("h[a-c]llo", "hbllo", true),
+            ("h[c-a]llo", "hbllo", true),
+            ("h[a-c", "hb", true),
+            ("[]", "a", false),
+            ("[\\]]", "]", true),
+            ("\\*", "*", true),
+            ("\\*", "x", false),
+            ("a\\", "a\\", true),
+            ("*a*b*c", "xxaxxbxxc", true),
+            ("*a*b*c", "xxaxxbxx", false),
+            ("ab*", "ab", true),
+        ] {
+            assert_eq!(
+                matches(pattern.as_bytes(), text.as_bytes(), Case::Exact),
+                expected,
+                "{pattern} {text}"
+            );
+        }
+        assert!(matches(b"MAX*", b"maxclients", Case::Fold));
+        assert!(!matches(b"MAX*", b"maxclients", Case::Exact));
+    }
+
+    #[test]
+    fn a_hostile_pattern_ends() {
+        let pattern = b"a*".repeat(2000);
+        let text = b"a".repeat(20_000);
+        assert!(matches(&pattern, &text, Case::Exact));
+        let mut pattern = b"*a".repeat(2000);
+        pattern.push(b'b');
+        assert!(!matches(&pattern, &text, Case::Exact));
+    }
+}

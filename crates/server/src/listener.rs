@@ -1,0 +1,290 @@
+//! The server: binds, accepts, and gives connections to workers.
+//!
+//! One thread accepts and hands each connection to the worker that has fewest; from there on no
+//! other thread touches it. The thread that calls [`Server::run`] is the accepting one.
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use farbank_kv::store::Store;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token, Waker};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+
+use crate::settings::{Options, Settings};
+use crate::shared::{Clients, Desk, Floor, Mail, Shared, Tally};
+use crate::worker::{WAKE, Worker};
+
+/// Connections the kernel keeps for us until we accept them.
+const BACKLOG: i32 = 511;
+/// Files the process needs besides its clients' sockets.
+const FILES_KEPT: u64 = 64;
+/// How long accepting pauses when no more files can be opened.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A bound server that does not serve yet.
+pub struct Server {
+    listeners: Vec<StdListener>,
+    addrs: Vec<SocketAddr>,
+    options: Options,
+    floor: Arc<Floor>,
+    door: Poll,
+    polls: Vec<Poll>,
+}
+
+/// Ends a running server, from any thread.
+#[derive(Clone)]
+pub struct Handle {
+    floor: Arc<Floor>,
+}
+
+impl Handle {
+    /// Asks the server to end: it stops accepting, finishes its batches and returns from
+    /// [`Server::run`].
+    pub fn stop(&self) {
+        self.floor.stop();
+    }
+}
+
+impl Server {
+    /// Binds every address of `addrs`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// An address cannot be bound, or the system has no more files.
+    pub fn bind(addrs: &[SocketAddr], options: Options) -> io::Result<Server> {
+        let listeners = addrs
+            .iter()
+            .map(|&addr| listen(addr))
+            .collect::<io::Result<Vec<_>>>()?;
+        let addrs = listeners
+            .iter()
+            .map(StdListener::local_addr)
+            .collect::<io::Result<_>>()?;
+        let (mut polls, mut desks) = (Vec::new(), Vec::new());
+        for _ in 0..options.workers() {
+            let poll = Poll::new()?;
+            desks.push(Desk::new(Waker::new(poll.registry(), WAKE)?));
+            polls.push(poll);
+        }
+        let door = Poll::new()?;
+        let floor = Arc::new(Floor::new(desks, Waker::new(door.registry(), WAKE)?));
+        Ok(Server {
+            listeners,
+            addrs,
+            options,
+            floor,
+            door,
+            polls,
+        })
+    }
+
+    /// Where this server listens.
+    #[must_use]
+    pub fn addrs(&self) -> &[SocketAddr] {
+        &self.addrs
+    }
+
+    /// What ends this server.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        Handle {
+            floor: Arc::clone(&self.floor),
+        }
+    }
+
+    /// Serves `store` until [`Handle::stop`], or a client's SHUTDOWN. Every session is gone when it
+    /// returns, so that the store can be closed.
+    ///
+    /// # Errors
+    /// The system's polling failed: nothing can be served.
+    pub fn run(self, store: &dyn Store) -> io::Result<()> {
+        let floor = Arc::clone(&self.floor);
+        store.on_turn(Arc::new(move || floor.turned()));
+        let shared = Shared {
+            store,
+            options: &self.options,
+            settings: Settings::new(clients_max(self.options.clients_max)),
+            floor: self.floor,
+            clients: Clients::default(),
+            addrs: self.addrs,
+            started: Instant::now(),
+            run_id: run_id(),
+            poisoned: OnceLock::new(),
+            accepted: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+            reset: Mutex::new(Tally::default()),
+        };
+        std::thread::scope(|scope| {
+            let shared = &shared;
+            let mut workers = Vec::new();
+            for (number, poll) in self.polls.into_iter().enumerate() {
+                let worker = move || {
+                    let _all_or_none = StopOnPanic(&shared.floor);
+                    Worker::new(shared, number, poll).run()
+                };
+                let name = format!("worker-{number}");
+                workers.push(
+                    std::thread::Builder::new()
+                        .name(name)
+                        .spawn_scoped(scope, worker)?,
+                );
+            }
+            let accepted = accept(shared, self.door, self.listeners);
+            shared.floor.stop();
+            for worker in workers {
+                match worker.join() {
+                    Ok(served) => served?,
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            accepted
+        })
+    }
+}
+
+/// A worker that panics must not leave its clients waiting: the server ends.
+struct StopOnPanic<'a>(&'a Floor);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+fn listen(addr: SocketAddr) -> io::Result<StdListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    if addr.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// How many clients the process may have: raises its limit of open files towards what is asked for,
+/// and lowers what is asked for to what it got.
+fn clients_max(wanted: u64) -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let needed = wanted.saturating_add(FILES_KEPT);
+    if limit.current.is_none_or(|now| now >= needed) {
+        return wanted;
+    }
+    let most = limit.maximum.map_or(needed, |maximum| maximum.min(needed));
+    let raised = Rlimit {
+        current: Some(most),
+        maximum: limit.maximum,
+    };
+    let files = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => most,
+        Err(_) => limit.current.unwrap_or(most),
+    };
+    let allowed = files.saturating_sub(FILES_KEPT).max(1).min(wanted);
+    if allowed < wanted {
+        tracing::warn!(
+            wanted,
+            allowed,
+            files,
+            "maxclients lowered to what open files allow"
+        );
+    }
+    allowed
+}
+
+/// 40 digits that differ from run to run.
+fn run_id() -> String {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let mut state = since.as_nanos() as u64 ^ (u64::from(std::process::id()) << 32);
+    let mut word = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^ mixed >> 27
+    };
+    format!("{:016x}{:016x}{:08x}", word(), word(), word() as u32)
+}
+
+/// Accepts until the server is to end.
+fn accept(shared: &Shared<'_>, mut door: Poll, listeners: Vec<StdListener>) -> io::Result<()> {
+    let mut listeners: Vec<_> = listeners.into_iter().map(TcpListener::from_std).collect();
+    for (number, listener) in listeners.iter_mut().enumerate() {
+        door.registry()
+            .register(listener, Token(number), Interest::READABLE)?;
+    }
+    let mut events = Events::with_capacity(16);
+    let mut timeout = None;
+    while !shared.floor.stopping() {
+        match door.poll(&mut events, timeout) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            other => other?,
+        }
+        let paused = listeners
+            .iter()
+            .any(|listener| !accept_all(shared, listener));
+        timeout = paused.then_some(PAUSE);
+    }
+    Ok(())
+}
+
+/// Accepts all that wait; false if the system could not take more now.
+fn accept_all(shared: &Shared<'_>, listener: &TcpListener) -> bool {
+    while !shared.floor.stopping() {
+        match listener.accept() {
+            Ok((stream, peer)) => assign(shared, stream, peer),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
+                ) => {}
+            Err(error) => {
+                tracing::warn!(%error, "accepting pauses");
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// Gives a connection to the worker with the fewest, or refuses it.
+fn assign(shared: &Shared<'_>, mut stream: TcpStream, peer: SocketAddr) {
+    let most = shared.settings.clients_max.load(Ordering::Relaxed);
+    if shared.clients.count() as u64 >= most {
+        shared.rejected.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = stream.write(b"-ERR max number of clients reached\r\n") {
+            tracing::debug!(%error, "a refused client left first");
+        }
+        return;
+    }
+    shared.accepted.fetch_add(1, Ordering::Relaxed);
+    if let Err(error) = tune(shared, &stream) {
+        tracing::debug!(%error, "socket options");
+    }
+    let desks = shared.floor.desks.iter().enumerate();
+    let fewest = desks.min_by_key(|(_, desk)| desk.connections.load(Ordering::Relaxed));
+    if let Some((number, desk)) = fewest {
+        desk.connections.fetch_add(1, Ordering::Relaxed);
+        let card = shared
+            .clients
+            .welcome(&stream, peer, number, shared.clock_ms());
+        desk.send(Mail::Welcome(stream, card));
+    }
+}
+
+fn tune(shared: &Shared<'_>, stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let secs = shared.settings.keepalive_secs.load(Ordering::Relaxed);
+    if secs > 0 {
+        let idle = Duration::from_secs(secs);
+        let every = Duration::from_secs((secs / 3).max(1));
+        let keepalive = TcpKeepalive::new().with_time(idle).with_interval(every);
+        SockRef::from(stream).set_tcp_keepalive(&keepalive)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,507 @@
+//! Requests: RESP arrays and inline commands, read where they lie.
+//!
+//! ```text
+//!   input   *3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nhel        (the rest has not arrived)
+//!                        ▲▲▲          ▲        ▲
+//!   spans               [8..11,     17..18]    at: where to go on when more has arrived
+//! ```
+//!
+//! A [`Parser`] reads one request at a time from a slice that starts at the request's first byte and
+//! grows; it remembers how far it came, so that a request in many pieces costs one pass. Arguments
+//! are spans of that slice. Only inline requests are copied, because quoting changes their bytes.
+//!
+//! # Invariants
+//! A1  What is decided depends on the bytes only, not on how they were cut into reads.
+//! A2  Memory is bounded by the bytes that have arrived, never by a length that was announced.
+
+use std::fmt;
+
+use super::number::parse_i64;
+
+/// Longest line without its end: an inline request, or a length.
+const LINE_BYTES_MAX: usize = 64 << 10;
+/// Most arguments of a request.
+const ARGS_MAX: i64 = 1 << 20;
+/// Argument slots kept for the next request.
+const SPANS_KEPT: usize = 1024;
+
+/// What a request may announce.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Longest argument (`proto-max-bulk-len`).
+    pub bulk_bytes_max: usize,
+}
+
+/// A request no server can read: it is answered and the connection closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Protocol {
+    /// The number of arguments is no number, or too large.
+    MultibulkLength,
+    /// The line with the number of arguments does not end.
+    MultibulkLine,
+    /// An argument's length is no number, negative or too large.
+    BulkLength,
+    /// The line with an argument's length does not end.
+    BulkLine,
+    /// An argument does not start with `$` but with this.
+    ExpectedDollar(u8),
+    /// An inline request does not end.
+    InlineTooBig,
+    /// An inline request has a quote that does not close.
+    Quotes,
+}
+
+impl Protocol {
+    /// The reply, without its marker and line end.
+    #[must_use]
+    pub fn reply(self) -> Vec<u8> {
+        let mut text = b"ERR Protocol error: ".to_vec();
+        text.extend_from_slice(match self {
+            Protocol::MultibulkLength => b"invalid multibulk length",
+            Protocol::MultibulkLine => b"too big mbulk count string",
+            Protocol::BulkLength => b"invalid bulk length",
+            Protocol::BulkLine => b"too big bulk count string",
+            Protocol::ExpectedDollar(_) => b"expected '$', got '",
+            Protocol::InlineTooBig => b"too big inline request",
+            Protocol::Quotes => b"unbalanced quotes in request",
+        });
+        if let Protocol::ExpectedDollar(byte) = self {
+            text.extend_from_slice(&[byte, b'\'']);
+        }
+        text
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.reply()))
+    }
+}
+
+impl std::error::Error for Protocol {}
+
+/// How far [`Parser::parse`] came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// A whole request: see [`Parser::args`] and [`Parser::consumed`].
+    Request,
+    /// A request without arguments, which is skipped.
+    Nothing,
+    /// More bytes are needed.
+    More,
+}
+
+/// Where an argument lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    start: usize,
+    end: usize,
+}
+
+/// The arguments of a request, its name first.
+#[derive(Clone, Copy, Debug)]
+pub struct Args<'a> {
+    bytes: &'a [u8],
+    spans: &'a [Span],
+}
+
+impl<'a> Args<'a> {
+    /// How many there are.
+    #[must_use]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "a request has at least its name"
+    )]
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// The argument at `index`, or nothing.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<&'a [u8]> {
+        let span = self.spans.get(index)?;
+        self.bytes.get(span.start..span.end)
+    }
+
+    /// The argument at `index`; empty if there is none. Commands ask after their arity was checked.
+    #[inline]
+    #[must_use]
+    pub fn at(&self, index: usize) -> &'a [u8] {
+        self.get(index).unwrap_or_default()
+    }
+
+    /// The request that starts at argument `index`.
+    #[must_use]
+    pub fn rest(&self, index: usize) -> Args<'a> {
+        Args {
+            bytes: self.bytes,
+            spans: self.spans.get(index..).unwrap_or_default(),
+        }
+    }
+
+    /// The arguments from `index` on.
+    pub fn from(&self, index: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let bytes = self.bytes;
+        self.spans
+            .iter()
+            .skip(index)
+            .map(move |s| bytes.get(s.start..s.end).unwrap_or_default())
+    }
+}
+
+/// Requests kept for later: what MULTI queues.
+#[derive(Debug, Default)]
+pub struct Kept {
+    bytes: Vec<u8>,
+    spans: Vec<Span>,
+    ends: Vec<usize>,
+}
+
+impl Kept {
+    /// Copies a request.
+    pub fn push(&mut self, args: Args<'_>) {
+        for arg in args.from(0) {
+            let start = self.bytes.len();
+            self.bytes.extend_from_slice(arg);
+            self.spans.push(Span {
+                start,
+                end: self.bytes.len(),
+            });
+        }
+        self.ends.push(self.spans.len());
+    }
+
+    /// How many requests are kept.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether none is kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Bytes the kept requests take.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes.len() + self.spans.len() * size_of::<Span>()
+    }
+
+    /// The arguments of the request at `index`.
+    #[must_use]
+    pub fn args(&self, index: usize) -> Args<'_> {
+        let from = if index == 0 { 0 } else { self.ends[index - 1] };
+        Args {
+            bytes: &self.bytes,
+            spans: &self.spans[from..self.ends[index]],
+        }
+    }
+}
+
+/// Reads one request after another.
+#[derive(Debug, Default)]
+pub struct Parser {
+    spans: Vec<Span>,
+    /// How far the request has been read.
+    at: usize,
+    /// Arguments still to come; 0 before the request's first line.
+    missing: usize,
+    /// The length of the argument at `at`, once known.
+    bulk: Option<usize>,
+    /// An inline request's arguments, unquoted.
+    inline: Vec<u8>,
+    is_inline: bool,
+}
+
+impl Parser {
+    /// Reads on. `input` starts at the request's first byte and holds at least what it held before.
+    ///
+    /// # Errors
+    /// The request cannot be read, nor anything after it.
+    #[inline]
+    pub fn parse(&mut self, input: &[u8], limits: Limits) -> Result<Step, Protocol> {
+        if self.missing == 0 {
+            match input.first() {
+                None => return Ok(Step::More),
+                Some(b'*') => {}
+                Some(_) => return self.parse_inline(input),
+            }
+            let Some((count, next)) = length(input, 0, Protocol::MultibulkLine)? else {
+                return Ok(Step::More);
+            };
+            let count = count
+                .filter(|&n| n <= ARGS_MAX)
+                .ok_or(Protocol::MultibulkLength)?;
+            self.at = next;
+            self.missing = usize::try_from(count).unwrap_or(0);
+            if self.missing == 0 {
+                return Ok(Step::Nothing);
+            }
+        }
+        self.parse_bulks(input, limits)
+    }
+
+    fn parse_bulks(&mut self, input: &[u8], limits: Limits) -> Result<Step, Protocol> {
+        while self.missing > 0 {
+            let len = match self.bulk {
+                Some(len) => len,
+                None => match self.bulk_length(input, limits)? {
+                    Some(len) => len,
+                    None => return Ok(Step::More),
+                },
+            };
+            if input.len() - self.at < len + 2 {
+                self.bulk = Some(len);
+                return Ok(Step::More);
+            }
+            self.spans.push(Span {
+                start: self.at,
+                end: self.at + len,
+            });
+            self.at += len + 2;
+            self.bulk = None;
+            self.missing -= 1;
+        }
+        Ok(Step::Request)
+    }
+
+    #[inline]
+    fn bulk_length(&mut self, input: &[u8], limits: Limits) -> Result<Option<usize>, Protocol> {
+        if self.at == input.len() {
+            return Ok(None);
+        }
+        let Some((len, next)) = length(input, self.at, Protocol::BulkLine)? else {
+            return Ok(None);
+        };
+        if input[self.at] != b'$' {
+            return Err(Protocol::ExpectedDollar(input[self.at]));
+        }
+        let len = len.and_then(|n| usize::try_from(n).ok());
+        let len = len
+            .filter(|&n| n <= limits.bulk_bytes_max)
+            .ok_or(Protocol::BulkLength)?;
+        self.at = next;
+        Ok(Some(len))
+    }
+
+    fn parse_inline(&mut self, input: &[u8]) -> Result<Step, Protocol> {
+        let newline = input
+            .iter()
+            .take(LINE_BYTES_MAX + 1)
+            .position(|&b| b == b'\n');
+        let Some(end) = newline else {
+            return if input.len() > LINE_BYTES_MAX {
+                Err(Protocol::InlineTooBig)
+            } else {
+                Ok(Step::More)
+            };
+        };
+        let line = &input[..end];
+        self.is_inline = true;
+        self.at = end + 1;
+        split_line(
+            line.strip_suffix(b"\r").unwrap_or(line),
+            &mut self.inline,
+            &mut self.spans,
+        )
+        .ok_or(Protocol::Quotes)?;
+        Ok(if self.spans.is_empty() {
+            Step::Nothing
+        } else {
+            Step::Request
+        })
+    }
+
+    /// The arguments of the request just read from `input`.
+    #[inline]
+    #[must_use]
+    pub fn args<'a>(&'a self, input: &'a [u8]) -> Args<'a> {
+        let bytes = if self.is_inline { &self.inline } else { input };
+        Args {
+            bytes,
+            spans: &self.spans,
+        }
+    }
+
+    /// Bytes the request just read takes.
+    #[inline]
+    #[must_use]
+    pub fn consumed(&self) -> usize {
+        self.at
+    }
+
+    /// Bytes, from the request's first, that are known to be needed before it can go on.
+    #[must_use]
+    pub fn needed(&self) -> usize {
+        self.bulk.map_or(0, |len| self.at + len + 2)
+    }
+
+    /// Bytes this parser holds on to.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.spans.capacity() * size_of::<Span>() + self.inline.capacity()
+    }
+
+    /// Forgets the request just read: the next `input` starts after it.
+    #[inline]
+    pub fn next(&mut self) {
+        self.spans.clear();
+        self.at = 0;
+        self.missing = 0;
+        self.bulk = None;
+        if self.is_inline {
+            self.is_inline = false;
+            self.inline = Vec::new();
+        }
+        if self.spans.capacity() > SPANS_KEPT {
+            self.spans = Vec::new();
+        }
+    }
+}
+
+/// A line's number, if it is one, and where the next line starts.
+type Line = Option<(Option<i64>, usize)>;
+
+/// Reads the line at `at`: one marker byte, a number, `\r\n`. Nothing if it has not arrived whole.
+#[inline]
+fn length(input: &[u8], at: usize, too_long: Protocol) -> Result<Line, Protocol> {
+    // Up to nine digits, as nearly all are; everything else is left to the exact reading below.
+    let mut value = 0u32;
+    let mut end = at + 1;
+    while let Some(digit) = input
+        .get(end)
+        .map(|b| b.wrapping_sub(b'0'))
+        .filter(|&d| d <= 9)
+    {
+        if end > at + 9 {
+            break;
+        }
+        value = value * 10 + u32::from(digit);
+        end += 1;
+    }
+    let plain = end > at + 1 && (end == at + 2 || input[at + 1] != b'0');
+    if plain && end + 1 < input.len() && input[end] == b'\r' {
+        return Ok(Some((Some(i64::from(value)), end + 2)));
+    }
+    length_exact(input, at, too_long)
+}
+
+#[cold]
+fn length_exact(input: &[u8], at: usize, too_long: Protocol) -> Result<Line, Protocol> {
+    let line = &input[at..];
+    match line
+        .iter()
+        .take(LINE_BYTES_MAX + 1)
+        .position(|&b| b == b'\r')
+    {
+        None if line.len() > LINE_BYTES_MAX => Err(too_long),
+        Some(end) if end + 1 < line.len() => {
+            Ok(Some((line.get(1..end).and_then(parse_i64), at + end + 2)))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Splits a line into words. `"..."` knows `\n \r \t \b \a \xHH` and `\` before anything else; `'...'`
+/// knows `\'`. Nothing if a quote does not close, or something other than a blank follows it.
+fn split_line(line: &[u8], words: &mut Vec<u8>, spans: &mut Vec<Span>) -> Option<()> {
+    let mut rest = line;
+    loop {
+        rest = rest.trim_ascii_start();
+        if rest.is_empty() {
+            return Some(());
+        }
+        let start = words.len();
+        rest = word(rest, words)?;
+        spans.push(Span {
+            start,
+            end: words.len(),
+        });
+    }
+}
+
+/// Appends the first word of `text`, unquoted; returns what follows it.
+fn word<'a>(mut text: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
+    while let [first, rest @ ..] = text {
+        text = match first {
+            b'"' => return closed(double_quoted(rest, out)?),
+            b'\'' => return closed(single_quoted(rest, out)?),
+            b' ' | b'\n' | b'\r' | b'\t' | 0 => return Some(text),
+            _ => {
+                out.push(*first);
+                rest
+            }
+        };
+    }
+    Some(text)
+}
+
+/// What follows a closing quote, which must be a blank or nothing.
+fn closed(rest: &[u8]) -> Option<&[u8]> {
+    let blank = rest
+        .first()
+        .is_none_or(|b| b.is_ascii_whitespace() || *b == 0x0b);
+    blank.then_some(rest)
+}
+
+fn double_quoted<'a>(mut text: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
+    loop {
+        text = match text {
+            [b'\\', b'x', high, low, rest @ ..]
+                if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
+            {
+                out.push(hex(*high) << 4 | hex(*low));
+                rest
+            }
+            [b'\\', escaped, rest @ ..] => {
+                out.push(match escaped {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'b' => 0x08,
+                    b'a' => 0x07,
+                    other => *other,
+                });
+                rest
+            }
+            [b'"', rest @ ..] => return Some(rest),
+            [plain, rest @ ..] => {
+                out.push(*plain);
+                rest
+            }
+            [] => return None,
+        };
+    }
+}
+
+fn single_quoted<'a>(mut text: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
+    loop {
+        text = match text {
+            [b'\\', b'\'', rest @ ..] => {
+                out.push(b'\'');
+                rest
+            }
+            [b'\'', rest @ ..] => return Some(rest),
+            [plain, rest @ ..] => {
+                out.push(*plain);
+                rest
+            }
+            [] => return None,
+        };
+    }
+}
+
+fn hex(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        _ => (digit | 0x20) - b'a' + 10,
+    }
+}
+
+#[cfg(test)]
+#[path = "parse_tests.rs"]
+mod tests;

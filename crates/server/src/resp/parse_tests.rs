@@ -1,0 +1,163 @@
+use super::*;
+
+const LIMITS: Limits = Limits {
+    bulk_bytes_max: 512 << 20,
+};
+
+type Requests = Vec<Vec<Vec<u8>>>;
+
+/// Feeds `pieces` one after another, as reads would deliver them.
+fn run(pieces: &[&[u8]]) -> (Requests, Option<Protocol>) {
+    let (mut parser, mut buffer, mut requests) = (Parser::default(), Vec::new(), Vec::new());
+    for piece in pieces {
+        buffer.extend_from_slice(piece);
+        loop {
+            match parser.parse(&buffer, LIMITS) {
+                Err(error) => return (requests, Some(error)),
+                Ok(Step::More) => break,
+                Ok(step) => {
+                    if step == Step::Request {
+                        let args = parser.args(&buffer);
+                        requests.push(args.from(0).map(<[u8]>::to_vec).collect());
+                    }
+                    buffer.drain(..parser.consumed());
+                    parser.next();
+                }
+            }
+        }
+    }
+    (requests, None)
+}
+
+fn words(words: &[&str]) -> Vec<Vec<u8>> {
+    words.iter().map(|w| w.as_bytes().to_vec()).collect()
+}
+
+#[test]
+fn every_split_of_a_pipeline_gives_the_same_requests() {
+    let input = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nhe\r\no\r\n*0\r\nPING\r\n\r\n*1\r\n$4\r\nPING\r\n\
+                  set a \"x\\x41\\n\" 'it\\'s'\n*2\r\n$3\r\nGET\r\n$0\r\n\r\n*-1\r\n*1\r\n$1\r\nx\r\n";
+    let expected = vec![
+        words(&["SET", "k", "he\r\no"]),
+        words(&["PING"]),
+        words(&["PING"]),
+        words(&["set", "a", "xA\n", "it's"]),
+        words(&["GET", ""]),
+        words(&["x"]),
+    ];
+    assert_eq!(run(&[input]), (expected.clone(), None));
+    for first in 0..=input.len() {
+        for second in first..=input.len() {
+            let pieces = [&input[..first], &input[first..second], &input[second..]];
+            assert_eq!(
+                run(&pieces),
+                (expected.clone(), None),
+                "split at {first}, {second}"
+            );
+        }
+    }
+    let bytes: Vec<&[u8]> = input.chunks(1).collect();
+    assert_eq!(run(&bytes), (expected, None));
+}
+
+#[test]
+fn errors_have_redis_texts() {
+    for (input, text) in [
+        ("*x\r\n", "invalid multibulk length"),
+        ("*1048577\r\n", "invalid multibulk length"),
+        ("*\r\n", "invalid multibulk length"),
+        ("*01\r\n", "invalid multibulk length"),
+        ("*99999999999999999999\r\n", "invalid multibulk length"),
+        ("*1\r\nxyz\r\n", "expected '$', got 'x'"),
+        ("*1\r\n$x\r\n", "invalid bulk length"),
+        ("*1\r\n$-1\r\n", "invalid bulk length"),
+        ("*1\r\n$536870913\r\n", "invalid bulk length"),
+        ("*1\r\n$+1\r\n", "invalid bulk length"),
+        ("set \"a\r\n", "unbalanced quotes in request"),
+        ("set 'a\r\n", "unbalanced quotes in request"),
+        ("set \"a\"b\r\n", "unbalanced quotes in request"),
+    ] {
+        let (requests, error) = run(&[input.as_bytes()]);
+        assert!(requests.is_empty());
+        let error = error.map(|e| e.to_string());
+        assert_eq!(
+            error,
+            Some(format!("ERR Protocol error: {text}")),
+            "{input:?}"
+        );
+    }
+}
+
+#[test]
+fn lines_without_end_are_refused_at_64_kib() {
+    for (start, text) in [
+        ("", "too big inline request"),
+        ("*", "too big mbulk count string"),
+        ("*1\r\n$", "too big bulk count string"),
+    ] {
+        let mut input = start.as_bytes().to_vec();
+        input.resize(start.len() + LINE_BYTES_MAX - 1, b'1');
+        assert_eq!(run(&[&input]).1, None);
+        input.resize(start.len() + LINE_BYTES_MAX + 1, b'1');
+        let error = run(&[&input]).1.map(|e| e.to_string());
+        assert_eq!(error, Some(format!("ERR Protocol error: {text}")));
+    }
+}
+
+#[test]
+fn announced_lengths_take_no_memory() {
+    let mut parser = Parser::default();
+    let input = b"*1048576\r\n$536870912\r\nx";
+    assert_eq!(parser.parse(input, LIMITS), Ok(Step::More));
+    assert!(parser.held_bytes() < 1024);
+    assert_eq!(parser.needed(), 22 + 536_870_912 + 2);
+}
+
+#[test]
+fn a_request_of_many_arguments_leaves_nothing_behind() {
+    let mut input = b"*100000\r\n".to_vec();
+    for _ in 0..100_000 {
+        input.extend_from_slice(b"$1\r\nx\r\n");
+    }
+    let mut parser = Parser::default();
+    for end in (0..input.len()).step_by(1000) {
+        assert_eq!(parser.parse(&input[..end], LIMITS), Ok(Step::More));
+    }
+    assert_eq!(parser.parse(&input, LIMITS), Ok(Step::Request));
+    assert_eq!(parser.args(&input).len(), 100_000);
+    parser.next();
+    assert!(parser.held_bytes() <= SPANS_KEPT * size_of::<Span>());
+}
+
+#[test]
+fn random_bytes_never_panic_and_splits_never_matter() {
+    let alphabet = b"*$\r\n0123456789-\"'\\x aGET\0\xff";
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    for round in 0..20_000 {
+        let input: Vec<u8> = (0..random(60))
+            .map(|_| alphabet[random(alphabet.len())])
+            .collect();
+        let whole = run(&[&input]);
+        let bytes: Vec<&[u8]> = input.chunks(1).collect();
+        assert_eq!(run(&bytes), whole, "round {round}: {input:?}");
+    }
+}
+
+#[test]
+fn kept_requests_are_what_was_kept() {
+    let input = b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n";
+    let mut parser = Parser::default();
+    assert_eq!(parser.parse(input, LIMITS), Ok(Step::Request));
+    let mut kept = Kept::default();
+    kept.push(parser.args(input));
+    kept.push(parser.args(input));
+    assert_eq!(kept.len(), 2);
+    assert_eq!(kept.args(1).at(1), b"a");
+    assert_eq!(kept.args(1).get(2), None);
+}

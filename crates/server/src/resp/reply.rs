@@ -1,0 +1,200 @@
+//! Replies, appended to a buffer in RESP2 or RESP3.
+
+use super::number::Decimal;
+
+/// Which protocol a connection speaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Resp {
+    /// RESP2, what every connection starts with.
+    #[default]
+    V2,
+    /// RESP3, after `HELLO 3`.
+    V3,
+}
+
+impl Resp {
+    /// The protocol's number.
+    #[must_use]
+    pub fn number(self) -> i64 {
+        match self {
+            Resp::V2 => 2,
+            Resp::V3 => 3,
+        }
+    }
+}
+
+/// Appends `marker`, a number and the line's end.
+#[inline]
+fn header(out: &mut Vec<u8>, marker: u8, value: i64) {
+    let mut line = [0u8; 24];
+    line[0] = marker;
+    let mut end = 1;
+    if (0..10).contains(&value) {
+        line[end] = b'0' + value as u8;
+        end += 1;
+    } else {
+        let digits = Decimal::new(value);
+        let digits = digits.as_bytes();
+        line[end..end + digits.len()].copy_from_slice(digits);
+        end += digits.len();
+    }
+    line[end] = b'\r';
+    line[end + 1] = b'\n';
+    out.extend_from_slice(&line[..end + 2]);
+}
+
+/// A length as the protocol counts: Rust's objects never exceed `i64::MAX` bytes.
+fn signed(len: usize) -> i64 {
+    i64::try_from(len).unwrap_or(i64::MAX)
+}
+
+/// `+OK`.
+#[inline]
+pub fn ok(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"+OK\r\n");
+}
+
+/// A simple string: one line of text.
+pub fn simple(out: &mut Vec<u8>, text: &str) {
+    out.push(b'+');
+    out.extend_from_slice(text.as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// An error whose first word is its code; line breaks in it become blanks.
+pub fn error(out: &mut Vec<u8>, text: &[u8]) {
+    out.push(b'-');
+    out.extend(
+        text.iter()
+            .map(|&b| if matches!(b, b'\r' | b'\n') { b' ' } else { b }),
+    );
+    out.extend_from_slice(b"\r\n");
+}
+
+/// An integer.
+#[inline]
+pub fn integer(out: &mut Vec<u8>, value: i64) {
+    header(out, b':', value);
+}
+
+/// What comes before the bytes of a bulk string; `\r\n` comes after.
+#[inline]
+pub fn bulk_header(out: &mut Vec<u8>, len: usize) {
+    header(out, b'$', signed(len));
+}
+
+/// A bulk string.
+#[inline]
+pub fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
+    bulk_header(out, bytes.len());
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A number as a bulk string.
+pub fn bulk_number(out: &mut Vec<u8>, value: u64) {
+    bulk(out, Decimal::unsigned(value).as_bytes());
+}
+
+/// Text for people: verbatim in RESP3, a bulk string in RESP2.
+pub fn verbatim(out: &mut Vec<u8>, resp: Resp, text: &str) {
+    match resp {
+        Resp::V2 => bulk(out, text.as_bytes()),
+        Resp::V3 => {
+            header(out, b'=', signed(text.len() + 4));
+            out.extend_from_slice(b"txt:");
+            out.extend_from_slice(text.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+/// Nothing, where a string might have been.
+#[inline]
+pub fn null(out: &mut Vec<u8>, resp: Resp) {
+    out.extend_from_slice(match resp {
+        Resp::V2 => b"$-1\r\n".as_slice(),
+        Resp::V3 => b"_\r\n",
+    });
+}
+
+/// Nothing, where an array might have been.
+pub fn null_array(out: &mut Vec<u8>, resp: Resp) {
+    out.extend_from_slice(match resp {
+        Resp::V2 => b"*-1\r\n".as_slice(),
+        Resp::V3 => b"_\r\n",
+    });
+}
+
+/// The head of an array of `len` replies.
+pub fn array(out: &mut Vec<u8>, len: usize) {
+    header(out, b'*', signed(len));
+}
+
+/// The head of a map of `len` pairs: twice as many array elements in RESP2.
+pub fn map(out: &mut Vec<u8>, resp: Resp, len: usize) {
+    match resp {
+        Resp::V2 => header(out, b'*', signed(len * 2)),
+        Resp::V3 => header(out, b'%', signed(len)),
+    }
+}
+
+/// The head of a set of `len` replies: an array in RESP2.
+pub fn set(out: &mut Vec<u8>, resp: Resp, len: usize) {
+    match resp {
+        Resp::V2 => header(out, b'*', signed(len)),
+        Resp::V3 => header(out, b'~', signed(len)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(write: impl Fn(&mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn shapes_differ_between_the_protocols() {
+        for (resp, null_text, null_array_text, map_text, set_text, text) in [
+            (
+                Resp::V2,
+                "$-1\r\n",
+                "*-1\r\n",
+                "*4\r\n",
+                "*2\r\n",
+                "$2\r\nhi\r\n",
+            ),
+            (
+                Resp::V3,
+                "_\r\n",
+                "_\r\n",
+                "%2\r\n",
+                "~2\r\n",
+                "=6\r\ntxt:hi\r\n",
+            ),
+        ] {
+            assert_eq!(written(|o| null(o, resp)), null_text);
+            assert_eq!(written(|o| null_array(o, resp)), null_array_text);
+            assert_eq!(written(|o| map(o, resp, 2)), map_text);
+            assert_eq!(written(|o| set(o, resp, 2)), set_text);
+            assert_eq!(written(|o| verbatim(o, resp, "hi")), text);
+        }
+    }
+
+    #[test]
+    fn numbers_are_spelled_in_full() {
+        for value in [0, 7, 9, 10, -1, i64::MAX, i64::MIN] {
+            assert_eq!(written(|o| integer(o, value)), format!(":{value}\r\n"));
+        }
+        assert_eq!(written(|o| bulk(o, b"0123456789")), "$10\r\n0123456789\r\n");
+    }
+
+    #[test]
+    fn an_error_stays_on_its_line() {
+        assert_eq!(written(|o| error(o, b"ERR a\r\nb")), "-ERR a  b\r\n");
+    }
+}

@@ -1,0 +1,89 @@
+//! What a server is told at its start ([`Options`]) and what may change while it runs (`Settings`,
+//! through CONFIG SET).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::resp::Limits;
+
+/// What a server is told at its start.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Threads that serve connections; 0 is as many as there are CPUs, at most 4.
+    pub workers: usize,
+    /// Most connections at a time. Lowered if the process may not have as many files open.
+    pub clients_max: u64,
+    /// When an acknowledged write is durable, as `CONFIG GET appendfsync` says it.
+    pub sync: &'static str,
+    /// Where the pool is, for INFO and CONFIG GET.
+    pub pool: String,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            workers: 0,
+            clients_max: 10_000,
+            sync: "always",
+            pool: String::new(),
+        }
+    }
+}
+
+impl Options {
+    /// How many workers there will be.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        match self.workers {
+            0 => std::thread::available_parallelism()
+                .map_or(1, usize::from)
+                .min(4),
+            n => n,
+        }
+    }
+}
+
+/// What CONFIG SET can change. Read with every request, so each is one atomic.
+pub(crate) struct Settings {
+    pub(crate) clients_max: AtomicU64,
+    pub(crate) timeout_secs: AtomicU64,
+    pub(crate) keepalive_secs: AtomicU64,
+    pub(crate) bulk_bytes_max: AtomicU64,
+    pub(crate) input_bytes_max: AtomicU64,
+    pub(crate) output_bytes_hard: AtomicU64,
+    pub(crate) output_bytes_soft: AtomicU64,
+    pub(crate) output_soft_secs: AtomicU64,
+}
+
+impl Settings {
+    pub(crate) fn new(clients_max: u64) -> Settings {
+        Settings {
+            clients_max: AtomicU64::new(clients_max),
+            timeout_secs: AtomicU64::new(0),
+            keepalive_secs: AtomicU64::new(300),
+            bulk_bytes_max: AtomicU64::new(512 << 20),
+            input_bytes_max: AtomicU64::new(1 << 30),
+            output_bytes_hard: AtomicU64::new(1 << 30),
+            output_bytes_soft: AtomicU64::new(0),
+            output_soft_secs: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            bulk_bytes_max: size(&self.bulk_bytes_max),
+        }
+    }
+
+    /// Most bytes of unread replies a connection may have; a reply that exceeds it closes it.
+    pub(crate) fn output_bytes_max(&self) -> usize {
+        match size(&self.output_bytes_hard) {
+            0 => usize::MAX,
+            bytes => bytes,
+        }
+    }
+}
+
+/// A setting that counts bytes.
+pub(crate) fn size(setting: &AtomicU64) -> usize {
+    usize::try_from(setting.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,306 @@
+//! What all threads of a server see: settings, figures, connections, and how to wake each other.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering,
+};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use farbank_kv::store::Store;
+use mio::Waker;
+use mio::net::TcpStream;
+
+use crate::settings::{Options, Settings};
+
+/// Locks even if a thread panicked while it held the lock: what is kept here is whole at all times.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What every thread sees.
+pub(crate) struct Shared<'a> {
+    pub(crate) store: &'a dyn Store,
+    pub(crate) options: &'a Options,
+    pub(crate) settings: Settings,
+    pub(crate) floor: Arc<Floor>,
+    pub(crate) clients: Clients,
+    pub(crate) addrs: Vec<SocketAddr>,
+    pub(crate) started: Instant,
+    /// 40 hexadecimal digits that name this run of the server.
+    pub(crate) run_id: String,
+    /// Why the pool takes no more writes, once it does not.
+    pub(crate) poisoned: OnceLock<String>,
+    /// Connections accepted, and refused because there were too many.
+    pub(crate) accepted: AtomicU64,
+    pub(crate) rejected: AtomicU64,
+    /// Totals at the last CONFIG RESETSTAT.
+    pub(crate) reset: Mutex<Tally>,
+}
+
+impl Shared<'_> {
+    /// Seconds since the server started.
+    pub(crate) fn uptime_secs(&self) -> u64 {
+        self.started.elapsed().as_secs()
+    }
+
+    /// Milliseconds since the server started.
+    pub(crate) fn clock_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Totals over all workers since the start.
+    pub(crate) fn totals(&self) -> Tally {
+        let mut sum = Tally::default();
+        for desk in &self.floor.desks {
+            sum.add(&desk.tally());
+        }
+        sum
+    }
+}
+
+/// The workers' desks, and the signal that ends them. Outlives the server, so that the store may
+/// still call what it was given.
+pub(crate) struct Floor {
+    pub(crate) desks: Vec<Desk>,
+    pub(crate) door: Waker,
+    stopping: AtomicBool,
+}
+
+impl Floor {
+    pub(crate) fn new(desks: Vec<Desk>, door: Waker) -> Floor {
+        Floor {
+            desks,
+            door,
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// Asks everyone to end.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        wake(&self.door);
+        for desk in &self.desks {
+            wake(&desk.waker);
+        }
+    }
+
+    /// Whether the server is to end.
+    pub(crate) fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Wakes the workers that wait for tickets.
+    pub(crate) fn turned(&self) {
+        for desk in &self.desks {
+            // A swap on both sides: if it comes before the worker's, the worker's sees the ticket.
+            if desk.waiting.swap(false, Ordering::AcqRel) {
+                wake(&desk.waker);
+            }
+        }
+    }
+}
+
+/// A worker that cannot be woken looks up by itself within its tick, so nothing is lost.
+fn wake(waker: &Waker) {
+    if let Err(error) = waker.wake() {
+        tracing::warn!(%error, "a thread could not be woken");
+    }
+}
+
+/// Something for a worker to do.
+pub(crate) enum Mail {
+    /// Serve this connection.
+    Welcome(TcpStream, Arc<Card>),
+    /// Close the connection of this number.
+    Kill(u64),
+}
+
+/// Where a worker is reached, and what it has done.
+pub(crate) struct Desk {
+    mail: Mutex<Vec<Mail>>,
+    waker: Waker,
+    /// Connections assigned to this worker.
+    pub(crate) connections: AtomicUsize,
+    waiting: AtomicBool,
+    figures: [AtomicU64; TALLIES],
+}
+
+impl Desk {
+    pub(crate) fn new(waker: Waker) -> Desk {
+        Desk {
+            mail: Mutex::default(),
+            waker,
+            connections: AtomicUsize::new(0),
+            waiting: AtomicBool::new(false),
+            figures: Default::default(),
+        }
+    }
+
+    /// Leaves mail and wakes the worker.
+    pub(crate) fn send(&self, mail: Mail) {
+        lock(&self.mail).push(mail);
+        wake(&self.waker);
+    }
+
+    /// Takes the mail.
+    pub(crate) fn take_mail(&self) -> Vec<Mail> {
+        std::mem::take(&mut lock(&self.mail))
+    }
+
+    /// The worker is about to sleep until tickets turn: after this it must look at them once more.
+    pub(crate) fn will_wait(&self) {
+        self.waiting.swap(true, Ordering::AcqRel);
+    }
+
+    /// Shows the worker's counts to the others.
+    pub(crate) fn publish(&self, tally: &Tally) {
+        for (figure, value) in self.figures.iter().zip(tally.0) {
+            figure.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        for (value, figure) in tally.0.iter_mut().zip(&self.figures) {
+            *value = figure.load(Ordering::Relaxed);
+        }
+        tally
+    }
+}
+
+const TALLIES: usize = 9;
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Count {
+    Commands,
+    Hits,
+    Misses,
+    BytesIn,
+    BytesOut,
+    Reads,
+    Writes,
+    Errors,
+    Batches,
+}
+
+/// Counts of one worker, or of all.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Tally([u64; TALLIES]);
+
+impl Tally {
+    #[inline]
+    pub(crate) fn count(&mut self, what: Count, by: usize) {
+        self.0[what as usize] += by as u64;
+    }
+
+    pub(crate) fn get(&self, what: Count) -> u64 {
+        self.0[what as usize]
+    }
+
+    fn add(&mut self, other: &Tally) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine += theirs;
+        }
+    }
+
+    /// Counts since `earlier`.
+    pub(crate) fn since(&self, earlier: &Tally) -> Tally {
+        let mut difference = *self;
+        for (mine, theirs) in difference.0.iter_mut().zip(earlier.0) {
+            *mine = mine.saturating_sub(theirs);
+        }
+        difference
+    }
+}
+
+/// What others may know of a connection: CLIENT LIST reads it.
+pub(crate) struct Card {
+    pub(crate) id: u64,
+    pub(crate) addr: String,
+    pub(crate) laddr: String,
+    pub(crate) fd: i32,
+    pub(crate) worker: usize,
+    /// When it came, in milliseconds of the server's clock.
+    pub(crate) born_ms: u64,
+    /// When it last sent something.
+    pub(crate) active_ms: AtomicU64,
+    pub(crate) db: AtomicU8,
+    pub(crate) resp: AtomicU8,
+    /// Requests queued by MULTI; -1 without one.
+    pub(crate) multi: AtomicI32,
+    pub(crate) watching: AtomicU16,
+    pub(crate) input_bytes: AtomicUsize,
+    pub(crate) output_bytes: AtomicUsize,
+    pub(crate) labels: Mutex<Labels>,
+}
+
+/// What a client calls itself, and what it last asked.
+#[derive(Clone, Default)]
+pub(crate) struct Labels {
+    pub(crate) name: Vec<u8>,
+    pub(crate) library: Vec<u8>,
+    pub(crate) library_version: Vec<u8>,
+    pub(crate) command: &'static str,
+}
+
+/// All connections by number.
+#[derive(Default)]
+pub(crate) struct Clients {
+    cards: Mutex<BTreeMap<u64, Arc<Card>>>,
+    next: AtomicU64,
+}
+
+impl Clients {
+    /// Registers a connection.
+    pub(crate) fn welcome(
+        &self,
+        stream: &TcpStream,
+        peer: SocketAddr,
+        worker: usize,
+        now_ms: u64,
+    ) -> Arc<Card> {
+        use std::os::fd::AsRawFd;
+        let card = Arc::new(Card {
+            id: self.next.fetch_add(1, Ordering::Relaxed) + 1,
+            addr: peer.to_string(),
+            laddr: stream
+                .local_addr()
+                .map(|a| a.to_string())
+                .unwrap_or_default(),
+            fd: stream.as_raw_fd(),
+            worker,
+            born_ms: now_ms,
+            active_ms: AtomicU64::new(now_ms),
+            db: AtomicU8::new(0),
+            resp: AtomicU8::new(2),
+            multi: AtomicI32::new(-1),
+            watching: AtomicU16::new(0),
+            input_bytes: AtomicUsize::new(0),
+            output_bytes: AtomicUsize::new(0),
+            labels: Mutex::new(Labels {
+                command: "NULL",
+                ..Labels::default()
+            }),
+        });
+        lock(&self.cards).insert(card.id, Arc::clone(&card));
+        card
+    }
+
+    /// Strikes a connection off; whether it was there.
+    pub(crate) fn remove(&self, id: u64) -> bool {
+        lock(&self.cards).remove(&id).is_some()
+    }
+
+    /// All cards, oldest connection first.
+    pub(crate) fn all(&self) -> Vec<Arc<Card>> {
+        lock(&self.cards).values().cloned().collect()
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        lock(&self.cards).len()
+    }
+}

@@ -1,0 +1,540 @@
+//! A worker: one thread, one poll, one session, many connections.
+//!
+//! ```text
+//!   poll ─▶ release what turned ─▶ visit each ready connection ─▶ settle ─▶ poll ...
+//!                                  (read, parse, execute)         (one commit; hold or send)
+//! ```
+//!
+//! # Invariants
+//! W1  One commit serves every connection visited since the last: its ticket holds their replies.
+//! W2  The worker never sleeps on a ticket. It sleeps in poll, and is woken when tickets turn.
+//! W3  A connection with something left to do is on the list, or waits for an event that will come:
+//!     its socket (edge-triggered, so `readable` and `writable` are remembered), or its tickets.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use farbank_kv::store::{Error, Session};
+use farbank_pm::{Poisoned, Ticket};
+use mio::{Events, Interest, Poll, Token};
+
+use crate::cmd::{self, Ctx, Door};
+use crate::conn::{Conn, READ_BYTES};
+use crate::resp::{Limits, Step, reply};
+use crate::settings::size;
+use crate::shared::{Card, Count, Mail, Shared, Tally};
+
+/// The token of the worker's own waker.
+pub(crate) const WAKE: Token = Token(usize::MAX);
+
+/// Requests after which a batch is committed though more connections are ready.
+const BATCH_REQUESTS: usize = 4096;
+/// Bytes read after which a batch is committed though more connections are ready.
+const BATCH_BYTES: usize = 1 << 20;
+/// Unread replies at which a connection's requests wait: many times what sockets buffer, so that a
+/// client that sends a long pipeline before it reads is not left waiting for itself.
+const STALL_BYTES: usize = 64 << 20;
+/// How often idle and slow connections are looked for.
+const TICK: Duration = Duration::from_secs(1);
+/// How long a closing server tries to send what clients are owed.
+const FAREWELL: Duration = Duration::from_millis(200);
+
+/// Connections that a ticket holds replies of.
+struct Batch {
+    ticket: Ticket,
+    slots: Vec<usize>,
+}
+
+pub(crate) struct Worker<'a> {
+    shared: &'a Shared<'a>,
+    number: usize,
+    poll: Poll,
+    session: Box<dyn Session>,
+    conns: Vec<Option<Box<Conn>>>,
+    free: Vec<usize>,
+    /// Connections to visit.
+    listed: VecDeque<usize>,
+    /// Connections visited since the last commit.
+    touched: Vec<usize>,
+    held: VecDeque<Batch>,
+    tally: Tally,
+    batch_requests: usize,
+    batch_bytes: usize,
+    inputs: Vec<Vec<u8>>,
+    outputs: Vec<Vec<u8>>,
+    ticked_ms: u64,
+}
+
+impl<'a> Worker<'a> {
+    pub(crate) fn new(shared: &'a Shared<'a>, number: usize, poll: Poll) -> Worker<'a> {
+        Worker {
+            shared,
+            number,
+            poll,
+            session: shared.store.session(),
+            conns: Vec::new(),
+            free: Vec::new(),
+            listed: VecDeque::new(),
+            touched: Vec::new(),
+            held: VecDeque::new(),
+            tally: Tally::default(),
+            batch_requests: 0,
+            batch_bytes: 0,
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            ticked_ms: 0,
+        }
+    }
+
+    /// Serves until the server ends.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(1024);
+        while !self.shared.floor.stopping() {
+            let timeout = if self.listed.is_empty() {
+                TICK
+            } else {
+                Duration::ZERO
+            };
+            match self.poll.poll(&mut events, Some(timeout)) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                other => other?,
+            }
+            self.note(&events);
+            self.take_mail();
+            self.release_turned();
+            // Those listed while others are visited come next time round: their turn is not skipped.
+            for _ in 0..self.listed.len() {
+                if let Some(slot) = self.listed.pop_front() {
+                    self.visit(slot);
+                }
+                if self.batch_requests >= BATCH_REQUESTS || self.batch_bytes >= BATCH_BYTES {
+                    self.settle();
+                }
+            }
+            self.settle();
+            if !self.held.is_empty() {
+                self.shared.floor.desks[self.number].will_wait();
+                self.release_turned();
+            }
+            self.shared.floor.desks[self.number].publish(&self.tally);
+            self.tick();
+        }
+        self.farewell();
+        Ok(())
+    }
+
+    /// Remembers what sockets have become able to do.
+    fn note(&mut self, events: &Events) {
+        for event in events {
+            if event.token() == WAKE {
+                continue;
+            }
+            let slot = event.token().0;
+            let Some(conn) = self.conns.get_mut(slot).and_then(Option::as_mut) else {
+                continue;
+            };
+            conn.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
+            conn.ending |= event.is_read_closed() || event.is_error();
+            conn.writable |= event.is_writable();
+            self.list(slot);
+        }
+    }
+
+    fn list(&mut self, slot: usize) {
+        if let Some(conn) = self.conns.get_mut(slot).and_then(Option::as_mut)
+            && !conn.listed
+        {
+            conn.listed = true;
+            self.listed.push_back(slot);
+        }
+    }
+
+    fn take_mail(&mut self) {
+        for mail in self.shared.floor.desks[self.number].take_mail() {
+            match mail {
+                Mail::Welcome(stream, card) => {
+                    let slot = self.free.pop().unwrap_or_else(|| {
+                        self.conns.push(None);
+                        self.conns.len() - 1
+                    });
+                    let mut conn = Box::new(Conn::new(stream, card));
+                    let interest = Interest::READABLE | Interest::WRITABLE;
+                    let registered =
+                        self.poll
+                            .registry()
+                            .register(&mut conn.stream, Token(slot), interest);
+                    match registered {
+                        Ok(()) => {
+                            self.conns[slot] = Some(conn);
+                            self.list(slot);
+                        }
+                        Err(error) => {
+                            tracing::warn!(%error, "a connection could not be polled");
+                            self.free.push(slot);
+                            self.strike_off(&conn.client.card);
+                        }
+                    }
+                }
+                Mail::Kill(id) => {
+                    let doomed = self
+                        .conns
+                        .iter()
+                        .position(|c| matches!(c, Some(c) if c.client.card.id == id));
+                    if let Some(slot) = doomed {
+                        self.close(slot);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends what tickets held that have turned.
+    fn release_turned(&mut self) {
+        while let Some(ticket) = self.held.front().map(|batch| batch.ticket) {
+            match self.session.durable(ticket) {
+                Ok(false) => break,
+                Ok(true) => {
+                    let slots = self
+                        .held
+                        .pop_front()
+                        .map(|batch| batch.slots)
+                        .unwrap_or_default();
+                    for slot in slots {
+                        if let Some(conn) = self.conns.get_mut(slot).and_then(Option::as_mut) {
+                            conn.output.release(ticket);
+                            self.finish(slot);
+                        }
+                    }
+                }
+                Err(poisoned) => {
+                    self.forsake(&poisoned);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Reads what a connection has sent and executes it.
+    fn visit(&mut self, slot: usize) {
+        let Some(mut conn) = self.conns.get_mut(slot).and_then(Option::take) else {
+            return;
+        };
+        conn.listed = false;
+        let kept = self.serve(&mut conn);
+        self.conns[slot] = Some(conn);
+        match kept {
+            Ok(()) => {
+                if let Some(conn) = &mut self.conns[slot]
+                    && !conn.touched
+                {
+                    conn.touched = true;
+                    self.touched.push(slot);
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "connection lost");
+                self.close(slot);
+            }
+        }
+    }
+
+    fn serve(&mut self, conn: &mut Conn) -> io::Result<()> {
+        conn.stalled = conn.output.pending() >= STALL_BYTES;
+        if conn.stalled {
+            return Ok(());
+        }
+        conn.output.open(&mut self.outputs);
+        let limits = self.shared.settings.limits();
+        if !conn.closing {
+            // What a stall left behind comes first.
+            self.execute(conn, limits);
+        }
+        if conn.readable && !conn.closing && !conn.stalled {
+            if let Some(bytes) = conn.fill(&mut self.inputs)? {
+                self.tally.count(Count::BytesIn, bytes);
+                self.tally.count(Count::Reads, 1);
+                self.batch_bytes += bytes;
+                conn.client
+                    .card
+                    .active_ms
+                    .store(self.shared.clock_ms(), Ordering::Relaxed);
+                self.execute(conn, limits);
+            }
+            if conn.input.unread().len() > size(&self.shared.settings.input_bytes_max) {
+                return Err(io::Error::other("request above client-query-buffer-limit"));
+            }
+        }
+        conn.input.rest(&mut self.inputs);
+        conn.client.show();
+        conn.client
+            .card
+            .input_bytes
+            .store(conn.input.bytes(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Executes what has arrived whole.
+    fn execute(&mut self, conn: &mut Conn, limits: Limits) {
+        let Conn {
+            client,
+            parser,
+            input,
+            output,
+            closing,
+            stalled,
+            ..
+        } = conn;
+        let unacknowledged = output.holds();
+        let sent_before = output.buffer.len() - output.pending();
+        let mut ctx = Ctx {
+            door: Door::Session(self.session.as_mut()),
+            client,
+            out: &mut output.buffer,
+            mark: &mut output.mark,
+            unacknowledged,
+            shared: self.shared,
+            tally: &mut self.tally,
+        };
+        while !*closing {
+            match parser.parse(input.unread(), limits) {
+                Ok(Step::More) => return,
+                Ok(Step::Nothing) => {}
+                Ok(Step::Request) => {
+                    cmd::run(&mut ctx, parser.args(input.unread()));
+                    self.batch_requests += 1;
+                }
+                Err(error) => {
+                    reply::error(ctx.out, &error.reply());
+                    ctx.tally.count(Count::Errors, 1);
+                    *closing = true;
+                    return;
+                }
+            }
+            input.consume(parser.consumed());
+            parser.next();
+            *closing = ctx.client.leaving;
+            if ctx.out.len() - sent_before >= STALL_BYTES {
+                *stalled = true;
+                return;
+            }
+        }
+    }
+
+    /// Ends the batch: one commit, then every connection touched holds or sends its replies.
+    fn settle(&mut self) {
+        self.batch_requests = 0;
+        self.batch_bytes = 0;
+        if self.touched.is_empty() {
+            return;
+        }
+        self.tally.count(Count::Batches, 1);
+        let ticket = match self.commit() {
+            Ok(ticket) => ticket,
+            Err(Error::Poisoned(poisoned)) => {
+                self.forsake(&poisoned);
+                Ticket::DURABLE
+            }
+            Err(error) => {
+                tracing::error!(%error, "a batch could not be committed");
+                self.close_unacknowledged();
+                Ticket::DURABLE
+            }
+        };
+        let touched = std::mem::take(&mut self.touched);
+        let mut slots = Vec::new();
+        for &slot in &touched {
+            let Some(conn) = self.conns.get_mut(slot).and_then(Option::as_mut) else {
+                continue;
+            };
+            conn.touched = false;
+            if conn.output.settle(ticket) {
+                slots.push(slot);
+            }
+            self.finish(slot);
+        }
+        self.touched = touched;
+        self.touched.clear();
+        if !slots.is_empty() {
+            self.held.push_back(Batch { ticket, slots });
+        }
+    }
+
+    /// Commits. The ticket covers all that this session's reads may have seen, so while an earlier
+    /// one has not turned it is at least that one.
+    fn commit(&mut self) -> Result<Ticket, Error> {
+        if self.shared.poisoned.get().is_some() && !self.owes() {
+            return Ok(Ticket::DURABLE);
+        }
+        let ticket = self.session.commit()?;
+        let earlier = self
+            .held
+            .back()
+            .map_or(Ticket::DURABLE, |batch| batch.ticket);
+        let ticket = ticket.max(earlier);
+        if ticket == Ticket::DURABLE || self.session.durable(ticket)? {
+            return Ok(Ticket::DURABLE);
+        }
+        Ok(ticket)
+    }
+
+    /// Whether a connection touched in this batch has replies that must wait.
+    fn owes(&self) -> bool {
+        self.touched.iter().any(
+            |&slot| matches!(self.conns.get(slot), Some(Some(conn)) if conn.output.mark.is_some()),
+        )
+    }
+
+    /// The medium failed: what is withheld will never be acknowledged.
+    fn forsake(&mut self, poisoned: &Poisoned) {
+        let reason = poisoned.reason.to_string();
+        if self.shared.poisoned.set(reason).is_ok() {
+            tracing::error!("{poisoned}");
+        }
+        self.close_unacknowledged();
+    }
+
+    fn close_unacknowledged(&mut self) {
+        self.held.clear();
+        for slot in 0..self.conns.len() {
+            if let Some(conn) = &mut self.conns[slot]
+                && conn.output.forsake()
+            {
+                if let Err(error) = conn.send() {
+                    tracing::debug!(%error, "connection lost");
+                }
+                self.close(slot);
+            }
+        }
+    }
+
+    /// Sends what may leave, then closes, stalls or goes on as the connection needs.
+    fn finish(&mut self, slot: usize) {
+        let Some(conn) = self.conns.get_mut(slot).and_then(Option::as_mut) else {
+            return;
+        };
+        if conn.writable && conn.output.can_send() {
+            match conn.send() {
+                Ok(bytes) => {
+                    self.tally.count(Count::BytesOut, bytes);
+                    self.tally.count(Count::Writes, 1);
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "connection lost");
+                    return self.close(slot);
+                }
+            }
+        }
+        let pending = conn.output.pending();
+        conn.client
+            .card
+            .output_bytes
+            .store(pending, Ordering::Relaxed);
+        if pending > self.shared.settings.output_bytes_max() {
+            tracing::warn!(
+                client = conn.client.card.id,
+                pending,
+                "closed: client-output-buffer-limit"
+            );
+            return self.close(slot);
+        }
+        if conn.closing && pending == 0 && !conn.output.holds() {
+            return self.close(slot);
+        }
+        conn.output.shelve(&mut self.outputs);
+        let resumes = conn.stalled && pending < STALL_BYTES / 2;
+        if resumes || (conn.readable && !conn.stalled && !conn.closing) {
+            self.list(slot);
+        }
+    }
+
+    fn close(&mut self, slot: usize) {
+        let Some(mut conn) = self.conns.get_mut(slot).and_then(Option::take) else {
+            return;
+        };
+        if let Err(error) = self.poll.registry().deregister(&mut conn.stream) {
+            tracing::debug!(%error, "connection was not polled");
+        }
+        self.strike_off(&conn.client.card);
+        self.free.push(slot);
+    }
+
+    fn strike_off(&self, card: &Card) {
+        self.shared.clients.remove(card.id);
+        self.shared.floor.desks[self.number]
+            .connections
+            .fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Closes connections that are idle for too long, or read too slowly.
+    fn tick(&mut self) {
+        let now = self.shared.clock_ms();
+        if now.saturating_sub(self.ticked_ms) < 1000 {
+            return;
+        }
+        self.ticked_ms = now;
+        let settings = &self.shared.settings;
+        let idle_ms = settings
+            .timeout_secs
+            .load(Ordering::Relaxed)
+            .saturating_mul(1000);
+        let soft_bytes = size(&settings.output_bytes_soft);
+        let soft_ms = settings
+            .output_soft_secs
+            .load(Ordering::Relaxed)
+            .saturating_mul(1000);
+        for slot in 0..self.conns.len() {
+            let Some(conn) = &mut self.conns[slot] else {
+                continue;
+            };
+            let idle = now.saturating_sub(conn.client.card.active_ms.load(Ordering::Relaxed));
+            let above = soft_bytes > 0 && conn.output.pending() > soft_bytes;
+            let since = above.then(|| conn.soft_since_ms.unwrap_or(now));
+            conn.soft_since_ms = since;
+            let slow = since.is_some_and(|since| now - since >= soft_ms);
+            if slow || (idle_ms > 0 && idle > idle_ms && !conn.output.holds()) {
+                tracing::debug!(client = conn.client.card.id, slow, "closed: idle or slow");
+                self.close(slot);
+            }
+        }
+    }
+
+    /// The server ends: waits for what was committed, sends what is owed, leaves.
+    fn farewell(&mut self) {
+        self.settle();
+        if let Some(batch) = self.held.back() {
+            match self.session.wait(batch.ticket) {
+                Ok(()) => self.release_turned(),
+                Err(poisoned) => self.forsake(&poisoned),
+            }
+        }
+        let deadline = std::time::Instant::now() + FAREWELL;
+        let mut events = Events::with_capacity(64);
+        loop {
+            let owing = self
+                .conns
+                .iter()
+                .flatten()
+                .any(|conn| conn.output.can_send());
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            if !owing || left.is_zero() || self.poll.poll(&mut events, Some(left)).is_err() {
+                break;
+            }
+            self.note(&events);
+            for slot in 0..self.conns.len() {
+                self.finish(slot);
+            }
+        }
+        for slot in 0..self.conns.len() {
+            self.close(slot);
+        }
+        for mail in self.shared.floor.desks[self.number].take_mail() {
+            if let Mail::Welcome(_, card) = mail {
+                self.strike_off(&card);
+            }
+        }
+    }
+}
+
+const _: () = assert!(READ_BYTES <= BATCH_BYTES, "a read fits a batch");

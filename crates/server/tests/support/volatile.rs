@@ -1,0 +1,638 @@
+//! A store in a hash map, for tests: volatile, slow, and honest about tickets.
+//!
+//! Writes are invisible to other sessions until their ticket turns. Tickets turn at once, or on
+//! [`Volatile::turn`] after [`Volatile::hold`]; [`Volatile::poison`] makes the medium fail and
+//! [`Volatile::fill`] makes the pool full. The clock stands still where it is set.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use farbank_kv::store::{
+    Change, DATABASES, Error, Head, Item, Key, Meta, Opened, Ops, Session, Stats, Store, Value,
+    Verdict, View,
+};
+use farbank_pm::{Caps, Drain, Kind, Poisoned, Ticket};
+
+type Name = (u8, Vec<u8>);
+
+#[derive(Clone, Debug)]
+struct Stored {
+    bytes: Vec<u8>,
+    meta: Meta,
+}
+
+impl Stored {
+    fn new(bytes: &[u8], expires_ms: u64, flags: u32, kind: u8, version: u64) -> Stored {
+        let meta = Meta {
+            value_bytes: bytes.len(),
+            expires_ms,
+            flags,
+            kind,
+            version,
+        };
+        Stored {
+            bytes: bytes.to_vec(),
+            meta,
+        }
+    }
+
+    fn item(&self) -> Item<'_> {
+        Item {
+            bytes: &self.bytes,
+            meta: self.meta,
+        }
+    }
+}
+
+/// What a write left: a value or nothing, and its place in the order of all writes.
+#[derive(Clone, Debug)]
+struct Written {
+    at: u64,
+    value: Option<Stored>,
+}
+
+type Writes = Vec<(Name, Written)>;
+
+#[derive(Default)]
+struct State {
+    visible: HashMap<Name, Written>,
+    newest: HashMap<Name, Written>,
+    unturned: BTreeMap<u64, Writes>,
+    writes: u64,
+    tickets: u64,
+    turned: u64,
+    held: bool,
+    full: bool,
+    poisoned: Option<Poisoned>,
+    damaged: Vec<Name>,
+    wake: Option<Arc<dyn Fn() + Send + Sync>>,
+}
+
+impl State {
+    fn check(&self, name: &Name) -> Result<(), Error> {
+        if self.damaged.contains(name) {
+            Err(Error::Damaged(64))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn may_write(&self) -> Result<(), Error> {
+        match &self.poisoned {
+            Some(poisoned) => Err(Error::Poisoned(poisoned.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn record(&mut self, name: &Name, value: Option<Stored>) -> Written {
+        self.writes += 1;
+        let written = Written {
+            at: self.writes,
+            value,
+        };
+        self.newest.insert(name.clone(), written.clone());
+        written
+    }
+
+    fn apply(&mut self, writes: Writes) {
+        for (name, written) in writes {
+            if self
+                .newest
+                .get(&name)
+                .is_some_and(|newest| newest.at == written.at)
+            {
+                self.newest.remove(&name);
+            }
+            if self
+                .visible
+                .get(&name)
+                .is_none_or(|old| old.at < written.at)
+            {
+                self.visible.insert(name, written);
+            }
+        }
+    }
+
+    fn latest(&self, name: &Name) -> Option<&Stored> {
+        self.newest
+            .get(name)
+            .or_else(|| self.visible.get(name))?
+            .value
+            .as_ref()
+    }
+}
+
+struct Inner {
+    state: Mutex<State>,
+    /// Milliseconds since 1970; 0 is the real clock.
+    clock_ms: AtomicU64,
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ms(&self) -> u64 {
+        match self.clock_ms.load(Ordering::Relaxed) {
+            0 => SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap()
+                .as_millis() as u64,
+            ms => ms,
+        }
+    }
+
+    fn live<'a>(&self, stored: Option<&'a Stored>) -> Option<&'a Stored> {
+        let now = self.now_ms();
+        stored.filter(|s| s.meta.expires_ms == 0 || s.meta.expires_ms > now)
+    }
+}
+
+/// The store. Clones are the same store.
+#[derive(Clone)]
+pub struct Volatile {
+    inner: Arc<Inner>,
+    caps: Caps,
+    opened: Opened,
+}
+
+impl Volatile {
+    pub fn new() -> Volatile {
+        let inner = Inner {
+            state: Mutex::default(),
+            clock_ms: AtomicU64::new(0),
+        };
+        let caps = Caps {
+            kind: Kind::Dram,
+            tear_bytes: 8,
+            drain: Drain::Fence,
+            stores_are_durable: false,
+            survives: "nothing".into(),
+        };
+        Volatile {
+            inner: Arc::new(inner),
+            caps,
+            opened: Opened::default(),
+        }
+    }
+}
+
+#[expect(dead_code, reason = "used by tests, not by the example")]
+impl Volatile {
+    /// Stops the clock at `ms`.
+    pub fn set_clock(&self, ms: u64) {
+        self.inner.clock_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// From now on tickets turn only when told.
+    pub fn hold(&self) {
+        self.inner.state().held = true;
+    }
+
+    /// How many tickets have not turned.
+    pub fn held(&self) -> usize {
+        self.inner.state().unturned.len()
+    }
+
+    /// Turns the oldest ticket.
+    pub fn turn(&self) {
+        let mut state = self.inner.state();
+        if let Some((ticket, writes)) = state.unturned.pop_first() {
+            state.apply(writes);
+            state.turned = ticket;
+        }
+        wake(state);
+    }
+
+    /// From now on tickets turn at once; those held turn now.
+    pub fn let_go(&self) {
+        self.inner.state().held = false;
+        while self.held() > 0 {
+            self.turn();
+        }
+    }
+
+    /// The medium fails.
+    pub fn poison(&self, reason: &str) {
+        let mut state = self.inner.state();
+        state.poisoned = Some(Poisoned {
+            reason: reason.into(),
+        });
+        wake(state);
+    }
+
+    /// From now on the pool is full, or not.
+    pub fn fill(&self, full: bool) {
+        self.inner.state().full = full;
+    }
+
+    /// The record of `key` in database 0 is damaged.
+    pub fn damage(&self, key: &str) {
+        self.inner.state().damaged.push((0, key.into()));
+    }
+}
+
+fn wake(state: MutexGuard<'_, State>) {
+    let wake = state.wake.clone();
+    drop(state);
+    if let Some(wake) = wake {
+        wake();
+    }
+}
+
+impl Store for Volatile {
+    fn session(&self) -> Box<dyn Session> {
+        let inner = Arc::clone(&self.inner);
+        Box::new(Door {
+            inner,
+            batch: Vec::new(),
+            own: HashMap::new(),
+        })
+    }
+
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn stats(&self) -> Stats {
+        let mut stats = Stats::default();
+        for ((db, _), written) in &self.inner.state().visible {
+            stats.keys[usize::from(*db)] += u64::from(written.value.is_some());
+        }
+        stats
+    }
+
+    fn opened(&self) -> &Opened {
+        &self.opened
+    }
+
+    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        self.inner.state().wake = Some(wake);
+    }
+
+    fn close(self: Box<Self>) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+struct Door {
+    inner: Arc<Inner>,
+    batch: Writes,
+    own: HashMap<Name, Written>,
+}
+
+fn name(key: Key<'_>) -> Name {
+    (key.db, key.bytes.to_vec())
+}
+
+impl Door {
+    /// What this session sees of `name`.
+    fn see<'a>(&'a self, state: &'a State, name: &Name, view: View) -> Option<&'a Stored> {
+        let visible = state.visible.get(name);
+        let own = self.own.get(name).filter(|own| {
+            view == View::Pending && visible.is_none_or(|visible| visible.at < own.at)
+        });
+        self.inner.live(own.or(visible)?.value.as_ref())
+    }
+
+    fn write(&mut self, name: Name, value: Option<Stored>) {
+        let written = self.inner.state().record(&name, value);
+        self.own.insert(name.clone(), written.clone());
+        self.batch.push((name, written));
+    }
+}
+
+impl Ops for Door {
+    fn get(
+        &mut self,
+        key: Key<'_>,
+        view: View,
+        out: &mut Vec<u8>,
+        head: Head<'_>,
+    ) -> Result<bool, Error> {
+        let (state, name) = (self.inner.state(), name(key));
+        state.check(&name)?;
+        let found = self.see(&state, &name, view);
+        if let Some(stored) = found {
+            head(&stored.meta, out);
+            out.extend_from_slice(&stored.bytes);
+        }
+        Ok(found.is_some())
+    }
+
+    fn meta(&mut self, key: Key<'_>, view: View) -> Result<Option<Meta>, Error> {
+        let state = self.inner.state();
+        Ok(self.see(&state, &name(key), view).map(|stored| stored.meta))
+    }
+
+    fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error> {
+        let state = self.inner.state();
+        state.may_write()?;
+        if state.full {
+            return Err(Error::Full);
+        }
+        let version = state.writes + 1;
+        drop(state);
+        let Value {
+            bytes,
+            expires_ms,
+            flags,
+            kind,
+        } = value;
+        self.write(
+            name(key),
+            Some(Stored::new(bytes, expires_ms, flags, kind, version)),
+        );
+        Ok(version)
+    }
+
+    fn delete(&mut self, key: Key<'_>) -> Result<bool, Error> {
+        let (state, name) = (self.inner.state(), name(key));
+        state.may_write()?;
+        let found = self.inner.live(state.latest(&name)).is_some();
+        drop(state);
+        if found {
+            self.write(name, None);
+        }
+        Ok(found)
+    }
+
+    fn update(
+        &mut self,
+        key: Key<'_>,
+        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+    ) -> Result<u64, Error> {
+        let name = name(key);
+        loop {
+            let state = self.inner.state();
+            state.may_write()?;
+            state.check(&name)?;
+            let old = self.inner.live(state.latest(&name)).cloned();
+            let at = state.writes;
+            drop(state);
+            let value = match decide(old.as_ref().map(Stored::item)) {
+                Change::Keep => return Ok(old.map_or(0, |old| old.meta.version)),
+                Change::Delete => None,
+                Change::Put {
+                    bytes,
+                    expires_ms,
+                    flags,
+                    kind,
+                } => Some(Stored::new(&bytes, expires_ms, flags, kind, at + 1)),
+            };
+            let mut state = self.inner.state();
+            if state.writes != at {
+                continue;
+            }
+            if state.full && value.is_some() {
+                return Err(Error::Full);
+            }
+            let written = state.record(&name, value);
+            drop(state);
+            self.own.insert(name.clone(), written.clone());
+            self.batch.push((name, written));
+            return Ok(at + 1);
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.inner.now_ms()
+    }
+}
+
+impl Session for Door {
+    fn get_many(
+        &mut self,
+        keys: &[Key<'_>],
+        view: View,
+        each: &mut dyn FnMut(usize, Option<Item<'_>>),
+    ) -> Result<(), Error> {
+        let state = self.inner.state();
+        for &key in keys {
+            state.check(&name(key))?;
+        }
+        for (at, &key) in keys.iter().enumerate() {
+            each(at, self.see(&state, &name(key), view).map(Stored::item));
+        }
+        Ok(())
+    }
+
+    fn group(
+        &mut self,
+        keys: &[Key<'_>],
+        body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
+    ) -> Result<Verdict, Error> {
+        let state = self.inner.state();
+        let mut group = Group {
+            inner: &self.inner,
+            keys,
+            state,
+            staged: Vec::new(),
+        };
+        group.state.may_write()?;
+        // Twice: what the first run did must not count.
+        body(&mut group)?;
+        group.staged.clear();
+        let verdict = body(&mut group)?;
+        if verdict == Verdict::Abandon {
+            return Ok(verdict);
+        }
+        let Group {
+            mut state, staged, ..
+        } = group;
+        if state.full && staged.iter().any(|(_, value)| value.is_some()) {
+            return Err(Error::Full);
+        }
+        for (name, mut value) in staged {
+            if let Some(value) = &mut value {
+                value.meta.version = state.writes + 1;
+            }
+            let written = state.record(&name, value);
+            self.own.insert(name.clone(), written.clone());
+            self.batch.push((name, written));
+        }
+        Ok(verdict)
+    }
+
+    fn scan(
+        &mut self,
+        db: u8,
+        cursor: u64,
+        count: usize,
+        each: &mut dyn FnMut(&[u8], &Meta),
+    ) -> Result<u64, Error> {
+        let ticket = self.commit()?;
+        self.wait(ticket)?;
+        let state = self.inner.state();
+        let mut keys: Vec<_> = state
+            .visible
+            .iter()
+            .filter(|((of, _), _)| *of == db)
+            .collect();
+        keys.sort_by_key(|((_, key), _)| spread(key));
+        let mut rest = keys.iter().filter(|((_, key), _)| spread(key) >= cursor);
+        for ((_, key), written) in rest.by_ref().take(count) {
+            if let Some(stored) = self.inner.live(written.value.as_ref()) {
+                each(key, &stored.meta);
+            }
+        }
+        Ok(rest.next().map_or(0, |((_, key), _)| spread(key)))
+    }
+
+    fn len(&mut self, db: u8) -> Result<u64, Error> {
+        let ticket = self.commit()?;
+        self.wait(ticket)?;
+        let state = self.inner.state();
+        let of_db = |((of, _), written): &(&Name, &Written)| *of == db && written.value.is_some();
+        Ok(state.visible.iter().filter(of_db).count() as u64)
+    }
+
+    fn flush_all(&mut self) -> Result<(), Error> {
+        let ticket = self.commit()?;
+        self.wait(ticket)?;
+        let mut state = self.inner.state();
+        state.may_write()?;
+        let names: Vec<_> = state
+            .visible
+            .keys()
+            .chain(state.newest.keys())
+            .cloned()
+            .collect();
+        for name in names {
+            let written = state.record(&name, None);
+            state.apply(vec![(name, written)]);
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<Ticket, Error> {
+        let mut state = self.inner.state();
+        if self.batch.is_empty() {
+            return Ok(Ticket::DURABLE);
+        }
+        state.may_write()?;
+        let batch = std::mem::take(&mut self.batch);
+        if !state.held {
+            state.apply(batch);
+            self.own.clear();
+            return Ok(Ticket::DURABLE);
+        }
+        state.tickets += 1;
+        let ticket = state.tickets;
+        state.unturned.insert(ticket, batch);
+        Ok(Ticket(ticket))
+    }
+
+    fn durable(&mut self, ticket: Ticket) -> Result<bool, Poisoned> {
+        let state = self.inner.state();
+        match &state.poisoned {
+            _ if ticket.0 <= state.turned => Ok(true),
+            Some(poisoned) => Err(poisoned.clone()),
+            None => Ok(false),
+        }
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<(), Poisoned> {
+        while !self.durable(ticket)? {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+/// A number for a key, never 0.
+fn spread(key: &[u8]) -> u64 {
+    key.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    }) | 1
+}
+
+struct Group<'a> {
+    inner: &'a Inner,
+    keys: &'a [Key<'a>],
+    state: MutexGuard<'a, State>,
+    staged: Vec<(Name, Option<Stored>)>,
+}
+
+impl Group<'_> {
+    fn see(&self, key: Key<'_>) -> Result<Option<&Stored>, Error> {
+        assert!(self.keys.contains(&key), "{key:?} is not of the group");
+        let name = name(key);
+        self.state.check(&name)?;
+        let staged = self.staged.iter().rev().find(|(of, _)| *of == name);
+        let found = staged.map_or_else(|| self.state.latest(&name), |(_, value)| value.as_ref());
+        Ok(self.inner.live(found))
+    }
+}
+
+impl Ops for Group<'_> {
+    fn get(
+        &mut self,
+        key: Key<'_>,
+        _: View,
+        out: &mut Vec<u8>,
+        head: Head<'_>,
+    ) -> Result<bool, Error> {
+        let Some(stored) = self.see(key)? else {
+            return Ok(false);
+        };
+        head(&stored.meta, out);
+        out.extend_from_slice(&stored.bytes);
+        Ok(true)
+    }
+
+    fn meta(&mut self, key: Key<'_>, _: View) -> Result<Option<Meta>, Error> {
+        Ok(self.see(key)?.map(|stored| stored.meta))
+    }
+
+    fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error> {
+        self.see(key)?;
+        let Value {
+            bytes,
+            expires_ms,
+            flags,
+            kind,
+        } = value;
+        self.staged.push((
+            name(key),
+            Some(Stored::new(bytes, expires_ms, flags, kind, 0)),
+        ));
+        Ok(0)
+    }
+
+    fn delete(&mut self, key: Key<'_>) -> Result<bool, Error> {
+        let found = self.see(key)?.is_some();
+        if found {
+            self.staged.push((name(key), None));
+        }
+        Ok(found)
+    }
+
+    fn update(
+        &mut self,
+        key: Key<'_>,
+        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+    ) -> Result<u64, Error> {
+        let value = match decide(self.see(key)?.map(Stored::item)) {
+            Change::Keep => return Ok(0),
+            Change::Delete => None,
+            Change::Put {
+                bytes,
+                expires_ms,
+                flags,
+                kind,
+            } => Some(Stored::new(&bytes, expires_ms, flags, kind, 0)),
+        };
+        self.staged.push((name(key), value));
+        Ok(0)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.inner.now_ms()
+    }
+}
+
+const _: () = assert!(DATABASES == 16);
