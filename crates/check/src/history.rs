@@ -423,7 +423,7 @@ impl History {
     }
 
     /// Writes a line into the log: of these keys, or of all.
-    pub fn note(&mut self, keys: Option<&Arc<[u64]>>, text: String) {
+    pub(crate) fn note(&mut self, keys: Option<&Arc<[u64]>>, text: String) {
         self.log.push(Event {
             keys: keys.cloned(),
             text: text.into(),

@@ -124,3 +124,18 @@ fn a_recovery_that_makes_nothing_durable_is_found_by_kill_and_then_power_cut() {
         "{report}"
     );
 }
+
+/// Rare: the next record has to bring exactly the words the rejected one lacks. More nested runs
+/// find it sooner than more seeds.
+#[test]
+fn a_rejected_record_that_the_next_one_completes_is_found() {
+    let config = Config {
+        nest_one_in: 1,
+        kill_one_in: u64::MAX,
+        ..config(Persistency::Adr)
+    };
+    let toy = Toy(Mutant::NoWipe);
+    let report = explore(&toy, &config, 0..64, 2, &mut |report| report.holds());
+    println!("NoWipe: {:?}", report.counts);
+    assert!(!report.holds());
+}

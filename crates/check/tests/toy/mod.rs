@@ -13,7 +13,9 @@
 //! L2  The epoch is durable before the first record that bears it.
 //! L3  A recovery makes durable what it accepts.
 //! L4  A reader of another session sees a write only once its ticket has turned.
-//! L5  One lane writes the log of all sessions: a record counts only if those before it do. Its
+//! L5  What a recovery rejects at the tail it wipes, durably, before anything is written there: else
+//!     words of the next record could complete it, and it would be back after all.
+//! L6  One lane writes the log of all sessions: a record counts only if those before it do. Its
 //!     newest ticket answers for everything before.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,11 +47,14 @@ pub(crate) enum Mutant {
     NoEpoch,
     /// L4 is left out.
     EarlyRead,
+    /// L5 is left out.
+    NoWipe,
     /// An expired value uncovers the one before it.
     ExpiryUncovers,
 }
 
 impl Mutant {
+    /// Those that a few seeds find.
     pub(crate) const ALL: [Mutant; 9] = [
         Mutant::MissingFlush,
         Mutant::MissingDrain,
@@ -105,7 +110,7 @@ struct Log {
     sim: Sim,
     mutant: Mutant,
     lane: Lane,
-    /// The newest ticket (L5).
+    /// The newest ticket (L6).
     asked: Ticket,
     epoch: u64,
     tail: u64,
@@ -139,6 +144,11 @@ impl Log {
         if mutant != Mutant::RecoveryNotDurable && log.tail > LOG {
             persist(&log.sim, &mut log.lane, Off(LOG), (log.tail - LOG) as usize)
                 .map_err(|e| e.to_string())?; // L3
+        }
+        if mutant != Mutant::NoWipe && log.tail < log.sim.len() && log.sim.load(Off(log.tail)) != 0
+        {
+            log.sim.store(&mut log.lane, Off(log.tail), 0);
+            persist(&log.sim, &mut log.lane, Off(log.tail), 8).map_err(|e| e.to_string())?; // L5
         }
         if mutant == Mutant::RecoveryNotIdempotent {
             log.sim.store(&mut log.lane, Off(0), 0);

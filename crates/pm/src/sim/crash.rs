@@ -160,12 +160,6 @@ impl CrashState {
         let (durable, visible) = (self.durable.clone(), self.visible.clone());
         Sim::resume(durable, visible, self.queues.clone(), self.persistency)
     }
-
-    /// A hash of the bytes a kill leaves visible.
-    #[must_use]
-    pub fn visible_hash(&self) -> u64 {
-        self.visible.hash()
-    }
 }
 
 /// Where one queue may be cut.
