@@ -131,6 +131,33 @@ impl<M: Medium> Engine<M> {
         }
     }
 
+    /// Empties the oldest segments, one after the other, until tombstones that wait for them are gone
+    /// and `len` bytes fit; false if that does not happen. The caller is unpinned and holds no lock.
+    pub(crate) fn make_tombstones_go(&self, len: u64) -> Result<bool, Poisoned> {
+        let mut cleaner = self.cleaner.lock().expect("no holder panics");
+        for _ in 0..self.pool.segments() {
+            if self.occupied() + len <= self.capacity() {
+                return Ok(true);
+            }
+            let oldest = (0..self.pool.segments())
+                .filter(|s| self.is_candidate(*s))
+                .min_by_key(|s| self.info(*s).opened.load(Relaxed));
+            match oldest {
+                Some(victim) => self.pass(&mut cleaner, &[victim])?,
+                None => return Ok(false),
+            }
+            if self.rebirth(&mut cleaner.lane)? == 0 && self.free_count() <= 2 {
+                self.limbo_is_passing(&mut cleaner.lane, self.cleaner_reserve())?;
+            }
+        }
+        Ok(false)
+    }
+
+    fn is_candidate(&self, segment: u32) -> bool {
+        let info = self.info(segment);
+        info.state() == State::Sealed && info.unpublished.load(Acquire) == 0
+    }
+
     /// Gives readers some time to leave limbo. False if nothing was there, or nobody left.
     fn limbo_is_passing(&self, lane: &mut Lane, want: u32) -> Result<bool, Poisoned> {
         for _ in 0..10_000 {
@@ -167,10 +194,10 @@ impl<M: Medium> Engine<M> {
         let mut scored: Vec<(f64, u32)> = Vec::new();
         let mut oldest: Option<(u64, u32)> = None;
         for segment in 0..self.pool.segments() {
-            let info = self.info(segment);
-            if info.state() != State::Sealed || info.unpublished.load(Acquire) != 0 {
+            if !self.is_candidate(segment) {
                 continue;
             }
+            let info = self.info(segment);
             let kept = u64::from(info.live.load(Relaxed)) + u64::from(info.tombs.load(Relaxed));
             let dead = payload.saturating_sub(kept);
             let opened = info.opened.load(Relaxed);
@@ -230,6 +257,7 @@ impl<M: Medium> Engine<M> {
             self.free_table(table);
         }
         self.retire(&victims, &emptied);
+        cleaner.log.rotate(self);
         Ok(())
     }
 

@@ -589,6 +589,14 @@ impl<M: Medium> Engine<M> {
         (records + extents).max(0) as u64
     }
 
+    /// Open segments from before this stamp should be given up: tombstones that wait for them are many.
+    pub(crate) fn rotation_limit(&self) -> Option<u64> {
+        let segments = u64::from(self.pool.segments());
+        let buried = self.tombs.load(Relaxed).max(0) as u64;
+        let many = buried > segments * self.geometry.payload() as u64 / 24;
+        many.then(|| self.stamp.load(Relaxed).saturating_sub(segments / 8))
+    }
+
     pub(crate) fn new_generation(&self) -> u64 {
         self.generation.fetch_add(1, Relaxed) + 1
     }
@@ -674,10 +682,6 @@ impl<M: Medium> Engine<M> {
         body_crc(key, rest) == header.body_crc
     }
 
-    /// Whether an index entry may name a record of this type.
-    pub(crate) fn is_value(header: &Header) -> bool {
-        header.what == Type::Put
-    }
 }
 
 /// Runs the cleaner until the engine goes away.

@@ -48,6 +48,8 @@ const GONE: u64 = 1;
 pub(crate) const POOL_BYTES_MAX: u64 = 16 << OFFSET_BITS;
 /// Lines of a group, on average, just before the index splits one.
 const LINES_PER_GROUP: u64 = 3;
+/// Runs that may wait for readers before anyone looks whether they have gone.
+const RETIRED_MAX: usize = 64;
 
 #[derive(FromZeros)]
 #[repr(C, align(64))]
@@ -338,7 +340,7 @@ impl Index {
         if lines == 0 {
             return Group { first: 0, lines, depth };
         }
-        let first = self.take(lines, epochs);
+        let (first, lines) = self.take(lines, epochs);
         for line in 0..lines {
             for slot in &self.rows.get(first + line).0 {
                 slot.store(0, Ordering::Relaxed);
@@ -472,24 +474,23 @@ impl Index {
         Some(index)
     }
 
-    /// A run of `lines` rows that nobody uses.
-    fn take(&self, lines: usize, epochs: &Epochs) -> usize {
-        self.lines.fetch_add(lines as u64, Ordering::Relaxed);
+    /// A run of `lines` rows, or one more, that nobody uses: where, and how many.
+    fn take(&self, lines: usize, epochs: &Epochs) -> (usize, usize) {
         let mut space = self.space.lock().expect("no holder panics");
-        if let Some(first) = space.reuse(lines) {
-            return first;
-        }
-        if space.retired.len() > 64 {
+        let mut reused = space.reuse(lines);
+        if reused.is_none() && space.retired.len() > RETIRED_MAX {
             let oldest = epochs.oldest();
             space.reclaim(oldest);
-            if let Some(first) = space.reuse(lines) {
-                return first;
-            }
+            reused = space.reuse(lines);
         }
-        let first = space.used;
-        space.used += lines;
-        self.rows.reserve(space.used);
-        first
+        let run = reused.unwrap_or_else(|| {
+            let first = space.used;
+            space.used += lines;
+            self.rows.reserve(space.used);
+            (first, lines)
+        });
+        self.lines.fetch_add(run.1 as u64, Ordering::Relaxed);
+        run
     }
 
     fn retire(&self, group: Group, epochs: &Epochs) {
@@ -503,11 +504,13 @@ impl Index {
 }
 
 impl Space {
-    fn reuse(&mut self, lines: usize) -> Option<usize> {
+    /// A free run of `lines`, or one more: a single line left over is of no use to anyone else.
+    fn reuse(&mut self, lines: usize) -> Option<(usize, usize)> {
         let longer = (lines..self.free.len()).find(|n| !self.free[*n].is_empty())?;
         let first = self.free[longer].pop()?;
+        let lines = if longer == lines + 1 { longer } else { lines };
         self.give(first + lines, longer - lines);
-        Some(first)
+        Some((first, lines))
     }
 
     fn give(&mut self, first: usize, lines: usize) {
@@ -627,7 +630,6 @@ mod tests {
             }
         }
         assert!(worst <= 12.0, "{worst:.2} bytes a key");
-        println!("worst {worst:.2}");
     }
 
     #[test]
@@ -646,7 +648,6 @@ mod tests {
             });
         }
         assert!(strangers < keys / 100, "{strangers} of {keys} absent keys met a stranger");
-        println!("strangers {strangers}");
     }
 
     #[test]

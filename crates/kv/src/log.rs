@@ -198,6 +198,20 @@ impl Log {
         }
     }
 
+    /// Gives up open segments that tombstones have waited for too long. Nothing may be staged in them.
+    pub(crate) fn rotate<M: Medium>(&mut self, engine: &Engine<M>) {
+        let Some(limit) = engine.rotation_limit() else { return };
+        for open in &mut self.open {
+            let is_old = |o: &mut Open| {
+                o.buffer.is_empty() && engine.info(o.segment).opened.load(Relaxed) < limit
+            };
+            self.full.extend(open.take_if(is_old));
+        }
+        if self.full.iter().all(|open| open.buffer.is_empty()) {
+            self.drained(engine, Ticket::DURABLE);
+        }
+    }
+
     /// Seals every open segment, so that others may clean them. Nothing may be staged, and everything
     /// drained must be durable.
     pub(crate) fn close<M: Medium>(

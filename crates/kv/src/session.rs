@@ -447,11 +447,12 @@ impl<M: Medium> Worker<M> {
                 continue;
             }
             // What this batch replaces still counts as live until it is published.
-            if self.writes.is_empty() && self.unsynced.is_empty() {
-                return Err(Error::Full);
-            }
             let ticket = self.commit_batch()?;
             self.settle(ticket)?;
+            self.unpin();
+            if !engine.make_tombstones_go(len as u64)? {
+                return Err(Error::Full);
+            }
         }
         Ok(())
     }
@@ -482,6 +483,7 @@ impl<M: Medium> Worker<M> {
     /// Ends the batch.
     pub(crate) fn commit_batch(&mut self) -> Result<Ticket, Poisoned> {
         if self.writes.is_empty() {
+            self.log.rotate(&self.engine);
             let ticket = self.unsynced.back().map_or(Ticket::DURABLE, |(ticket, _)| *ticket);
             self.unpin();
             return Ok(ticket);
@@ -491,6 +493,7 @@ impl<M: Medium> Worker<M> {
         let bytes = self.log.copy_in(&engine, &mut self.lane);
         let ticket = engine.medium().drain(&mut self.lane);
         self.log.drained(&engine, ticket);
+        self.log.rotate(&engine);
         engine.written.fetch_add(bytes, Relaxed);
         engine.tally.user_bytes.fetch_add(bytes, Relaxed);
         let writes = std::mem::take(&mut self.writes);

@@ -1,0 +1,349 @@
+//! What the engine promises, one claim a test, on plain memory.
+
+use std::collections::HashMap;
+
+use farbank_kv::store::{DATABASES, Error, Key, Ops, Session, Store, Value, Verdict, View};
+use support::{Time, User, key, kill, memory, reopen};
+
+mod support;
+
+/// A small, fixed sequence of pseudo-random numbers.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % below
+    }
+}
+
+fn value(dice: &mut Dice, max: u64) -> Vec<u8> {
+    let len = dice.roll(max) as usize;
+    let seed = dice.roll(256) as u8;
+    (0..len).map(|n| seed.wrapping_add(n as u8)).collect()
+}
+
+#[test]
+fn it_behaves_like_a_map_through_kills_and_closes() {
+    let time = Time::new();
+    let mut kv = memory(16 << 20, 16 << 10);
+    let mut model: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
+    let mut dice = Dice(7);
+    for round in 0..12 {
+        let mut user = User::of(&kv);
+        for _ in 0..3_000 {
+            let k = format!("key{}", dice.roll(2_000)).into_bytes();
+            match dice.roll(10) {
+                0..=5 => {
+                    let v = value(&mut dice, 600);
+                    user.set(&k, &v);
+                    model.insert(k, v);
+                }
+                6 => {
+                    let v = value(&mut dice, 20_000);
+                    user.set(&k, &v);
+                    model.insert(k, v);
+                }
+                7 => assert_eq!(user.delete(&k), model.remove(&k).is_some()),
+                8 => {
+                    user.update(&k, |old| [old.unwrap_or(b"").split_at_checked(100).map_or(&b""[..], |h| h.0), b"!"].concat());
+                    let old = model.entry(k).or_default();
+                    *old = [old.split_at_checked(100).map_or(&b""[..], |h| h.0), b"!"].concat();
+                }
+                _ => assert_eq!(user.get(&k).as_ref(), model.get(&k)),
+            }
+        }
+        assert_eq!(user.0.len(0).unwrap(), model.len() as u64);
+        drop(user);
+        kv.verify().unwrap();
+        kv = if round % 2 == 0 { kill(kv, time.config()) } else { reopen(kv, time.config()) };
+        assert_eq!(kv.opened().clean, round % 2 == 1);
+        assert_eq!(kv.opened().damage, Vec::<String>::new());
+        kv.verify().unwrap();
+        let mut user = User::of(&kv);
+        for (k, v) in &model {
+            assert_eq!(user.get(k).as_ref(), Some(v));
+        }
+        assert_eq!(user.0.len(0).unwrap(), model.len() as u64);
+    }
+}
+
+#[test]
+fn a_batch_sees_its_own_writes_and_nobody_else_does_before_the_commit() {
+    let kv = memory(4 << 20, 64 << 10);
+    let (mut one, mut other) = (kv.session(), User::of(&kv));
+    one.put(key(b"a"), Value { bytes: b"1", ..Value::default() }).unwrap();
+    let mut out = Vec::new();
+    assert!(one.get(key(b"a"), View::Pending, &mut out, &mut |_, _| {}).unwrap());
+    assert_eq!(out, b"1");
+    assert_eq!(other.get(b"a"), None);
+    one.commit().unwrap();
+    assert_eq!(other.get(b"a").unwrap(), b"1");
+}
+
+#[test]
+fn an_update_in_a_batch_builds_on_the_write_before_it() {
+    let kv = memory(4 << 20, 64 << 10);
+    let mut session = kv.session();
+    for _ in 0..100 {
+        let mut add = |item: Option<farbank_kv::store::Item<'_>>| {
+            let n: u64 = item.map_or(0, |i| String::from_utf8_lossy(i.bytes).parse().unwrap());
+            farbank_kv::store::Change::Put {
+                bytes: (n + 1).to_string().into_bytes(),
+                expires_ms: 0,
+                flags: 0,
+                kind: 0,
+            }
+        };
+        session.update(key(b"n"), &mut add).unwrap();
+    }
+    session.commit().unwrap();
+    drop(session);
+    assert_eq!(User::of(&kv).get(b"n").unwrap(), b"100");
+    kv.verify().unwrap();
+}
+
+#[test]
+fn counters_of_several_threads_lose_nothing() {
+    let kv = memory(8 << 20, 64 << 10);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut user = User::of(&kv);
+                for n in 0..2_000 {
+                    let name = format!("n{}", n % 3);
+                    user.update(name.as_bytes(), |old| {
+                        let n: u64 = old.map_or(0, |o| String::from_utf8_lossy(o).parse().unwrap());
+                        (n + 1).to_string().into_bytes()
+                    });
+                }
+            });
+        }
+    });
+    let mut user = User::of(&kv);
+    let sum: u64 = (0..3)
+        .map(|n| String::from_utf8(user.get(format!("n{n}").as_bytes()).unwrap()).unwrap())
+        .map(|n| n.parse::<u64>().unwrap())
+        .sum();
+    assert_eq!(sum, 8_000);
+    drop(user);
+    kv.verify().unwrap();
+}
+
+#[test]
+fn a_group_is_seen_whole_and_survives_whole() {
+    let kv = memory(8 << 20, 64 << 10);
+    let names: Vec<Vec<u8>> = (0..5).map(|n| format!("g{n}").into_bytes()).collect();
+    let keys: Vec<Key<'_>> = names.iter().map(|n| key(n)).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut session = kv.session();
+            for n in 0..2_000_u32 {
+                let mut body = |ops: &mut dyn Ops| {
+                    for k in &keys {
+                        ops.put(*k, Value { bytes: &n.to_le_bytes(), ..Value::default() })?;
+                    }
+                    Ok(Verdict::Apply)
+                };
+                session.group(&keys, &mut body).unwrap();
+                session.commit().unwrap();
+            }
+        });
+        let mut session = kv.session();
+        for _ in 0..2_000 {
+            let mut seen = Vec::new();
+            session
+                .get_many(&keys, View::Durable, &mut |_, item| seen.push(item.map(|i| i.bytes.to_vec())))
+                .unwrap();
+            session.commit().unwrap();
+            assert!(seen.iter().all(|s| s == &seen[0]), "{seen:?}");
+        }
+    });
+    kv.verify().unwrap();
+    let kv = kill(kv, Time::new().config());
+    let mut user = User::of(&kv);
+    for name in &names {
+        assert_eq!(user.get(name).unwrap(), 1_999_u32.to_le_bytes());
+    }
+}
+
+#[test]
+fn a_group_larger_than_a_segment_is_whole_too_and_can_be_cleaned() {
+    let kv = memory(8 << 20, 16 << 10);
+    let names: Vec<Vec<u8>> = (0..400).map(|n| format!("group{n}").into_bytes()).collect();
+    let keys: Vec<Key<'_>> = names.iter().map(|n| key(n)).collect();
+    let mut session = kv.session();
+    for round in 0..40_u8 {
+        let mut body = |ops: &mut dyn Ops| {
+            for k in &keys {
+                ops.put(*k, Value { bytes: &[round; 300], ..Value::default() })?;
+            }
+            Ok(Verdict::Apply)
+        };
+        session.group(&keys, &mut body).unwrap();
+        session.commit().unwrap();
+    }
+    drop(session);
+    kv.verify().unwrap();
+    let kv = kill(kv, Time::new().config());
+    kv.verify().unwrap();
+    let mut user = User::of(&kv);
+    for name in &names {
+        assert_eq!(user.get(name).unwrap(), [39; 300]);
+    }
+}
+
+#[test]
+fn what_has_expired_is_gone_and_stays_gone_when_the_clock_goes_back() {
+    let time = Time::new();
+    let medium = farbank_pm::media::Mapped::anonymous(4 << 20).unwrap();
+    let mut kv = farbank_kv::Kv::create(medium, 16 << 10, time.config()).unwrap();
+    let mut user = User::of(&kv);
+    user.set(b"k", b"old");
+    user.set_until(b"k", b"new", time.now() + 10);
+    assert_eq!(user.get(b"k").unwrap(), b"new");
+    time.pass(11);
+    assert_eq!(user.get(b"k"), None);
+    drop(user);
+    time.set(1);
+    for round in 0..3 {
+        kv = if round % 2 == 0 { kill(kv, time.config()) } else { reopen(kv, time.config()) };
+        assert_eq!(User::of(&kv).get(b"k"), None);
+        kv.clean().unwrap();
+        assert_eq!(User::of(&kv).get(b"k"), None);
+    }
+}
+
+#[test]
+fn a_flush_empties_every_database_for_good() {
+    let mut kv = memory(4 << 20, 16 << 10);
+    let mut session = kv.session();
+    for db in 0..DATABASES as u8 {
+        for n in 0..50_u32 {
+            let k = Key { db, bytes: &n.to_le_bytes() };
+            session.put(k, Value { bytes: &[db; 1000], ..Value::default() }).unwrap();
+        }
+    }
+    session.flush_all().unwrap();
+    session.put(key(b"after"), Value { bytes: b"1", ..Value::default() }).unwrap();
+    session.commit().unwrap();
+    assert_eq!(session.len(3).unwrap(), 0);
+    drop(session);
+    kv.verify().unwrap();
+    kv = kill(kv, Time::new().config());
+    assert_eq!(kv.opened().keys, 1);
+    assert_eq!(User::of(&kv).get(b"after").unwrap(), b"1");
+}
+
+#[test]
+fn a_full_pool_refuses_writes_takes_deletes_and_keeps_every_byte() {
+    let kv = memory(2 << 20, 16 << 10);
+    let mut user = User::of(&kv);
+    let mut stored = 0_u32;
+    let refused = loop {
+        match user.try_set(&stored.to_le_bytes(), &[stored as u8; 500]) {
+            Ok(()) => stored += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused, Error::Full);
+    assert!(stored > 2_500, "only {stored} of about 3,500 fit");
+    for n in 0..stored {
+        assert_eq!(user.get(&n.to_le_bytes()).unwrap(), [n as u8; 500]);
+    }
+    for n in 0..stored {
+        assert!(user.delete(&n.to_le_bytes()), "delete {n} of {stored}");
+    }
+    assert_eq!(user.0.len(0).unwrap(), 0);
+    for n in 0..stored {
+        if let Err(e) = user.try_set(&n.to_le_bytes(), &[1; 500]) { panic!("{n} {e} {:?}", kv_stats(&kv)); }
+    }
+    drop(user);
+    kv.verify().unwrap();
+}
+
+#[test]
+fn uniform_updates_and_a_change_of_sizes_are_never_refused_while_the_data_fits() {
+    let kv = memory(8 << 20, 16 << 10);
+    let mut user = User::of(&kv);
+    let mut dice = Dice(3);
+    let mut before = 0;
+    for (bytes, rounds) in [(200_u64, 200_000), (3_000, 20_000), (60, 300_000), (1_500, 40_000)] {
+        let keys = kv_stats(&kv).pool_bytes * 78 / 100 / (bytes + 48);
+        for n in keys..before {
+            user.delete(&n.to_le_bytes());
+        }
+        for n in (0..keys).chain((0..rounds).map(|_| dice.roll(keys))) {
+            if let Err(e) = user.try_set(&n.to_le_bytes(), &vec![1; bytes as usize]) { panic!("{bytes} {n} {e} {:?}", kv_stats(&kv)); }
+        }
+        before = keys;
+    }
+    drop(user);
+    kv.verify().unwrap();
+}
+
+fn kv_stats(kv: &farbank_kv::Kv<farbank_pm::media::Mapped>) -> farbank_kv::store::Stats {
+    Store::stats(kv)
+}
+
+#[test]
+fn large_values_come_back_and_their_space_too() {
+    let mut kv = memory(4 << 20, 16 << 10);
+    let big: Vec<u8> = (0..300_000_u32).map(|n| (n * 7 + n / 251) as u8).collect();
+    for round in 0..30 {
+        let mut user = User::of(&kv);
+        user.set(b"big", &big[round..]);
+        assert_eq!(user.get(b"big").unwrap(), &big[round..]);
+        drop(user);
+        kv.verify().unwrap();
+        if round % 10 == 0 {
+            kv = kill(kv, Time::new().config());
+            assert_eq!(User::of(&kv).get(b"big").unwrap(), &big[round..]);
+        }
+    }
+    assert!(User::of(&kv).delete(b"big"));
+    kv.clean().unwrap();
+    kv.verify().unwrap();
+}
+
+#[test]
+fn a_scan_meets_every_key_of_its_database() {
+    let kv = memory(4 << 20, 16 << 10);
+    let mut session = kv.session();
+    for n in 0..3_000_u32 {
+        let db = (n % 2) as u8;
+        session.put(Key { db, bytes: &n.to_le_bytes() }, Value::default()).unwrap();
+    }
+    let (mut seen, mut cursor) = (std::collections::HashSet::new(), 0);
+    loop {
+        cursor = session.scan(1, cursor, 10, &mut |k, _| { seen.insert(k.to_vec()); }).unwrap();
+        if cursor == 0 {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 1_500);
+}
+
+#[test]
+fn a_set_costs_one_fence_and_a_batch_of_sixteen_one_too() {
+    let kv = memory(64 << 20, 2 << 20);
+    let mut user = User::of(&kv);
+    let fences = |kv: &farbank_kv::Kv<farbank_pm::media::Mapped>| kv_stats(kv).counters.fences;
+    user.set(b"warm", b"up");
+    let before = fences(&kv);
+    for n in 0..1_000_u32 {
+        user.set(&n.to_le_bytes(), &[7; 100]);
+    }
+    assert_eq!(fences(&kv) - before, 1_000);
+    let before = fences(&kv);
+    for batch in 0..100_u32 {
+        for n in 0..16 {
+            let name = (batch * 16 + n).to_le_bytes();
+            user.0.put(key(&name), Value { bytes: &[7; 100], ..Value::default() }).unwrap();
+        }
+        user.0.commit().unwrap();
+    }
+    assert_eq!(fences(&kv) - before, 100);
+}
