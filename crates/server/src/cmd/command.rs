@@ -257,11 +257,16 @@ pub(super) fn getkeys(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
 /// `COMMAND GETKEYSANDFLAGS command [argument ...]`
 pub(super) fn getkeysandflags(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let (command, positions) = inner(args)?;
-    let access: Vec<_> = command
-        .access
-        .split_whitespace()
-        .filter(|&w| w != "variable_flags")
-        .collect();
+    // Whether SET reads depends on its options.
+    let returns_old = args
+        .from(5)
+        .any(|option| option.eq_ignore_ascii_case(b"get"));
+    let access = match command.name {
+        "set" if !returns_old => "OW update",
+        "set" => "RW access update",
+        _ => command.access,
+    };
+    let access: Vec<_> = access.split_whitespace().collect();
     reply::array(ctx.out, positions.len());
     for at in positions {
         reply::array(ctx.out, 2);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Ctx, Fail, quote};
 use crate::glob::{Case, matches};
-use crate::resp::number::parse_u64;
+use crate::resp::number::{parse_i64, parse_u64};
 use crate::resp::{Args, reply};
 use crate::settings::Settings;
 use crate::shared::{Shared, lock};
@@ -97,14 +97,22 @@ fn all(shared: &Shared<'_>) -> Vec<(&'static str, String)> {
 
 /// `CONFIG GET pattern [pattern ...]`
 pub(super) fn get(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
-    let mut found = all(ctx.shared);
-    found.retain(|(name, _)| {
-        args.from(2)
-            .any(|pattern| matches(pattern, name.as_bytes(), Case::Fold))
-    });
+    let known = all(ctx.shared);
+    let mut found = Vec::new();
+    for (name, value) in &known {
+        let name = name.as_bytes();
+        let mut patterns = args
+            .from(2)
+            .filter(|pattern| matches(pattern, name, Case::Fold));
+        if let Some(pattern) = patterns.next() {
+            // A parameter asked for by its name is called as it was asked for.
+            let literal = pattern.eq_ignore_ascii_case(name);
+            found.push((if literal { pattern } else { name }, value));
+        }
+    }
     reply::map(ctx.out, ctx.client.resp, found.len());
     for (name, value) in found {
-        reply::bulk(ctx.out, name.as_bytes());
+        reply::bulk(ctx.out, name);
         reply::bulk(ctx.out, value.as_bytes());
     }
     Ok(())
@@ -132,8 +140,9 @@ fn parse_memory(text: &[u8]) -> Option<u64> {
 
 fn parse_number(number: &Number, value: &[u8]) -> Result<u64, String> {
     let (parsed, wrong) = match number.spelling {
+        // A negative number is a number, and out of range.
         Spelling::Plain => (
-            parse_u64(value),
+            parse_i64(value).map(|value| u64::try_from(value).unwrap_or(u64::MAX)),
             "argument couldn't be parsed into an integer",
         ),
         Spelling::Memory => (parse_memory(value), "argument must be a memory value"),

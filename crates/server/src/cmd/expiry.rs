@@ -201,8 +201,9 @@ fn show(ctx: &mut Ctx<'_>, args: Args<'_>, figure: fn(i64, i64) -> i64) -> Resul
     Ok(())
 }
 
+/// Milliseconds, never negative, to the nearest second.
 fn rounded(milliseconds: i64) -> i64 {
-    milliseconds.saturating_add(500) / 1000
+    milliseconds / 1000 + i64::from(milliseconds % 1000 >= 500)
 }
 
 /// `TTL key`

@@ -110,12 +110,23 @@ fn scan_options(args: Args<'_>) -> Result<ScanOptions<'_>, Fail> {
     Ok(options)
 }
 
+/// A cursor, which may have leading zeros; a sign counts back from the highest.
+fn parse_cursor(text: &[u8]) -> Option<u64> {
+    let (negative, digits) = match text.strip_prefix(b"-") {
+        Some(digits) => (true, digits),
+        None => (false, text),
+    };
+    let cursor: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(if negative {
+        cursor.wrapping_neg()
+    } else {
+        cursor
+    })
+}
+
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
 pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
-    let cursor = std::str::from_utf8(args.at(1))
-        .ok()
-        .and_then(|text| text.parse().ok());
-    let cursor: u64 = cursor.ok_or(Fail::Is("ERR invalid cursor"))?;
+    let cursor = parse_cursor(args.at(1)).ok_or(Fail::Is("ERR invalid cursor"))?;
     let options = scan_options(args)?;
     let db = ctx.client.db;
     let (mut found, mut body) = (0, Vec::new());

@@ -174,13 +174,15 @@ fn set_options(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<SetOptions, Fail> {
     while let Some(option) = args.get(at) {
         let next = args.get(at + 1);
         let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
-        let no_expiry = options.expiry == Expiry::Never && expires.is_none();
         match (Unit::of(option), next) {
             _ if is("nx") && options.when != If::Present => options.when = If::Absent,
             _ if is("xx") && options.when != If::Absent => options.when = If::Present,
             _ if is("get") => options.returns_old = true,
             _ if is("keepttl") && expires.is_none() => options.expiry = Expiry::Keep,
-            (Some(unit), Some(amount)) if no_expiry => {
+            // The same unit may come again; the last amount counts.
+            (Some(unit), Some(amount))
+                if options.expiry != Expiry::Keep && expires.is_none_or(|(u, _)| u == unit) =>
+            {
                 expires = Some((unit, amount));
                 at += 1;
             }
@@ -314,14 +316,23 @@ pub(super) fn getdel(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
 /// `GETEX key [EX s|PX ms|EXAT s|PXAT ms|PERSIST]`
 pub(super) fn getex(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let key = ctx.key(args.at(1));
-    let expires_ms = match (args.get(2), args.get(3)) {
+    let expires = match (args.get(2), args.get(3)) {
         (None, _) => return get_into(ctx, key, View::Pending),
-        (Some(option), None) if option.eq_ignore_ascii_case(b"persist") => 0,
+        (Some(option), None) if option.eq_ignore_ascii_case(b"persist") => None,
         (Some(option), Some(amount)) if args.len() == 4 => {
-            let unit = Unit::of(option).ok_or(SYNTAX)?;
-            deadline(unit, amount, ctx.ops().now_ms(), "getex")?
+            Some((Unit::of(option).ok_or(SYNTAX)?, amount))
         }
         _ => return Err(SYNTAX),
+    };
+    let expires_ms = match expires {
+        None => 0,
+        Some((unit, amount)) => match deadline(unit, amount, ctx.ops().now_ms(), "getex") {
+            // Only of a key that exists is the amount looked at.
+            Err(_) if ctx.ops().meta(key, View::Pending)?.is_none() => {
+                return get_into(ctx, key, View::Pending);
+            }
+            other => other?,
+        },
     };
     take(ctx, key, &|item| {
         if item.meta.expires_ms == expires_ms {

@@ -411,10 +411,10 @@ fn length_exact(input: &[u8], at: usize, too_long: Protocol) -> Result<Line, Pro
 fn split_line(line: &[u8], words: &mut Vec<u8>, spans: &mut Vec<Span>) -> Option<()> {
     let mut rest = line;
     loop {
-        rest = rest.trim_ascii_start();
-        if rest.is_empty() {
+        let Some(first) = rest.iter().position(|&b| !is_blank(b)) else {
             return Some(());
-        }
+        };
+        rest = &rest[first..];
         let start = words.len();
         rest = word(rest, words)?;
         spans.push(Span {
@@ -430,7 +430,7 @@ fn word<'a>(mut text: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
         text = match first {
             b'"' => return closed(double_quoted(rest, out)?),
             b'\'' => return closed(single_quoted(rest, out)?),
-            b' ' | b'\n' | b'\r' | b'\t' | 0 => return Some(text),
+            b' ' | b'\n' | b'\r' | b'\t' => return Some(text),
             _ => {
                 out.push(*first);
                 rest
@@ -442,10 +442,11 @@ fn word<'a>(mut text: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
 
 /// What follows a closing quote, which must be a blank or nothing.
 fn closed(rest: &[u8]) -> Option<&[u8]> {
-    let blank = rest
-        .first()
-        .is_none_or(|b| b.is_ascii_whitespace() || *b == 0x0b);
-    blank.then_some(rest)
+    rest.first().is_none_or(|&b| is_blank(b)).then_some(rest)
+}
+
+fn is_blank(byte: u8) -> bool {
+    byte.is_ascii_whitespace() || byte == 0x0b
 }
 
 fn double_quoted<'a>(mut text: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
