@@ -331,3 +331,36 @@ impl Medium for Mapped {
         self.window.prefetch(at, len);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_to_write_back_leaves_the_same_bytes_and_counts() {
+        let best = Processor::detect().write_back;
+        let mut seen = Vec::new();
+        for write_back in [best, WriteBack::Clflush, WriteBack::NotNeeded] {
+            let mut mapped = Mapped::anonymous(PAGE).expect("a page");
+            mapped.write_back = write_back;
+            let mut lane = Lane::new(0);
+            let bytes: Vec<u8> = (0..1000).map(|i| i as u8).collect();
+            mapped.copy_in(&mut lane, Off(40), &[&bytes[..7], &bytes[7..]]);
+            mapped.flush(&mut lane, Off(3), 200);
+            mapped.drain(&mut lane);
+            assert!(mapped.matches(Off(40), &bytes), "{}", write_back.name());
+            seen.push(lane.counters);
+        }
+        assert!(seen.iter().all(|counters| *counters == seen[0]));
+    }
+
+    #[test]
+    fn wiping_leaves_zeros() {
+        let mapped = Mapped::anonymous(3 * PAGE).expect("three pages");
+        mapped.copy_in(&mut Lane::new(0), Off(0), &[&[7; 3 * PAGE as usize]]);
+        let mut told = Vec::new();
+        mapped.wipe(&mut |done, total| told.push((done, total)));
+        assert_eq!(told, [(3 * PAGE, 3 * PAGE)]);
+        assert!(mapped.matches(Off(0), &[0; 3 * PAGE as usize]));
+    }
+}

@@ -438,3 +438,61 @@ unsafe fn read(from: *const u8, to: *mut u8, len: usize) {
         unsafe { ptr::copy_nonoverlapping(last.as_ptr(), to.add(whole * WORD), tail) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(need: u64, want: u64) -> Window {
+        let window = Window::reserve(need, want).expect("addresses for what is needed");
+        window
+            .extend(Source::Anonymous, need)
+            .expect("a little memory");
+        window
+    }
+
+    #[test]
+    fn fewer_addresses_than_wanted_do_as_long_as_the_needed_ones_are_there() {
+        const MORE_THAN_THERE_ARE: u64 = 1 << 60;
+        let window = window(PAGE, MORE_THAN_THERE_ARE);
+        assert!(window.reserved < MORE_THAN_THERE_ARE);
+        assert!(Window::reserve(MORE_THAN_THERE_ARE, 0).is_err());
+    }
+
+    #[test]
+    fn growth_beyond_the_reserved_addresses_is_an_error_that_changes_nothing() {
+        let window = window(PAGE, HUGE);
+        let refused = window
+            .extend(Source::Anonymous, 2 * HUGE)
+            .expect_err("there is no room");
+        assert!(refused.to_string().contains("open it again"), "{refused}");
+        assert_eq!(window.len(), PAGE);
+        window
+            .extend(Source::Anonymous, HUGE)
+            .expect("that much was reserved");
+    }
+
+    #[test]
+    fn a_failed_extension_ends_growth_and_harms_no_mapped_byte() {
+        let window = window(PAGE, HUGE);
+        window.word(Off(8)).store(7, Ordering::Relaxed);
+        let null = std::fs::File::open("/proc/self/status").expect("Linux has it");
+        let unmappable = Source::Read(std::os::fd::AsFd::as_fd(&null));
+        window
+            .extend(unmappable, 2 * PAGE)
+            .expect_err("it cannot be mapped");
+        window
+            .extend(Source::Anonymous, 2 * PAGE)
+            .expect_err("the addresses may be taken");
+        assert_eq!((window.len(), window.load(Off(8))), (PAGE, 7));
+    }
+
+    #[test]
+    fn touching_pages_one_by_one_changes_nothing() {
+        let window = window(4 * PAGE, HUGE);
+        window.word(Off(PAGE)).store(7, Ordering::Relaxed);
+        window.touch(0, window.len(), true);
+        window.touch(0, window.len(), false);
+        assert_eq!(window.load(Off(PAGE)), 7);
+    }
+}

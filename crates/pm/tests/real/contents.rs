@@ -59,6 +59,21 @@ fn bytes_come_out_as_they_went_in_at_every_alignment_and_length() {
 }
 
 #[test]
+fn the_last_bytes_are_read_without_touching_what_is_behind_them() {
+    on_every_medium(|medium| {
+        let model = fill(medium, 5);
+        for from in BYTES - 80..=BYTES {
+            let (at, want) = (Off(from as u64), &model[from..]);
+            let mut out = vec![0; want.len()];
+            medium.copy_out(at, &mut out);
+            assert_eq!(out, want);
+            assert!(medium.matches(at, want));
+            assert_eq!(medium.crc(at, want.len(), 0), crc32c::crc32c(want));
+        }
+    });
+}
+
+#[test]
 fn one_different_byte_is_no_match_wherever_it_is() {
     let medium = memory(BYTES as u64);
     let model = fill(&medium, 2);
@@ -309,7 +324,7 @@ fn hints_outside_are_ignored() {
 #[test]
 fn what_is_outside_panics_by_name() {
     let medium = memory(4096);
-    let outside: [(&str, &dyn Fn()); 8] = [
+    let outside: [(&str, &dyn Fn()); 10] = [
         ("load past the end", &|| _ = medium.load(Off(4096))),
         ("load of a wrapping offset", &|| {
             _ = medium.load(Off(u64::MAX - 7))
@@ -324,6 +339,10 @@ fn what_is_outside_panics_by_name() {
         ("copy_in across the end", &|| {
             medium.copy_in(&mut Lane::new(0), Off(4088), &[&[0; 9]])
         }),
+        ("matches across the end", &|| {
+            _ = medium.matches(Off(4095), b"12")
+        }),
+        ("crc across the end", &|| _ = medium.crc(Off(4095), 2, 0)),
         ("misaligned copy_in", &|| {
             medium.copy_in(&mut Lane::new(0), Off(4), &[&[0; 4]])
         }),

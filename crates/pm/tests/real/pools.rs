@@ -412,6 +412,36 @@ fn what_set_root_answered_for_survives_a_power_cut() {
 }
 
 #[test]
+fn equal_copies_that_a_killed_process_left_volatile_are_durable_once_opened() {
+    let old = pool_bytes();
+    let mut lane = Lane::new(0);
+    let pool = open(&old).expect("it is a pool");
+    pool.set_root(&mut lane, &root(7))
+        .expect("memory is never poisoned");
+    let mut new = vec![0; BYTES as usize];
+    pool.medium().copy_out(Off(0), &mut new);
+    for persistency in Persistency::ALL {
+        let sim = Sim::from_image(Image::from_bytes(&old), persistency);
+        for copy in COPIES {
+            sim.copy_in(
+                &mut lane,
+                Off(copy as u64),
+                &[&new[copy..copy + COPY_BYTES]],
+            );
+        }
+        let sim = sim.crash_state().killed();
+        let pool = Pool::open(sim.clone(), &mut Lane::new(1)).expect("it is a pool");
+        assert_eq!(pool.root(), root(7));
+        let state = sim.crash_state();
+        for cut in state.images(100, 1) {
+            let cut = Sim::from_image(state.image(&cut), persistency);
+            let pool = Pool::open(cut, &mut Lane::new(2)).expect("it was opened before");
+            assert_eq!(pool.root(), root(7), "{persistency}");
+        }
+    }
+}
+
+#[test]
 fn a_poisoned_medium_takes_no_update_and_keeps_the_old_words() {
     let mut lane = Lane::new(0);
     let sim = Sim::new(BYTES, Persistency::Page);

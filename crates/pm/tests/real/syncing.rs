@@ -174,8 +174,11 @@ fn a_sync_that_ends_after_another_lanes_write_failed_acknowledges_nothing() {
     io.wait_until_begun(1);
     io.next_writes([Write::Fails(io::Error::other("torn cable"))]);
     write(&file, &mut Lane::new(1), 8);
+    let (tell, told) = mpsc::channel();
+    file.on_turn(Arc::new(move || _ = tell.send(())));
     io.let_syncs_end(u64::MAX);
-    assert!(file.wait(ticket).is_err());
+    told.recv().expect("the waker is called after the sync");
+    assert!(file.poll(ticket).is_err());
     is_dead(&file, &io, "torn cable");
 }
 
