@@ -1,2 +1,76 @@
-//! The binary.
-fn main() {}
+//! The binary: its verbs, and how it ends.
+//!
+//! Exit codes: 0 all is well, 1 something failed, 2 the command line was wrong.
+
+mod serve;
+mod size;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A durable store that speaks Redis, for memory that outlives the process.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = true, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Serve a pool to Redis clients.
+    Serve(serve::Serve),
+}
+
+/// Why the program ends with an error.
+enum Failure {
+    /// The command line asks for what cannot be (exit code 2).
+    Usage(String),
+    /// It was tried and failed (exit code 1).
+    Failed {
+        /// What failed.
+        error: String,
+        /// What to do about it, if that can be told.
+        hint: Option<String>,
+    },
+}
+
+impl Failure {
+    fn failed(error: impl ToString) -> Failure {
+        Failure::Failed {
+            error: error.to_string(),
+            hint: None,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().verb {
+        Verb::Serve(serve) => serve.run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(error)) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Failed { error, hint }) => {
+            eprintln!("error: {error}");
+            if let Some(hint) = hint {
+                eprintln!("hint: {hint}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

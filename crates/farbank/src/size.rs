@@ -1,0 +1,69 @@
+//! Sizes as people write them: `4096`, `64kb`, `1gb`.
+
+/// Reads a number of bytes with an optional unit; units are powers of 1024.
+pub(crate) fn parse(text: &str) -> Result<u64, String> {
+    let text = text.trim().to_ascii_lowercase();
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let scale: u64 = match unit.trim().trim_end_matches('b').trim_end_matches('i') {
+        "" => 1,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        "t" => 1 << 40,
+        _ => {
+            return Err(format!(
+                "'{unit}' is no unit of size: use b, kb, mb, gb or tb"
+            ));
+        }
+    };
+    let number: u64 = number
+        .parse()
+        .map_err(|_| "a size starts with a number".to_owned())?;
+    number
+        .checked_mul(scale)
+        .ok_or_else(|| "that is more than 16 exabytes".to_owned())
+}
+
+/// Spells a number of bytes for people.
+pub(crate) fn human(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    let mut units = ["B", "KiB", "MiB", "GiB", "TiB"].into_iter();
+    let mut unit = units.next().unwrap_or_default();
+    for larger in units {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = larger;
+    }
+    if unit == "B" {
+        format!("{bytes} B")
+    } else {
+        format!("{value:.1} {unit}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_written() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("64kb", 65_536),
+            ("1 GB", 1 << 30),
+            ("2m", 2 << 20),
+            ("3GiB", 3 << 30),
+        ] {
+            assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "gb", "1x", "-1", "1.5gb", "99999999999tb"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        assert_eq!(human(1 << 30), "1.0 GiB");
+        assert_eq!(human(100), "100 B");
+    }
+}
