@@ -188,15 +188,16 @@ impl Mapped {
 
     /// Zeroes everything, durably on return: how a device becomes fit for a new pool.
     pub(super) fn wipe(&self, progress: Progress<'_>) {
-        const ZEROS: [u8; 4096] = [0; 4096];
-        const STEP: u64 = 64 << 20;
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        const TELL_BYTES: u64 = 64 << 20;
         let mut lane = Lane::default();
         let total = self.len();
         for at in (0..total).step_by(ZEROS.len()) {
-            self.copy_in(&mut lane, Off(at), &[&ZEROS]);
-            let done = at + ZEROS.len() as u64;
-            if done.is_multiple_of(STEP) || done == total {
-                self.drain(&mut lane);
+            let run = (total - at).min(ZEROS.len() as u64);
+            self.copy_in(&mut lane, Off(at), &[&ZEROS[..run as usize]]);
+            self.drain(&mut lane);
+            let done = at + run;
+            if done.is_multiple_of(TELL_BYTES) || done == total {
                 progress(done, total);
             }
         }
