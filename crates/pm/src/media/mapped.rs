@@ -188,7 +188,8 @@ impl Mapped {
 
     /// Zeroes everything, durably on return: how a device becomes fit for a new pool.
     pub(super) fn wipe(&self, progress: Progress<'_>) {
-        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        // One fence for as much as the power-failure emulator can keep pending.
+        static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
         const TELL_BYTES: u64 = 64 << 20;
         let mut lane = Lane::default();
         let total = self.len();
