@@ -197,6 +197,12 @@ pub trait Session: Ops + Send {
         body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
     ) -> Result<Verdict, Error>;
 
+    /// Hints that operations on `keys` follow soon: what they will need is fetched for all of them
+    /// at once. Changes nothing.
+    fn prefetch(&mut self, keys: &[Key<'_>]) {
+        let _ = keys;
+    }
+
     /// Visits about `count` keys of `db` in hash order from `cursor` (0: the start); returns the next
     /// cursor, 0 at the end. A key that is there all the while is visited at least once, across
     /// restarts too. Commits first, and waits, so that this session's own writes are seen.

@@ -16,19 +16,22 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use farbank_kv::store::{Error, Session};
+use farbank_kv::store::{Error, Key, Session};
 use farbank_pm::{Poisoned, Ticket};
 use mio::{Events, Interest, Poll, Token};
 
+use crate::cmd::table::{self, Command};
 use crate::cmd::{self, Ctx, Door};
 use crate::conn::{Conn, READ_BYTES};
-use crate::resp::{Limits, Step, reply};
+use crate::resp::{Limits, Parser, reply};
 use crate::settings::size;
 use crate::shared::{Card, Count, Mail, Shared, Tally};
 
 /// The token of the worker's own waker.
 pub(crate) const WAKE: Token = Token(usize::MAX);
 
+/// Requests of a connection that are read ahead.
+const WINDOW: usize = 16;
 /// Requests after which a batch is committed though more connections are ready.
 const BATCH_REQUESTS: usize = 4096;
 /// Bytes read after which a batch is committed though more connections are ready.
@@ -298,25 +301,26 @@ impl<'a> Worker<'a> {
             tally: &mut self.tally,
         };
         while !*closing {
-            match parser.parse(input.unread(), limits) {
-                Ok(Step::More) => return,
-                Ok(Step::Nothing) => {}
-                Ok(Step::Request) => {
-                    cmd::run(&mut ctx, parser.args(input.unread()));
-                    self.batch_requests += 1;
-                }
-                Err(error) => {
-                    reply::error(ctx.out, &error.reply());
-                    ctx.tally.count(Count::Errors, 1);
-                    *closing = true;
-                    return;
+            let read = parser.read(input.unread(), limits, WINDOW);
+            let (window, count) = look_ahead(&mut ctx, parser, input.unread());
+            for (index, &command) in window[..count].iter().enumerate() {
+                cmd::run(&mut ctx, command, parser.args(input.unread(), index));
+                self.batch_requests += 1;
+                *closing = ctx.client.leaving;
+                *stalled = ctx.out.len() - sent_before >= STALL_BYTES;
+                if *closing || *stalled {
+                    // What was read ahead is read again when the client has caught up.
+                    input.consume(parser.end(index));
+                    return parser.reset();
                 }
             }
             input.consume(parser.consumed());
             parser.next();
-            *closing = ctx.client.leaving;
-            if ctx.out.len() - sent_before >= STALL_BYTES {
-                *stalled = true;
+            if let Err(error) = read {
+                reply::error(ctx.out, &error.reply());
+                ctx.tally.count(Count::Errors, 1);
+                *closing = true;
+            } else if count < WINDOW {
                 return;
             }
         }
@@ -535,6 +539,36 @@ impl<'a> Worker<'a> {
             }
         }
     }
+}
+
+/// The commands of the requests that were read ahead. Has the store fetch what they will need, all
+/// at once, where one after another they would each wait for memory.
+#[inline]
+fn look_ahead(
+    ctx: &mut Ctx<'_>,
+    parser: &Parser,
+    input: &[u8],
+) -> ([Option<&'static Command>; WINDOW], usize) {
+    let mut window = [None; WINDOW];
+    let mut keys = [Key {
+        db: ctx.client.db,
+        bytes: &[],
+    }; WINDOW];
+    let (count, mut found) = (parser.len(), 0);
+    for (index, slot) in window[..count].iter_mut().enumerate() {
+        let args = parser.args(input, index);
+        *slot = table::find(args.at(0));
+        if slot.is_some_and(|command| command.keys.first > 0) {
+            keys[found].bytes = args.at(1);
+            found += 1;
+        }
+    }
+    if found > 1
+        && let Door::Session(session) = &mut ctx.door
+    {
+        session.prefetch(&keys[..found]);
+    }
+    (window, count)
 }
 
 const _: () = assert!(READ_BYTES <= BATCH_BYTES, "a read fits a batch");

@@ -221,7 +221,7 @@ pub(super) fn list(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
 /// The command of the request that starts at argument 2, and the positions of its keys.
 fn inner(args: Args<'_>) -> Result<(&'static Command, Vec<usize>), Fail> {
     let request = args.rest(2);
-    let command = match resolve(request) {
+    let command = match resolve(table::find(request.at(0)), request) {
         Ok(command) => command,
         Err(_) if table::find(request.at(0)).is_none() => {
             return Err(Fail::Is("ERR Invalid command specified"));

@@ -230,12 +230,13 @@ impl Ctx<'_> {
     }
 }
 
-/// Executes one request: appends exactly one reply, unless the client wants none.
+/// Executes one request, whose name was looked up: appends exactly one reply, unless the client wants
+/// none.
 #[inline]
-pub(crate) fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
+pub(crate) fn run(ctx: &mut Ctx<'_>, command: Option<&'static Command>, args: Args<'_>) {
     let from = ctx.out.len();
     ctx.tally.count(Count::Commands, 1);
-    match resolve(args) {
+    match resolve(command, args) {
         Ok(command) => admit(ctx, command, args),
         Err(fail) => {
             if is_http(args.at(0)) {
@@ -266,10 +267,13 @@ fn withhold_reply(ctx: &mut Ctx<'_>, from: usize) {
     ctx.out.truncate(from);
 }
 
-/// The command that `args` asks for, with an arity that fits.
+/// The command that `args` asks for, given what its name was found to be; its arity fits.
 #[inline]
-pub(crate) fn resolve(args: Args<'_>) -> Result<&'static Command, Fail> {
-    let command = table::find(args.at(0)).ok_or_else(|| unknown(args))?;
+pub(crate) fn resolve(
+    command: Option<&'static Command>,
+    args: Args<'_>,
+) -> Result<&'static Command, Fail> {
+    let command = command.ok_or_else(|| unknown(args))?;
     let command = match args.get(1) {
         Some(name) if !command.subcommands.is_empty() => match command.subcommand(name) {
             Some(subcommand) => subcommand,

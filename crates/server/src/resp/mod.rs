@@ -7,5 +7,5 @@ pub mod number;
 pub mod parse;
 pub mod reply;
 
-pub use parse::{Args, Limits, Parser, Protocol, Step};
+pub use parse::{Args, Limits, Parser, Protocol};
 pub use reply::Resp;

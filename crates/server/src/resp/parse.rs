@@ -6,9 +6,11 @@
 //!   spans               [8..11,     17..18]    at: where to go on when more has arrived
 //! ```
 //!
-//! A [`Parser`] reads one request at a time from a slice that starts at the request's first byte and
-//! grows; it remembers how far it came, so that a request in many pieces costs one pass. Arguments
-//! are spans of that slice. Only inline requests are copied, because quoting changes their bytes.
+//! A [`Parser`] reads requests from a slice that starts at the first request's first byte and grows.
+//! It reads ahead a window of whole requests, so that the store can be told which keys are coming,
+//! and remembers how far it came in the one after them, so that a request in many pieces costs one
+//! pass. Arguments are spans of that slice. Only inline requests are copied, because quoting changes
+//! their bytes.
 //!
 //! # Invariants
 //! A1  What is decided depends on the bytes only, not on how they were cut into reads.
@@ -81,17 +83,6 @@ impl fmt::Display for Protocol {
 
 impl std::error::Error for Protocol {}
 
-/// How far [`Parser::parse`] came.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
-    /// A whole request: see [`Parser::args`] and [`Parser::consumed`].
-    Request,
-    /// A request without arguments, which is skipped.
-    Nothing,
-    /// More bytes are needed.
-    More,
-}
-
 /// Where an argument lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
@@ -108,6 +99,7 @@ pub struct Args<'a> {
 
 impl<'a> Args<'a> {
     /// How many there are.
+    #[inline]
     #[must_use]
     #[expect(
         clippy::len_without_is_empty,
@@ -202,36 +194,55 @@ impl Kept {
     }
 }
 
-/// Reads one request after another.
-#[derive(Debug, Default)]
-pub struct Parser {
-    spans: Vec<Span>,
-    /// How far the request has been read.
-    at: usize,
-    /// Arguments still to come; 0 before the request's first line.
-    missing: usize,
-    /// The length of the argument at `at`, once known.
-    bulk: Option<usize>,
-    /// An inline request's arguments, unquoted.
-    inline: Vec<u8>,
+/// A whole request: where its spans and its bytes end.
+#[derive(Clone, Copy, Debug)]
+struct Whole {
+    spans: usize,
+    end: usize,
     is_inline: bool,
 }
 
+/// Reads one request after another.
+#[derive(Debug, Default)]
+pub struct Parser {
+    /// Arguments of the whole requests, then those of the one in progress.
+    spans: Vec<Span>,
+    whole: Vec<Whole>,
+    /// Where the bytes of whole and skipped requests end.
+    consumed: usize,
+    /// How far the request in progress has been read.
+    at: usize,
+    /// Arguments it still misses; 0 before its first line.
+    missing: usize,
+    /// The length of the argument at `at`, once known.
+    bulk: Option<usize>,
+    /// Arguments of inline requests, unquoted.
+    inline: Vec<u8>,
+}
+
 impl Parser {
-    /// Reads on. `input` starts at the request's first byte and holds at least what it held before.
+    /// Reads on until `most` requests are whole, or `input` ends. `input` starts where it started
+    /// before and holds at least what it held before. Returns how many requests are whole.
     ///
     /// # Errors
-    /// The request cannot be read, nor anything after it.
+    /// What follows the whole requests cannot be read, nor anything after it.
     #[inline]
-    pub fn parse(&mut self, input: &[u8], limits: Limits) -> Result<Step, Protocol> {
+    pub fn read(&mut self, input: &[u8], limits: Limits, most: usize) -> Result<usize, Protocol> {
+        while self.whole.len() < most && self.step(input, limits)? {}
+        Ok(self.whole.len())
+    }
+
+    /// Reads one request; false if it is not whole yet.
+    #[inline]
+    fn step(&mut self, input: &[u8], limits: Limits) -> Result<bool, Protocol> {
         if self.missing == 0 {
-            match input.first() {
-                None => return Ok(Step::More),
+            match input.get(self.at) {
+                None => return Ok(false),
                 Some(b'*') => {}
-                Some(_) => return self.parse_inline(input),
+                Some(_) => return self.read_inline(input),
             }
-            let Some((count, next)) = length(input, 0, Protocol::MultibulkLine)? else {
-                return Ok(Step::More);
+            let Some((count, next)) = length(input, self.at, Protocol::MultibulkLine)? else {
+                return Ok(false);
             };
             let count = count
                 .filter(|&n| n <= ARGS_MAX)
@@ -239,34 +250,46 @@ impl Parser {
             self.at = next;
             self.missing = usize::try_from(count).unwrap_or(0);
             if self.missing == 0 {
-                return Ok(Step::Nothing);
+                self.consumed = next;
+                return Ok(true);
             }
         }
-        self.parse_bulks(input, limits)
+        while self.missing > 0 {
+            if !self.read_bulk(input, limits)? {
+                return Ok(false);
+            }
+        }
+        self.consumed = self.at;
+        self.whole.push(Whole {
+            spans: self.spans.len(),
+            end: self.at,
+            is_inline: false,
+        });
+        Ok(true)
     }
 
-    fn parse_bulks(&mut self, input: &[u8], limits: Limits) -> Result<Step, Protocol> {
-        while self.missing > 0 {
-            let len = match self.bulk {
+    /// Reads one argument; false if it is not whole yet.
+    #[inline]
+    fn read_bulk(&mut self, input: &[u8], limits: Limits) -> Result<bool, Protocol> {
+        let len = match self.bulk {
+            Some(len) => len,
+            None => match self.bulk_length(input, limits)? {
                 Some(len) => len,
-                None => match self.bulk_length(input, limits)? {
-                    Some(len) => len,
-                    None => return Ok(Step::More),
-                },
-            };
-            if input.len() - self.at < len + 2 {
-                self.bulk = Some(len);
-                return Ok(Step::More);
-            }
-            self.spans.push(Span {
-                start: self.at,
-                end: self.at + len,
-            });
-            self.at += len + 2;
-            self.bulk = None;
-            self.missing -= 1;
+                None => return Ok(false),
+            },
+        };
+        if input.len() - self.at < len + 2 {
+            self.bulk = Some(len);
+            return Ok(false);
         }
-        Ok(Step::Request)
+        self.spans.push(Span {
+            start: self.at,
+            end: self.at + len,
+        });
+        self.at += len + 2;
+        self.bulk = None;
+        self.missing -= 1;
+        Ok(true)
     }
 
     #[inline]
@@ -288,78 +311,118 @@ impl Parser {
         Ok(Some(len))
     }
 
-    fn parse_inline(&mut self, input: &[u8]) -> Result<Step, Protocol> {
-        let newline = input
+    fn read_inline(&mut self, input: &[u8]) -> Result<bool, Protocol> {
+        let rest = &input[self.at..];
+        let newline = rest
             .iter()
             .take(LINE_BYTES_MAX + 1)
             .position(|&b| b == b'\n');
         let Some(end) = newline else {
-            return if input.len() > LINE_BYTES_MAX {
+            return if rest.len() > LINE_BYTES_MAX {
                 Err(Protocol::InlineTooBig)
             } else {
-                Ok(Step::More)
+                Ok(false)
             };
         };
-        let line = &input[..end];
-        self.is_inline = true;
-        self.at = end + 1;
-        split_line(
-            line.strip_suffix(b"\r").unwrap_or(line),
-            &mut self.inline,
-            &mut self.spans,
-        )
-        .ok_or(Protocol::Quotes)?;
-        Ok(if self.spans.is_empty() {
-            Step::Nothing
-        } else {
-            Step::Request
-        })
+        let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]);
+        let before = self.spans.len();
+        if split_line(line, &mut self.inline, &mut self.spans).is_none() {
+            self.spans.truncate(before);
+            return Err(Protocol::Quotes);
+        }
+        self.at += end + 1;
+        self.consumed = self.at;
+        if self.spans.len() > before {
+            self.whole.push(Whole {
+                spans: self.spans.len(),
+                end: self.at,
+                is_inline: true,
+            });
+        }
+        Ok(true)
     }
 
-    /// The arguments of the request just read from `input`.
+    /// How many requests are whole.
     #[inline]
     #[must_use]
-    pub fn args<'a>(&'a self, input: &'a [u8]) -> Args<'a> {
-        let bytes = if self.is_inline { &self.inline } else { input };
+    #[expect(clippy::len_without_is_empty, reason = "a parser is no collection")]
+    pub fn len(&self) -> usize {
+        self.whole.len()
+    }
+
+    /// The arguments of the whole request at `index`, read from `input`.
+    #[inline]
+    #[must_use]
+    pub fn args<'a>(&'a self, input: &'a [u8], index: usize) -> Args<'a> {
+        let from = if index == 0 {
+            0
+        } else {
+            self.whole[index - 1].spans
+        };
+        let Whole {
+            spans, is_inline, ..
+        } = self.whole[index];
+        let bytes = if is_inline { &self.inline } else { input };
         Args {
             bytes,
-            spans: &self.spans,
+            spans: &self.spans[from..spans],
         }
     }
 
-    /// Bytes the request just read takes.
+    /// Bytes up to the end of the last whole request.
     #[inline]
     #[must_use]
     pub fn consumed(&self) -> usize {
-        self.at
+        self.consumed
     }
 
-    /// Bytes, from the request's first, that are known to be needed before it can go on.
+    /// Bytes up to the end of the whole request at `index`.
+    #[must_use]
+    pub fn end(&self, index: usize) -> usize {
+        self.whole[index].end
+    }
+
+    /// Bytes, after the whole requests, that are known to be needed before it can go on.
     #[must_use]
     pub fn needed(&self) -> usize {
-        self.bulk.map_or(0, |len| self.at + len + 2)
+        self.bulk.map_or(0, |len| self.at - self.consumed + len + 2)
     }
 
     /// Bytes this parser holds on to.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        self.spans.capacity() * size_of::<Span>() + self.inline.capacity()
+        self.spans.capacity() * size_of::<Span>()
+            + self.whole.capacity() * size_of::<Whole>()
+            + self.inline.capacity()
     }
 
-    /// Forgets the request just read: the next `input` starts after it.
+    /// Forgets the whole requests: the next `input` starts after [`Parser::consumed`].
     #[inline]
     pub fn next(&mut self) {
-        self.spans.clear();
-        self.at = 0;
-        self.missing = 0;
-        self.bulk = None;
-        if self.is_inline {
-            self.is_inline = false;
+        let gone = std::mem::take(&mut self.consumed);
+        let done = self.whole.last().map_or(0, |last| last.spans);
+        self.whole.clear();
+        self.at -= gone;
+        if done == self.spans.len() {
+            self.spans.clear();
+            if self.spans.capacity() > SPANS_KEPT {
+                self.spans = Vec::new();
+            }
+        } else if gone > 0 {
+            self.spans.drain(..done);
+            for span in &mut self.spans {
+                span.start -= gone;
+                span.end -= gone;
+            }
+        }
+        if !self.inline.is_empty() {
             self.inline = Vec::new();
         }
-        if self.spans.capacity() > SPANS_KEPT {
-            self.spans = Vec::new();
-        }
+    }
+
+    /// Forgets everything: the next `input` starts at a request's first byte.
+    pub fn reset(&mut self) {
+        *self = Parser::default();
     }
 }
 

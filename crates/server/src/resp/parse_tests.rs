@@ -12,17 +12,17 @@ fn run(pieces: &[&[u8]]) -> (Requests, Option<Protocol>) {
     for piece in pieces {
         buffer.extend_from_slice(piece);
         loop {
-            match parser.parse(&buffer, LIMITS) {
+            let read = parser.read(&buffer, LIMITS, 2);
+            for index in 0..parser.whole.len() {
+                let args = parser.args(&buffer, index);
+                requests.push(args.from(0).map(<[u8]>::to_vec).collect());
+            }
+            buffer.drain(..parser.consumed());
+            parser.next();
+            match read {
                 Err(error) => return (requests, Some(error)),
-                Ok(Step::More) => break,
-                Ok(step) => {
-                    if step == Step::Request {
-                        let args = parser.args(&buffer);
-                        requests.push(args.from(0).map(<[u8]>::to_vec).collect());
-                    }
-                    buffer.drain(..parser.consumed());
-                    parser.next();
-                }
+                Ok(count) if count < 2 => break,
+                Ok(_) => {}
             }
         }
     }
@@ -108,7 +108,7 @@ fn lines_without_end_are_refused_at_64_kib() {
 fn announced_lengths_take_no_memory() {
     let mut parser = Parser::default();
     let input = b"*1048576\r\n$536870912\r\nx";
-    assert_eq!(parser.parse(input, LIMITS), Ok(Step::More));
+    assert_eq!(parser.read(input, LIMITS, 16), Ok(0));
     assert!(parser.held_bytes() < 1024);
     assert_eq!(parser.needed(), 22 + 536_870_912 + 2);
 }
@@ -121,12 +121,12 @@ fn a_request_of_many_arguments_leaves_nothing_behind() {
     }
     let mut parser = Parser::default();
     for end in (0..input.len()).step_by(1000) {
-        assert_eq!(parser.parse(&input[..end], LIMITS), Ok(Step::More));
+        assert_eq!(parser.read(&input[..end], LIMITS, 16), Ok(0));
     }
-    assert_eq!(parser.parse(&input, LIMITS), Ok(Step::Request));
-    assert_eq!(parser.args(&input).len(), 100_000);
+    assert_eq!(parser.read(&input, LIMITS, 16), Ok(1));
+    assert_eq!(parser.args(&input, 0).len(), 100_000);
     parser.next();
-    assert!(parser.held_bytes() <= SPANS_KEPT * size_of::<Span>());
+    assert!(parser.held_bytes() <= 2 * SPANS_KEPT * size_of::<Span>());
 }
 
 #[test]
@@ -153,10 +153,10 @@ fn random_bytes_never_panic_and_splits_never_matter() {
 fn kept_requests_are_what_was_kept() {
     let input = b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n";
     let mut parser = Parser::default();
-    assert_eq!(parser.parse(input, LIMITS), Ok(Step::Request));
+    assert_eq!(parser.read(input, LIMITS, 16), Ok(1));
     let mut kept = Kept::default();
-    kept.push(parser.args(input));
-    kept.push(parser.args(input));
+    kept.push(parser.args(input, 0));
+    kept.push(parser.args(input, 0));
     assert_eq!(kept.len(), 2);
     assert_eq!(kept.args(1).at(1), b"a");
     assert_eq!(kept.args(1).get(2), None);
