@@ -46,6 +46,8 @@ pub(crate) const WRONG_TYPE: Fail =
     Fail::Is("WRONGTYPE Operation against a key holding the wrong kind of value");
 pub(crate) const TOO_LONG: Fail =
     Fail::Is("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
+pub(crate) const REPLY_TOO_LONG: Fail =
+    Fail::Is("ERR the reply exceeds client-output-buffer-limit");
 const FULL: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
 /// Why a command did not do what it was asked. The text's first word is the error's code.

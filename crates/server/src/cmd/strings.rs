@@ -3,7 +3,7 @@
 use farbank_kv::store::{Change, Item, Key, Meta, VALUE_BYTES_MAX, Value, Verdict, View};
 
 use super::expiry::{Unit, deadline};
-use super::{Ctx, Door, Fail, SYNTAX, TOO_LONG, WRONG_TYPE};
+use super::{Ctx, Door, Fail, REPLY_TOO_LONG, SYNTAX, TOO_LONG, WRONG_TYPE};
 use crate::resp::{Args, reply};
 use crate::settings::size;
 use crate::shared::Count;
@@ -52,7 +52,7 @@ pub(super) fn mget(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let keys: Vec<_> = args.from(1).map(|bytes| Key { db, bytes }).collect();
     let (out, mut hits) = (&mut *ctx.out, 0);
     session.get_many(&keys, view, &mut |_, item| match item {
-        // Beyond the limit the connection is closed: there is no use in gathering more.
+        // The reply is refused: there is no use in gathering more.
         _ if out.len() > most => {}
         Some(item) if item.meta.kind == STRING => {
             hits += 1;
@@ -60,6 +60,9 @@ pub(super) fn mget(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
         }
         _ => reply::null(out, resp),
     })?;
+    if ctx.out.len() > most {
+        return Err(REPLY_TOO_LONG);
+    }
     ctx.tally.count(Count::Hits, hits);
     ctx.tally.count(Count::Misses, keys.len() - hits);
     Ok(())

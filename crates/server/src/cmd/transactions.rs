@@ -14,7 +14,7 @@ use std::ops::Range;
 use farbank_kv::store::{Error, Key, Verdict, View};
 
 use super::table::{Command, flag};
-use super::{Ctx, Door, FULL, Fail, check_keys, execute, misconf, reject};
+use super::{Ctx, Door, FULL, Fail, REPLY_TOO_LONG, check_keys, execute, misconf, reject};
 use crate::resp::number::parse_u64;
 use crate::resp::parse::Kept;
 use crate::resp::{Args, reply};
@@ -273,8 +273,14 @@ fn run_group(
 fn run_in_group(ctx: &mut Ctx<'_>, command: &Command, args: Args<'_>) -> Result<(), Error> {
     let from = ctx.out.len();
     ctx.client.last_command = command.name;
-    match (command.run)(ctx, args) {
-        Ok(()) => Ok(()),
+    let outcome = (command.run)(ctx, args);
+    let most = ctx.shared.settings.output_bytes_max();
+    match outcome {
+        Ok(()) if ctx.out.len() <= most => Ok(()),
+        Ok(()) => {
+            ctx.refuse(from, &REPLY_TOO_LONG);
+            Ok(())
+        }
         Err(Fail::Store(error @ (Error::Full | Error::Poisoned(_)))) => Err(error),
         Err(fail) => {
             ctx.refuse(from, &fail);

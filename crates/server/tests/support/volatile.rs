@@ -1,8 +1,7 @@
 //! A store in a hash map, for tests: volatile, slow, and honest about tickets.
 //!
-//! Writes are invisible to other sessions until their ticket turns. Tickets turn at once, or on
-//! [`Volatile::turn`] after [`Volatile::hold`]; [`Volatile::poison`] makes the medium fail and
-//! [`Volatile::fill`] makes the pool full. The clock stands still where it is set.
+//! Writes are invisible to other sessions until their ticket turns: at once, or when a test says so
+//! (`control` in the tests, which also makes the medium fail, or the pool full).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,10 +14,10 @@ use farbank_kv::store::{
 };
 use farbank_pm::{Caps, Drain, Kind, Poisoned, Ticket};
 
-type Name = (u8, Vec<u8>);
+pub(crate) type Name = (u8, Vec<u8>);
 
 #[derive(Clone, Debug)]
-struct Stored {
+pub(crate) struct Stored {
     bytes: Vec<u8>,
     meta: Meta,
 }
@@ -48,25 +47,25 @@ impl Stored {
 
 /// What a write left: a value or nothing, and its place in the order of all writes.
 #[derive(Clone, Debug)]
-struct Written {
+pub(crate) struct Written {
     at: u64,
     value: Option<Stored>,
 }
 
-type Writes = Vec<(Name, Written)>;
+pub(crate) type Writes = Vec<(Name, Written)>;
 
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     visible: HashMap<Name, Written>,
     newest: HashMap<Name, Written>,
-    unturned: BTreeMap<u64, Writes>,
+    pub(crate) unturned: BTreeMap<u64, Writes>,
     writes: u64,
     tickets: u64,
-    turned: u64,
-    held: bool,
-    full: bool,
-    poisoned: Option<Poisoned>,
-    damaged: Vec<Name>,
+    pub(crate) turned: u64,
+    pub(crate) held: bool,
+    pub(crate) full: bool,
+    pub(crate) poisoned: Option<Poisoned>,
+    pub(crate) damaged: Vec<Name>,
     wake: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
@@ -96,7 +95,7 @@ impl State {
         written
     }
 
-    fn apply(&mut self, writes: Writes) {
+    pub(crate) fn apply(&mut self, writes: Writes) {
         for (name, written) in writes {
             if self
                 .newest
@@ -124,14 +123,14 @@ impl State {
     }
 }
 
-struct Inner {
+pub(crate) struct Inner {
     state: Mutex<State>,
     /// Milliseconds since 1970; 0 is the real clock.
-    clock_ms: AtomicU64,
+    pub(crate) clock_ms: AtomicU64,
 }
 
 impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -153,14 +152,14 @@ impl Inner {
 
 /// The store. Clones are the same store.
 #[derive(Clone)]
-pub struct Volatile {
-    inner: Arc<Inner>,
+pub(crate) struct Volatile {
+    pub(crate) inner: Arc<Inner>,
     caps: Caps,
     opened: Opened,
 }
 
 impl Volatile {
-    pub fn new() -> Volatile {
+    pub(crate) fn new() -> Volatile {
         let inner = Inner {
             state: Mutex::default(),
             clock_ms: AtomicU64::new(0),
@@ -180,62 +179,7 @@ impl Volatile {
     }
 }
 
-#[expect(dead_code, reason = "used by tests, not by the example")]
-impl Volatile {
-    /// Stops the clock at `ms`.
-    pub fn set_clock(&self, ms: u64) {
-        self.inner.clock_ms.store(ms, Ordering::Relaxed);
-    }
-
-    /// From now on tickets turn only when told.
-    pub fn hold(&self) {
-        self.inner.state().held = true;
-    }
-
-    /// How many tickets have not turned.
-    pub fn held(&self) -> usize {
-        self.inner.state().unturned.len()
-    }
-
-    /// Turns the oldest ticket.
-    pub fn turn(&self) {
-        let mut state = self.inner.state();
-        if let Some((ticket, writes)) = state.unturned.pop_first() {
-            state.apply(writes);
-            state.turned = ticket;
-        }
-        wake(state);
-    }
-
-    /// From now on tickets turn at once; those held turn now.
-    pub fn let_go(&self) {
-        self.inner.state().held = false;
-        while self.held() > 0 {
-            self.turn();
-        }
-    }
-
-    /// The medium fails.
-    pub fn poison(&self, reason: &str) {
-        let mut state = self.inner.state();
-        state.poisoned = Some(Poisoned {
-            reason: reason.into(),
-        });
-        wake(state);
-    }
-
-    /// From now on the pool is full, or not.
-    pub fn fill(&self, full: bool) {
-        self.inner.state().full = full;
-    }
-
-    /// The record of `key` in database 0 is damaged.
-    pub fn damage(&self, key: &str) {
-        self.inner.state().damaged.push((0, key.into()));
-    }
-}
-
-fn wake(state: MutexGuard<'_, State>) {
+pub(crate) fn wake(state: MutexGuard<'_, State>) {
     let wake = state.wake.clone();
     drop(state);
     if let Some(wake) = wake {

@@ -1,0 +1,170 @@
+//! A running server, and clients of it.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use farbank_server::{Handle, Options, Server};
+
+use crate::volatile::Volatile;
+
+/// A test that waits longer than this has hung.
+const HUNG: Duration = Duration::from_secs(60);
+
+/// A server on a free port; ends when dropped.
+pub(crate) struct Running {
+    pub(crate) addr: SocketAddr,
+    pub(crate) store: Volatile,
+    handle: Handle,
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Running {
+    /// One worker, so that all connections share a batch and an order.
+    pub(crate) fn new() -> Running {
+        Running::with(Options {
+            workers: 1,
+            ..Options::default()
+        })
+    }
+
+    pub(crate) fn with(options: Options) -> Running {
+        let store = Volatile::new();
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let server = Server::bind(&[addr], options).unwrap();
+        let (addr, handle) = (server.addrs()[0], server.handle());
+        let served = store.clone();
+        let thread = std::thread::spawn(move || server.run(&served));
+        Running {
+            addr,
+            store,
+            handle,
+            thread: Some(thread),
+        }
+    }
+
+    pub(crate) fn connect(&self) -> Client {
+        let stream = TcpStream::connect(self.addr).unwrap();
+        stream.set_read_timeout(Some(HUNG)).unwrap();
+        stream.set_write_timeout(Some(HUNG)).unwrap();
+        Client {
+            stream,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Waits until the server has ended by itself.
+    pub(crate) fn join(mut self) {
+        self.thread.take().unwrap().join().unwrap().unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.handle.stop();
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            if !std::thread::panicking() {
+                ended.unwrap().unwrap();
+            }
+        }
+    }
+}
+
+/// A connection.
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+/// A request as an array of bulk strings, from words between blanks; `''` is the empty word.
+pub(crate) fn request(line: &str) -> Vec<u8> {
+    let words: Vec<_> = line
+        .split_whitespace()
+        .map(|w| if w == "''" { "" } else { w })
+        .collect();
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
+    }
+    bytes
+}
+
+impl Client {
+    /// Sends requests, one for each part between semicolons, in one write.
+    pub(crate) fn send(&mut self, lines: &str) {
+        let bytes: Vec<u8> = lines.split(';').flat_map(request).collect();
+        self.stream.write_all(&bytes).unwrap();
+    }
+
+    /// Sends bytes as they are.
+    pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// Ends this direction.
+    pub(crate) fn finish(&mut self) {
+        self.stream.shutdown(Shutdown::Write).unwrap();
+    }
+
+    /// Reads exactly as many bytes as `expected` has, and compares.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, expected: &str) {
+        let mut got = vec![0; expected.len()];
+        let mut at = 0;
+        while at < got.len() {
+            match self.stream.read(&mut got[at..]) {
+                Ok(0) => break,
+                Ok(n) => at += n,
+                Err(error) => panic!("{error}, after {:?}", show(&got[..at])),
+            }
+            if got[..at] != expected.as_bytes()[..at] {
+                break;
+            }
+        }
+        assert_eq!(show(&got[..at]), show(expected.as_bytes()));
+    }
+
+    /// Sends and compares the replies; ends with a round trip, so that nothing else can follow.
+    #[track_caller]
+    pub(crate) fn ask(&mut self, lines: &str, expected: &str) {
+        self.send(&format!("{lines};ECHO done"));
+        self.expect(&format!("{expected}$4\r\ndone\r\n"));
+    }
+
+    /// Everything until the server closes the connection.
+    pub(crate) fn drain(&mut self) -> String {
+        loop {
+            let mut piece = [0; 4096];
+            match self.stream.read(&mut piece) {
+                Ok(0) => break,
+                Ok(n) => self.buffer.extend_from_slice(&piece[..n]),
+                Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => break,
+                Err(e) => panic!("{e}"),
+            }
+        }
+        show(&std::mem::take(&mut self.buffer))
+    }
+
+    /// One bulk string's text.
+    pub(crate) fn bulk(&mut self, line: &str) -> String {
+        self.send(line);
+        let mut header = Vec::new();
+        while !header.ends_with(b"\r\n") {
+            let mut byte = [0];
+            self.stream.read_exact(&mut byte).unwrap();
+            header.push(byte[0]);
+        }
+        let len: usize = String::from_utf8_lossy(&header[1..header.len() - 2])
+            .parse()
+            .unwrap();
+        let mut body = vec![0; len + 2];
+        self.stream.read_exact(&mut body).unwrap();
+        show(&body[..len])
+    }
+}
+
+fn show(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,175 @@
+//! What clients cannot do to the server: flood it, starve others, or make it grow.
+
+use crate::harness::{Running, request};
+use farbank_server::Options;
+
+#[test]
+fn too_many_clients_are_refused_by_name() {
+    let server = Running::with(Options {
+        workers: 1,
+        clients_max: 2,
+        ..Options::default()
+    });
+    let (mut one, mut two) = (server.connect(), server.connect());
+    one.ask("PING", "+PONG\r\n");
+    two.ask("PING", "+PONG\r\n");
+    let mut three = server.connect();
+    assert_eq!(three.drain(), "-ERR max number of clients reached\r\n");
+    one.send("QUIT");
+    assert_eq!(one.drain(), "+OK\r\n");
+    // The place is free once the server has struck the connection off, which was before it closed.
+    server.connect().ask("PING", "+PONG\r\n");
+}
+
+#[test]
+fn a_protocol_error_is_answered_after_what_came_before_and_ends_the_connection() {
+    let server = Running::new();
+    for (bytes, error) in [
+        ("*1\r\n$x\r\n", "invalid bulk length"),
+        ("*x\r\n", "invalid multibulk length"),
+        ("*1\r\n:1\r\n", "expected '$', got ':'"),
+        ("set \"a\r\n", "unbalanced quotes in request"),
+    ] {
+        let mut client = server.connect();
+        client.send_raw(b"PING\r\n");
+        client.send_raw(bytes.as_bytes());
+        assert_eq!(
+            client.drain(),
+            format!("+PONG\r\n-ERR Protocol error: {error}\r\n")
+        );
+    }
+    let mut client = server.connect();
+    client.send_raw(&vec![b'a'; 64 * 1024 + 1]);
+    assert_eq!(
+        client.drain(),
+        "-ERR Protocol error: too big inline request\r\n"
+    );
+}
+
+#[test]
+fn requests_may_come_byte_by_byte() {
+    let server = Running::new();
+    let mut client = server.connect();
+    for byte in [
+        request("SET k value"),
+        request("GET k"),
+        b"ping\r\n".to_vec(),
+    ]
+    .concat()
+    {
+        client.send_raw(&[byte]);
+    }
+    client.expect("+OK\r\n$5\r\nvalue\r\n+PONG\r\n");
+}
+
+#[test]
+fn large_values_come_and_go() {
+    let server = Running::new();
+    let mut client = server.connect();
+    let value = "x".repeat(5 << 20);
+    client.send(&format!(
+        "SET big {value};STRLEN big;GET big;APPEND big y;STRLEN big"
+    ));
+    client.expect(&format!(
+        "+OK\r\n:5242880\r\n$5242880\r\n{value}\r\n:5242881\r\n:5242881\r\n"
+    ));
+}
+
+#[test]
+fn long_pipelines_are_answered_in_order() {
+    let server = Running::new();
+    let mut client = server.connect();
+    let (mut bytes, mut expected) = (Vec::new(), String::new());
+    for at in 0..20_000 {
+        bytes.extend_from_slice(&request(&format!("ECHO {at}")));
+        let text = at.to_string();
+        expected.push_str(&format!("${}\r\n{text}\r\n", text.len()));
+    }
+    let mut writer = client.stream.try_clone().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || std::io::Write::write_all(&mut writer, &bytes).unwrap());
+        client.expect(&expected);
+    });
+}
+
+#[test]
+fn a_client_that_does_not_read_blocks_only_itself() {
+    let server = Running::new();
+    let (mut deaf, mut other) = (server.connect(), server.connect());
+    let value = "x".repeat(1 << 20);
+    other.ask(&format!("SET big {value}"), "+OK\r\n");
+    // Far more than sockets buffer and a connection may owe.
+    for _ in 0..200 {
+        deaf.send("GET big");
+    }
+    deaf.send("SET last 1");
+    other.ask("PING", "+PONG\r\n");
+    let reply = format!("$1048576\r\n{value}\r\n");
+    for _ in 0..200 {
+        deaf.expect(&reply);
+    }
+    deaf.expect("+OK\r\n");
+    other.ask("GET last", "$1\r\n1\r\n");
+}
+
+#[test]
+fn a_reply_above_the_limit_is_refused() {
+    let server = Running::new();
+    let (mut client, mut other) = (server.connect(), server.connect());
+    other.send_raw(b"CONFIG SET client-output-buffer-limit \"normal 64mb 0 0\"\r\n");
+    other.expect("+OK\r\n");
+    let value = "x".repeat(8 << 20);
+    client.ask(&format!("SET big {value}"), "+OK\r\n");
+    let error = "-ERR the reply exceeds client-output-buffer-limit\r\n";
+    client.ask(&format!("MGET{}", " big".repeat(40)), error);
+    client.ask("STRLEN big", ":8388608\r\n");
+    client.send(&format!("MULTI{};EXEC", ";GET big".repeat(20)));
+    client.expect(&format!("+OK\r\n{}*20\r\n", "+QUEUED\r\n".repeat(20)));
+    client.expect(&format!("$8388608\r\n{value}\r\n").repeat(7));
+    client.expect(error);
+}
+
+#[test]
+fn keys_and_values_have_limits() {
+    let server = Running::new();
+    let mut client = server.connect();
+    let key = "k".repeat(64 << 10);
+    client.ask(&format!("SET {key} v;GET {key}"), "+OK\r\n$1\r\nv\r\n");
+    let error = "-ERR key is longer than 65536 bytes\r\n";
+    client.ask(
+        &format!("SET {key}k v;GET {key}k;DEL a {key}k"),
+        &error.repeat(3),
+    );
+    client.ask("CONFIG SET proto-max-bulk-len 1mb", "+OK\r\n");
+    let half = "x".repeat(600 << 10);
+    client.ask(
+        &format!("SET v {half};APPEND v {half}"),
+        "+OK\r\n-ERR string exceeds maximum allowed size (proto-max-bulk-len)\r\n",
+    );
+    client.send_raw(b"*2\r\n$3\r\nGET\r\n$1048577\r\n");
+    assert_eq!(
+        client.drain(),
+        "-ERR Protocol error: invalid bulk length\r\n"
+    );
+}
+
+#[test]
+fn a_disguised_web_request_is_not_answered() {
+    let server = Running::new();
+    let mut client = server.connect();
+    client.send_raw(b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nFLUSHALL\r\n");
+    assert_eq!(client.drain(), "");
+}
+
+#[test]
+fn connections_spread_over_the_workers() {
+    let server = Running::with(Options {
+        workers: 2,
+        ..Options::default()
+    });
+    let mut clients: Vec<_> = (0..8).map(|_| server.connect()).collect();
+    for (at, client) in clients.iter_mut().enumerate() {
+        client.ask(&format!("SET k{at} v"), "+OK\r\n");
+    }
+    clients[0].ask("DBSIZE", ":8\r\n");
+}

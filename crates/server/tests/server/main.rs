@@ -1,0 +1,13 @@
+//! The server as its clients see it, over a volatile store that is honest about tickets.
+//!
+//! Nothing here waits for time to pass: a test that must know that something has *not* happened asks
+//! for something that happens after it on the same worker.
+
+mod commands;
+mod control;
+mod durability;
+mod harness;
+mod limits;
+mod transactions;
+#[path = "../support/volatile.rs"]
+mod volatile;
