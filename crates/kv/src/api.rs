@@ -7,7 +7,8 @@ use farbank_pm::sync::atomic::Ordering::{Relaxed, Release};
 use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::{Caps, Lane, Medium, Poisoned, Ticket};
 
-use crate::engine::{Cleaning, Config, Engine, clean_in_background};
+use crate::cleaner::clean_in_background;
+use crate::engine::{Cleaning, Config, Engine};
 use crate::index::POOL_BYTES_MAX;
 use crate::record::Type;
 use crate::session::{Worker, meta_of};
@@ -62,6 +63,7 @@ pub fn segment_bytes_for(pool_bytes: u64) -> u64 {
 pub struct Kv<M: Medium> {
     engine: Arc<Engine<M>>,
     cleaner: Mutex<Option<thread::JoinHandle<()>>>,
+    sweeper: Arc<Mutex<Worker<M>>>,
 }
 
 impl<M: Medium> Kv<M> {
@@ -85,11 +87,12 @@ impl<M: Medium> Kv<M> {
         check_size(&pool)?;
         let background = config.cleaning == Cleaning::Background;
         let engine = crate::recover::open(pool, config)?;
+        let sweeper = Arc::new(Mutex::new(Worker::new(Arc::clone(&engine))));
         let cleaner = background.then(|| {
-            let engine = Arc::downgrade(&engine);
-            thread::spawn(move || clean_in_background(&engine))
+            let (engine, sweeper) = (Arc::clone(&engine), Arc::clone(&sweeper));
+            thread::spawn(move || clean_in_background(&engine, &sweeper))
         });
-        Ok(Kv { engine, cleaner: Mutex::new(cleaner) })
+        Ok(Kv { engine, cleaner: Mutex::new(cleaner), sweeper })
     }
 
     /// A door for one worker.
@@ -106,7 +109,7 @@ impl<M: Medium> Kv<M> {
     /// Cleans until one more segment is free, and removes what has expired; false if there is nothing
     /// to gain. For those who run with [`Cleaning::Inline`].
     pub fn clean(&self) -> Result<bool, Error> {
-        self.engine.sweep();
+        self.sweeper.lock().expect("no holder panics").sweep()?;
         Ok(self.engine.clean_until(self.engine.free_count() + 1)?)
     }
 
@@ -121,6 +124,7 @@ impl<M: Medium> Kv<M> {
         self.stop();
         self.engine.check_poison()?;
         let mut lane = Lane::new(0);
+        self.sweeper.lock().expect("no holder panics").close()?;
         self.engine.close_cleaner()?;
         self.engine.rebirth(&mut lane)?;
         // Without room for a snapshot the next open scans: slower, nothing else.

@@ -28,7 +28,7 @@
 
 use farbank_pm::epoch::Slot;
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use farbank_pm::sync::{Arc, thread};
+use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::{Lane, Medium, Off, Poisoned};
 
 use crate::engine::{Engine, Found};
@@ -36,7 +36,7 @@ use crate::log::{Heritage, Log};
 use crate::record::{ALIGN, Extent, Header, Type, u64_at};
 use crate::segment::{FIRST, State};
 use crate::session::{Worker, note_expiry};
-use crate::store::Key;
+use crate::store::{Error, Key};
 
 /// Bytes of victims a pass takes, at most, and segments, at least.
 const PASS_BYTES: usize = 8 << 20;
@@ -281,10 +281,8 @@ impl<M: Medium> Engine<M> {
     /// Copies what must be kept of `victim`; false if there is no room for all of it.
     fn copy_out_of(&self, cleaner: &mut Cleaner, pass: &mut Pass, victim: u32) -> bool {
         let info = self.info(victim);
-        if info.live.load(Relaxed) == 0
-            && info.tombs.load(Relaxed) == 0
-            && info.records.load(Relaxed) == 0
-        {
+        let kept = [&info.live, &info.tombs, &info.records, &info.groups];
+        if kept.iter().all(|count| count.load(Relaxed) == 0) {
             return true;
         }
         let end = info.used.load(Relaxed) as usize;
@@ -463,38 +461,25 @@ impl<M: Medium> Engine<M> {
         if reborn.is_empty() {
             return Ok(0);
         }
-        for &segment in &reborn {
-            let place = self.geometry.place(segment);
-            let generation = self.new_generation();
-            place.be_born(self.medium(), lane, generation);
-            self.info(segment).reset(generation, place.record_seed(generation));
-        }
-        self.wait(self.medium().drain(lane))?;
+        self.bear(lane, &reborn)?;
         for &segment in &reborn {
             self.give_segment(segment);
         }
         Ok(reborn.len())
     }
 
-    /// Removes what has expired from segments that hold such records, and makes the clock durable.
-    pub(crate) fn sweep(self: &Arc<Self>) {
+    /// Makes the clock durable and names the segments that hold something that has expired.
+    fn due(&self, now_ms: u64) -> Vec<u32> {
         let clock = self.durable_clock_ms.load(Relaxed);
         // An error has poisoned the engine: writers will hear of it.
         self.set_root(|words| words.clock_ms = words.clock_ms.max(clock)).ok();
-        let now = self.now_ms();
-        let due: Vec<u32> = (0..self.pool.segments())
+        (0..self.pool.segments())
             .filter(|segment| {
-                let expires_ms = self.info(*segment).expires_ms.load(Relaxed);
-                expires_ms != 0 && expires_ms <= now && self.info(*segment).state() == State::Sealed
+                let info = self.info(*segment);
+                let expires_ms = info.expires_ms.load(Relaxed);
+                expires_ms != 0 && expires_ms <= now_ms && info.state() == State::Sealed
             })
-            .collect();
-        if due.is_empty() {
-            return;
-        }
-        let mut worker = Worker::new(self.clone());
-        for segment in due {
-            worker.sweep_segment(segment, now).ok();
-        }
+            .collect()
     }
 
     /// Closes the cleaner's open segments.
@@ -502,5 +487,33 @@ impl<M: Medium> Engine<M> {
         let mut cleaner = self.cleaner.lock().expect("no holder panics");
         let Cleaner { lane, log, .. } = &mut *cleaner;
         log.close(self, lane)
+    }
+}
+
+impl<M: Medium> Worker<M> {
+    /// Replaces what has expired by tombstones.
+    pub(crate) fn sweep(&mut self) -> Result<(), Error> {
+        let now = self.engine.now_ms();
+        for segment in self.engine.clone().due(now) {
+            self.sweep_segment(segment, now)?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs the cleaner, and the sweep once a second, until the engine is told to stop.
+pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex<Worker<M>>) {
+    const TICK: std::time::Duration = std::time::Duration::from_millis(100);
+    const TICKS_PER_SWEEP: u32 = 10;
+    let mut ticks = 0_u32;
+    while !engine.stop.load(Acquire) {
+        engine.clean_ahead();
+        ticks += 1;
+        if ticks.is_multiple_of(TICKS_PER_SWEEP) {
+            // An error has poisoned the engine, or the pool is full: either way writers hear of it.
+            sweeper.lock().expect("no holder panics").sweep().ok();
+        }
+        let bell = engine.free.bell_lock.lock().expect("no holder panics");
+        drop(engine.free.bell.wait_timeout(bell, TICK).expect("no holder panics"));
     }
 }

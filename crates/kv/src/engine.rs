@@ -1,7 +1,5 @@
 //! What all sessions of one pool share, and how a record is found and read.
 
-use std::sync::Weak;
-
 use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::Epochs;
 use farbank_pm::pool::{Pool, Root};
@@ -16,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::cleaner::Cleaner;
 use crate::index::Index;
-use crate::record::{HEADER_MAX, Header, Type, body_crc};
+use crate::record::{HEADER_MAX, Header, body_crc};
 use crate::segment::{FIRST, Info, OVERHEAD, Place, State};
 use crate::store::{DATABASES, Key, Opened};
 use crate::stripe::Stripe;
@@ -74,6 +72,8 @@ pub(crate) struct RootWords {
     pub floor: u64,
     /// No clock that was acted on was later than this.
     pub clock_ms: u64,
+    /// How many times the pool was opened.
+    pub boot: u64,
 }
 
 impl RootWords {
@@ -83,6 +83,7 @@ impl RootWords {
             snapshot_generation: root[1],
             floor: root[2],
             clock_ms: root[3],
+            boot: root[4],
         }
     }
 
@@ -92,6 +93,7 @@ impl RootWords {
         root[1] = self.snapshot_generation;
         root[2] = self.floor;
         root[3] = self.clock_ms;
+        root[4] = self.boot;
         root
     }
 }
@@ -212,6 +214,8 @@ pub(crate) struct Engine<M: Medium> {
     pub cleaner: Mutex<Cleaner>,
     pub sessions: Mutex<Vec<Arc<Shared>>>,
     pub next_session: AtomicU32,
+    /// Which opening of the pool this is.
+    pub boot: u32,
     pub tally: Tally,
     pub opened: Opened,
     pub poisoned: Mutex<Option<Poisoned>>,
@@ -269,6 +273,7 @@ impl<M: Medium> Engine<M> {
             epochs,
             sessions: Mutex::new(vec![Arc::default()]),
             next_session: AtomicU32::new(1),
+            boot: words.boot.wrapping_add(1) as u32,
             tally: Tally::default(),
             poisoned: Mutex::default(),
             is_poisoned: AtomicBool::new(false),
@@ -532,9 +537,32 @@ impl<M: Medium> Engine<M> {
         self.free.count.store(list.len() as u32, Release);
         drop(list);
         let info = self.info(segment);
+        let generation = info.generation.load(Relaxed);
+        let seed = self.geometry.place(segment).record_seed(generation, self.boot);
+        info.seed.store(seed, Relaxed);
         info.opened.store(self.stamp.fetch_add(1, Relaxed) + 1, Relaxed);
         info.used.store(FIRST as u32, Relaxed);
         Some(segment)
+    }
+
+    /// Gives `segments` new, free lives, durable on `Ok` (S1: tail, then head).
+    pub(crate) fn bear(&self, lane: &mut Lane, segments: &[u32]) -> Result<(), Poisoned> {
+        let lives: Vec<(Place, u64, &Info)> = segments
+            .iter()
+            .map(|s| (self.geometry.place(*s), self.new_generation(), self.info(*s)))
+            .collect();
+        for (place, generation, _) in &lives {
+            place.write_tail(self.medium(), lane, *generation);
+        }
+        self.wait(self.medium().drain(lane))?;
+        for (place, generation, _) in &lives {
+            place.write_head(self.medium(), lane, *generation);
+        }
+        self.wait(self.medium().drain(lane))?;
+        for (_, generation, info) in &lives {
+            info.reset(*generation);
+        }
+        Ok(())
     }
 
     /// Gives a reborn segment back.
@@ -616,12 +644,8 @@ impl<M: Medium> Engine<M> {
             return false;
         }
         self.segments.reserve(after as usize);
-        for segment in before..after {
-            let (place, generation) = (self.geometry.place(segment), self.new_generation());
-            place.be_born(self.medium(), lane, generation);
-            self.info(segment).reset(generation, place.record_seed(generation));
-        }
-        if self.wait(self.medium().drain(lane)).is_err() {
+        let fresh: Vec<u32> = (before..after).collect();
+        if self.bear(lane, &fresh).is_err() {
             return false;
         }
         drop(root);
@@ -682,22 +706,4 @@ impl<M: Medium> Engine<M> {
         body_crc(key, rest) == header.body_crc
     }
 
-}
-
-/// Runs the cleaner until the engine goes away.
-pub(crate) fn clean_in_background<M: Medium>(engine: &Weak<Engine<M>>) {
-    const TICK: std::time::Duration = std::time::Duration::from_millis(100);
-    let mut ticks = 0_u32;
-    while let Some(engine) = engine.upgrade() {
-        if engine.stop.load(Acquire) {
-            return;
-        }
-        engine.clean_ahead();
-        ticks += 1;
-        if ticks.is_multiple_of(10) {
-            engine.sweep();
-        }
-        let bell = engine.free.bell_lock.lock().expect("no holder panics");
-        drop(engine.free.bell.wait_timeout(bell, TICK).expect("no holder panics"));
-    }
 }

@@ -35,6 +35,7 @@ pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
         engine.live.fetch_sub(i64::from(info.live.swap(0, Relaxed)), Relaxed);
         engine.tombs.fetch_sub(i64::from(info.tombs.swap(0, Relaxed)), Relaxed);
         info.records.store(0, Relaxed);
+        info.groups.store(0, Relaxed);
         info.expires_ms.store(0, Relaxed);
         if info.turn(State::Extent, State::Limbo) || info.turn(State::Members, State::Limbo) {
             engine.extents.fetch_sub(1, AcqRel);

@@ -202,6 +202,7 @@ impl<M: Medium> Worker<M> {
         let at = self.log.next(class);
         self.log.stage(engine, class, &header, &[&FILLER, &rest]);
         engine.info_at(at).unpublished.fetch_add(1, AcqRel);
+        engine.info_at(at).groups.fetch_add(u32::from(header.large), Relaxed);
         self.writes.last_mut().expect("a group has members").group_at = Some(at);
     }
 

@@ -75,7 +75,7 @@ impl<M: Medium> Worker<M> {
         engine.extents.fetch_add(1, AcqRel);
         let generation = info.generation.load(Relaxed);
         let (place, m) = (engine.geometry.place(segment), engine.medium());
-        place.open(m, &mut self.lane, generation, Purpose::Extent);
+        place.open(m, &mut self.lane, generation, engine.boot, Purpose::Extent);
         m.copy_in(&mut self.lane, place.at.plus(FIRST as u64), &[bytes]);
         Extent { segment, crc: crc32c::crc32c(bytes), generation }.encode(table);
     }

@@ -32,6 +32,7 @@ mod session;
 mod snapshot;
 pub mod store;
 mod stripe;
+pub mod target;
 mod verify;
 
 pub use api::{Kv, OpenError, SEGMENTS_MIN, segment_bytes_for};

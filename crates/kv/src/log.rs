@@ -168,7 +168,8 @@ impl Log {
                 continue;
             }
             if open.from == FIRST {
-                engine.geometry.place(open.segment).open(m, lane, open.generation, Purpose::Log);
+                let place = engine.geometry.place(open.segment);
+                place.open(m, lane, open.generation, engine.boot, Purpose::Log);
             }
             m.copy_in(lane, open.base.plus(open.from as u64), &[&open.buffer]);
             bytes += open.buffer.len() as u64;

@@ -93,6 +93,7 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
     let mut engine =
         Engine::assemble(pool, config, Index::new(0), segments, Opened::default());
     let mut lives = read_lives(&mut engine, &mut lane);
+    if std::env::var("DBG").is_ok() { eprintln!("DBG open {:?} {:?}", words, lives.iter().map(|l| l.map(|l| (l.generation, l.opened, l.sealed, l.torn, l.damaged))).collect::<Vec<_>>()); }
     let depth = depth_min(engine.pool.segments());
     let restored = (words.snapshot != 0)
         .then(|| crate::snapshot::load(&mut engine, words))
@@ -107,8 +108,12 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
             scan_and_build(&mut engine, &mut lane, &lives, depth)?;
         }
     }
-    // The snapshot's segments are about to be reborn: nobody may look for it again.
-    engine.set_root(|words| (words.snapshot, words.snapshot_generation) = (0, 0))?;
+    // The snapshot's segments are about to be reborn: nobody may look for it again. And nothing is
+    // written before this opening has its number.
+    engine.set_root(|words| {
+        (words.snapshot, words.snapshot_generation) = (0, 0);
+        words.boot = words.boot.wrapping_add(1);
+    })?;
     settle(&mut engine, &mut lane, &mut lives)?;
     engine.recount_capacity();
     engine.opened.elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
@@ -126,11 +131,10 @@ fn read_lives<M: Medium>(engine: &mut Engine<M>, lane: &mut Lane) -> Vec<Option<
         let info = engine.info(segment);
         match &life {
             Some(life) => {
-                info.reset(life.generation, place.record_seed(life.generation));
+                info.reset(life.generation);
+                info.seed.store(place.record_seed(life.generation, life.boot), Relaxed);
                 engine.generation.fetch_max(life.generation, Relaxed);
-                if life.repair {
-                    place.repair(engine.medium(), lane, life);
-                }
+                place.repair(engine.medium(), lane, life);
             }
             None if place.is_unborn(engine.medium()) => {}
             None => {
@@ -174,6 +178,7 @@ fn scan_and_build<M: Medium>(
     engine.install(index, seq_max);
     // A: what was accepted becomes durable, what was torn becomes a pad (V1, V2).
     for (segment, found) in &scanned {
+        engine.info(*segment).groups.store(found.tables.len() as u32, Relaxed);
         make_durable(engine, lane, lives, *segment, found);
         for table in &found.tables {
             claim(engine, table, State::Members);
@@ -263,6 +268,7 @@ impl<M: Medium> Scan<'_, M> {
             vouched |= piece.header.is_some_and(|h| h.settled);
         }
         for (piece, durable) in pieces.iter().zip(durable) {
+            if std::env::var("DBG").is_ok() { eprintln!("DBG seg {} gen {} sealed {:?} piece {}..{} durable {durable} whole {} {:?}", self.segment, self.life.generation, self.life.sealed, piece.from, piece.to, piece.whole, piece.header); }
             self.take(piece, durable, &mut found);
         }
         found
@@ -586,7 +592,7 @@ fn settle<M: Medium>(
     lane: &mut Lane,
     lives: &mut [Option<Life>],
 ) -> Result<(), Poisoned> {
-    let mut free = Vec::new();
+    let (mut free, mut again) = (Vec::new(), Vec::new());
     for (segment, life) in lives.iter().enumerate() {
         let segment = segment as u32;
         let info = engine.info(segment);
@@ -594,14 +600,12 @@ fn settle<M: Medium>(
             info.opened.store(engine.stamp.load(Relaxed), Relaxed);
             continue;
         }
-        if life.is_none_or(|life| life.opened.is_some()) {
-            let (place, generation) = (engine.geometry.place(segment), engine.new_generation());
-            place.be_born(engine.medium(), lane, generation);
-            info.reset(generation, place.record_seed(generation));
+        if life.is_none_or(|life| life.opened.is_some() || life.torn) {
+            again.push(segment);
         }
         free.push(segment);
     }
-    engine.wait(engine.medium().drain(lane))?;
+    engine.bear(lane, &again)?;
     free.into_iter().for_each(|segment| engine.give_segment(segment));
     Ok(())
 }

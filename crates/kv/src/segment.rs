@@ -10,16 +10,19 @@
 //!  tail   the first 16 bytes again, with a crc of their own place
 //! ```
 //!
-//! A segment is born *free*: head and tail are written under a generation no segment had before, and
-//! drained. That ends its former life: records are checksummed with their generation, so nothing old
-//! can be found in it again. Its first batch also writes `opened` (and what for), one drain makes both
+//! A segment is born *free*: its tail, then its head are written under a generation no segment had
+//! before, each drained. That ends its former life: records are checksummed with their generation, so
+//! nothing old can be found in it again. Its first batch also writes `opened` (and what for), one drain makes both
 //! durable. When all its records are durable, `sealed` says where they end; nobody waits for that
 //! word, it rides on a later drain.
 //!
 //! # Invariants
-//! S1  Generations only grow, over the whole pool. Head and tail agree, except after a crash while a
-//!     segment was being reborn, when nothing in either life is needed; the later one then counts.
+//! S1  Generations only grow, over the whole pool. At any time head or tail is whole, and they agree,
+//!     except after a crash while a segment was being reborn, when nothing in either life is needed;
+//!     the later one then counts.
 //! S2  `opened` is durable before anything in the segment is acknowledged. Not opened: free.
+//!     Records are checksummed with the number of the pool's opening, too: what a crash left of a batch
+//!     in a segment that was not opened yet counts as nothing when the segment is used later.
 //! S3  `sealed` is written after everything before that point was durable. What fails its checksum
 //!     there is damage; in an unsealed segment it may be a torn write.
 
@@ -40,6 +43,8 @@ const MAGIC: u32 = u32::from_le_bytes(*b"FBsg");
 const FIXED: usize = 16;
 const OPENED_AT: usize = 40;
 const SEALED_AT: usize = 48;
+/// Openings of the pool are told apart by their low bits.
+const BOOT_MASK: u32 = 0xff_ffff;
 
 /// What a segment was opened for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,10 +64,21 @@ pub(crate) struct Life {
     pub generation: u64,
     /// What it was opened for; `None`: free.
     pub opened: Option<Purpose>,
+    /// The opening of the pool in which it was opened.
+    pub boot: u32,
     /// Where its records end, once that is settled.
     pub sealed: Option<usize>,
-    /// Whether one of the two copies must be written again.
-    pub repair: bool,
+    /// The copy that fails its checksum, if one does.
+    pub damaged: Option<Copy>,
+    /// Whether a rebirth stopped half-way: it holds nothing, and must be reborn again.
+    pub torn: bool,
+}
+
+/// One of the two copies of what a segment says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Copy {
+    Head,
+    Tail,
 }
 
 /// Where a segment lies and whose it is: enough to write and read its head.
@@ -91,27 +107,37 @@ impl Place {
         xxh3_64_with_seed(&at.0.to_le_bytes(), self.pool) as u32
     }
 
-    /// Writes head and tail of a new, free life. The caller drains before the segment is used.
-    pub(crate) fn be_born<M: Medium>(&self, m: &M, lane: &mut Lane, generation: u64) {
-        let head = self.fixed(self.at, generation);
-        m.copy_in(lane, self.at, &[&head, &[0; LINE - FIXED]]);
-        self.write_tail(m, lane, generation);
-    }
-
-    fn write_tail<M: Medium>(&self, m: &M, lane: &mut Lane, generation: u64) {
+    /// Writes the tail of a new, free life: the first step of a rebirth, drained before the second.
+    pub(crate) fn write_tail<M: Medium>(&self, m: &M, lane: &mut Lane, generation: u64) {
         let tail = self.fixed(self.tail(), generation);
         m.copy_in(lane, self.tail(), &[&tail, &[0; LINE - FIXED]]);
     }
 
-    /// Writes the head's and the tail's fixed part again, over a damaged copy.
+    /// Writes the head of a new, free life: the second step, drained before the segment is used.
+    pub(crate) fn write_head<M: Medium>(&self, m: &M, lane: &mut Lane, generation: u64) {
+        let head = self.fixed(self.at, generation);
+        m.copy_in(lane, self.at, &[&head, &[0; LINE - FIXED]]);
+    }
+
+    /// Writes a damaged copy's fixed part again; the sound one is left alone.
     pub(crate) fn repair<M: Medium>(&self, m: &M, lane: &mut Lane, life: &Life) {
-        m.copy_in(lane, self.at, &[&self.fixed(self.at, life.generation)]);
-        self.write_tail(m, lane, life.generation);
+        match life.damaged {
+            None => {}
+            Some(Copy::Head) => m.copy_in(lane, self.at, &[&self.fixed(self.at, life.generation)]),
+            Some(Copy::Tail) => self.write_tail(m, lane, life.generation),
+        }
     }
 
     /// Writes `opened`; it rides on the drain of the first batch (S2).
-    pub(crate) fn open<M: Medium>(&self, m: &M, lane: &mut Lane, generation: u64, purpose: Purpose) {
-        let word = opened_word(generation, purpose);
+    pub(crate) fn open<M: Medium>(
+        &self,
+        m: &M,
+        lane: &mut Lane,
+        generation: u64,
+        boot: u32,
+        purpose: Purpose,
+    ) {
+        let word = opened_word(generation, boot, purpose);
         m.copy_in(lane, self.at.plus(OPENED_AT as u64), &[&word.to_le_bytes()]);
     }
 
@@ -129,10 +155,22 @@ impl Place {
         let from_head = self.decode(&head[..FIXED], self.at);
         let from_tail = self.decode(&tail, self.tail());
         let generation = from_head.max(from_tail)?;
+        let damaged = match (from_head, from_tail) {
+            (None, _) => Some(Copy::Head),
+            (_, None) => Some(Copy::Tail),
+            _ => None,
+        };
+        if from_tail > from_head && damaged.is_none() {
+            // A rebirth stopped between its steps: the head is of the life before.
+            let reborn =
+                Life { generation, opened: None, boot: 0, sealed: None, damaged, torn: true };
+            return Some(reborn);
+        }
         let opened = u64_at(&head, OPENED_AT);
+        let boot = (opened >> 8) as u32 & BOOT_MASK;
         let purpose = [Purpose::Log, Purpose::Extent, Purpose::Snapshot]
             .into_iter()
-            .find(|p| opened_word(generation, *p) == opened);
+            .find(|p| opened_word(generation, boot, *p) == opened);
         let sealed = u64_at(&head, SEALED_AT);
         let end = (sealed as u32) as usize;
         Some(Life {
@@ -143,13 +181,15 @@ impl Place {
                 && sealed_word(generation, end) == sealed
                 && (FIRST..=self.bytes - LINE).contains(&end))
             .then_some(end),
-            repair: from_head != from_tail,
+            boot,
+            damaged,
+            torn: false,
         })
     }
 
-    /// Whether head and tail were never written: the pool was being made, or grown, when it stopped.
+    /// Whether the head was never written: the pool was being made, or grown, when it stopped.
     pub(crate) fn is_unborn<M: Medium>(&self, m: &M) -> bool {
-        m.matches(self.at, &[0; LINE]) && m.matches(self.tail(), &[0; LINE])
+        m.matches(self.at, &[0; LINE])
     }
 
     fn decode(&self, bytes: &[u8], at: Off) -> Option<u64> {
@@ -158,14 +198,19 @@ impl Place {
             .then(|| u64_at(bytes, 8))
     }
 
-    /// The seed of the head crcs of this life's records, before their place is mixed in.
-    pub(crate) fn record_seed(&self, generation: u64) -> u32 {
-        xxh3_64_with_seed(&generation.to_le_bytes(), self.pool ^ self.at.0.rotate_left(32)) as u32
+    /// The seed of the head crcs of this life's records, before their place is mixed in. What an
+    /// earlier opening of the pool left in a segment whose `opened` never became durable is not
+    /// valid under a later one's.
+    pub(crate) fn record_seed(&self, generation: u64, boot: u32) -> u32 {
+        let life = [generation.to_le_bytes(), u64::from(boot & BOOT_MASK).to_le_bytes()];
+        xxh3_64_with_seed(life.as_flattened(), self.pool ^ self.at.0.rotate_left(32)) as u32
     }
 }
 
-fn opened_word(generation: u64, purpose: Purpose) -> u64 {
-    u64::from(crc32c(&generation.to_le_bytes())) << 32 | 0x6f70_6500 | purpose as u64
+fn opened_word(generation: u64, boot: u32, purpose: Purpose) -> u64 {
+    let low = (boot & BOOT_MASK) << 8 | purpose as u32;
+    let crc = crc32c_append(crc32c(&generation.to_le_bytes()), &low.to_le_bytes());
+    u64::from(crc) << 32 | u64::from(low)
 }
 
 fn sealed_word(generation: u64, end: usize) -> u64 {
@@ -218,10 +263,12 @@ pub(crate) struct Info {
     pub unpublished: AtomicU32,
     /// Records the index points at.
     pub records: AtomicU32,
+    /// Records of large groups: their members lie in extents and leave with them.
+    pub groups: AtomicU32,
     state: AtomicU8,
     /// Times it was cleaned and live records remained.
     pub failures: AtomicU8,
-    unused: [u8; 6],
+    unused: [u8; 2],
 }
 
 impl Info {
@@ -250,10 +297,10 @@ impl Info {
     }
 
     /// Forgets its former life.
-    pub(crate) fn reset(&self, generation: u64, seed: u32) {
+    pub(crate) fn reset(&self, generation: u64) {
         self.generation.store(generation, Ordering::Relaxed);
-        self.seed.store(seed, Ordering::Relaxed);
-        for counter in [&self.live, &self.tombs, &self.used, &self.unpublished, &self.records] {
+        let counters = [&self.live, &self.tombs, &self.used, &self.unpublished, &self.records];
+        for counter in counters.into_iter().chain([&self.groups]) {
             counter.store(0, Ordering::Relaxed);
         }
         self.expires_ms.store(0, Ordering::Relaxed);

@@ -345,6 +345,11 @@ impl<M: Medium> Worker<M> {
         let engine = Arc::clone(&self.engine);
         let seq = loop {
             let mut locked = engine.stripe(hash).lock();
+            if !still(self, &locked, &located) {
+                drop(locked);
+                self.give_up(&large);
+                return Ok(None);
+            }
             match self.newest(&locked, hash, draft.key) {
                 Newest::Foreign => {
                     drop(locked);
@@ -353,16 +358,8 @@ impl<M: Medium> Worker<M> {
                     self.room_for(class, self.engine.record_len(&header), draft.value.is_none())?;
                     continue;
                 }
-                newest => {
-                    if !still(self, &locked, &located) {
-                        drop(locked);
-                        self.give_up(&large);
-                        return Ok(None);
-                    }
-                    if let Newest::Staged(old) = newest {
-                        self.outrun(&mut locked, &old, &mut located);
-                    }
-                }
+                Newest::Staged(old) => self.outrun(&mut locked, &old, &mut located),
+                Newest::Drained(_) | Newest::Published => {}
             }
             let seq = locked.next_seq();
             let at = self.log.next(class);
@@ -891,13 +888,19 @@ impl<M: Medium> Worker<M> {
     }
 }
 
+impl<M: Medium> Worker<M> {
+    /// Settles everything and seals this session's segments. It may go on afterwards.
+    pub(crate) fn close(&mut self) -> Result<(), Poisoned> {
+        let ticket = self.commit_batch()?;
+        self.settle(ticket)?;
+        self.log.close(&self.engine, &mut self.lane)
+    }
+}
+
 impl<M: Medium> Drop for Worker<M> {
     fn drop(&mut self) {
-        // A poisoned pool has nothing left to settle.
-        let settled = self.commit_batch().and_then(|ticket| self.settle(ticket));
-        if settled.is_ok() {
-            self.log.close(&self.engine, &mut self.lane).ok();
-        }
+        // A poisoned pool has nothing left to settle, and whoever wrote to it has been told.
+        self.close().ok();
         *self.shared.counters.lock().expect("no holder panics") = self.lane.counters;
         self.unpin();
         self.engine.leave(&self.shared);

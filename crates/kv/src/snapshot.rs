@@ -48,7 +48,7 @@ pub(crate) fn save<M: Medium>(engine: &Engine<M>, lane: &mut Lane) -> Result<boo
         head.extend_from_slice(&u64::from(crc).to_le_bytes());
         let place = engine.geometry.place(places[number]);
         let generation = engine.info(places[number]).generation.load(Relaxed);
-        place.open(engine.medium(), lane, generation, Purpose::Snapshot);
+        place.open(engine.medium(), lane, generation, engine.boot, Purpose::Snapshot);
         engine.medium().copy_in(lane, place.at.plus(FIRST as u64), &[&head, part]);
     }
     engine.wait(engine.medium().drain(lane))?;
@@ -76,7 +76,8 @@ fn contents<M: Medium>(engine: &Engine<M>) -> Vec<u8> {
         for word in [&info.live, &info.tombs, &info.used, &info.records] {
             out.extend_from_slice(&word.load(Relaxed).to_le_bytes());
         }
-        out.extend_from_slice(&(info.state() as u64).to_le_bytes());
+        out.extend_from_slice(&(info.state() as u32).to_le_bytes());
+        out.extend_from_slice(&info.groups.load(Relaxed).to_le_bytes());
     }
     engine.index.export(&mut out);
     out
@@ -129,12 +130,13 @@ fn restore<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) {
     info.tombs.store(tombs, Relaxed);
     info.used.store(u32_at(bytes, 32), Relaxed);
     info.records.store(u32_at(bytes, 36), Relaxed);
+    info.groups.store(u32_at(bytes, 44), Relaxed);
     engine.live.fetch_add(i64::from(live), Relaxed);
     engine.tombs.fetch_add(i64::from(tombs), Relaxed);
     let written = engine.written.load(Relaxed).max(u64_at(bytes, 8));
     engine.written.store(written, Relaxed);
     for state in [State::Sealed, State::Extent, State::Members, State::Quarantined] {
-        if state as u64 == u64_at(bytes, 40) {
+        if state as u32 == u32_at(bytes, 40) {
             info.set_state(state);
             let extent = matches!(state, State::Extent | State::Members);
             engine.extents.fetch_add(u32::from(extent), Relaxed);

@@ -1,0 +1,231 @@
+//! The engine as the explorers see it: `check crash --target kv`.
+//!
+//! A pool of a few small segments, so that records, groups, large values, the cleaner and recovery meet
+//! in every run. Everything happens in the caller's thread.
+
+use std::collections::HashSet;
+
+use farbank_check::target::{Answer, Op, Shape, Subject, Target, Value as Stored, View as Seen, Write};
+use farbank_pm::sim::Sim;
+use farbank_pm::sync::Arc;
+use farbank_pm::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use farbank_pm::{Medium, Ticket};
+
+use crate::api::Kv;
+use crate::engine::{Cleaning, Config};
+use crate::store::{Change, Error, Item, Key, Ops, Session, Value, Verdict, View};
+
+/// The engine with its defaults, on a pool of 24 segments of 4 KiB.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KvTarget;
+
+const SEGMENT_BYTES: u64 = 4 << 10;
+const SESSIONS: usize = 2;
+
+impl Target for KvTarget {
+    fn name(&self) -> &str {
+        "kv"
+    }
+
+    fn shape(&self) -> Shape {
+        Shape {
+            pool_bytes: 8192 + 24 * SEGMENT_BYTES,
+            keys: 12,
+            // The longest do not fit into the log.
+            value_bytes: (8, 1_500),
+            sessions: SESSIONS,
+            groups: true,
+            updates: true,
+            expiry: true,
+            flush_all: true,
+            cleans: true,
+        }
+    }
+
+    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
+        let time = Arc::new(AtomicU64::new(now_ms));
+        let kv = Kv::create(sim, SEGMENT_BYTES, config(&time)).map_err(|e| e.to_string())?;
+        Ok(KvSubject::over(kv, time))
+    }
+
+    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
+        let time = Arc::new(AtomicU64::new(now_ms));
+        let kv = Kv::open(sim, config(&time)).map_err(|e| e.to_string())?;
+        match kv.opened().damage.first() {
+            Some(damage) => Err(format!("damage where there is none: {damage}")),
+            None => Ok(KvSubject::over(kv, time)),
+        }
+    }
+}
+
+fn config(time: &Arc<AtomicU64>) -> Config {
+    let time = Arc::clone(time);
+    Config {
+        clock: Arc::new(move || time.load(Relaxed)),
+        cleaning: Cleaning::Inline,
+        pool_bytes_max: 0,
+        open_threads: 1,
+    }
+}
+
+struct KvSubject<M: Medium> {
+    /// Gone before the store is.
+    sessions: Vec<Box<dyn Session>>,
+    /// Keys each session has staged and not committed.
+    staged: Vec<HashSet<u64>>,
+    kv: Kv<M>,
+    time: Arc<AtomicU64>,
+}
+
+impl<M: Medium> KvSubject<M> {
+    fn over(kv: Kv<M>, time: Arc<AtomicU64>) -> Box<dyn Subject> {
+        let sessions = (0..SESSIONS).map(|_| kv.session()).collect();
+        Box::new(KvSubject { sessions, staged: vec![HashSet::new(); SESSIONS], kv, time })
+    }
+
+    /// A session waits for whoever staged its key last. With one thread, that one is committed here.
+    fn let_through(&mut self, session: usize, keys: &[u64]) -> Result<(), String> {
+        for other in (0..SESSIONS).filter(|other| *other != session) {
+            if keys.iter().any(|key| self.staged[other].contains(key)) {
+                self.commit(other)?;
+            }
+        }
+        self.staged[session].extend(keys);
+        Ok(())
+    }
+
+    fn write(&mut self, session: usize, write: &Write) -> Result<Answer, String> {
+        self.let_through(session, &[write.key()])?;
+        let done = apply_write(&mut *self.sessions[session], write);
+        answer(done.map(|()| Answer::Done))
+    }
+
+    fn group(&mut self, session: usize, writes: &[Write]) -> Result<Answer, String> {
+        let numbers: Vec<u64> = writes.iter().map(Write::key).collect();
+        self.let_through(session, &numbers)?;
+        let names: Vec<[u8; 8]> = numbers.iter().map(|key| key.to_le_bytes()).collect();
+        let keys: Vec<Key<'_>> = names.iter().map(key_of).collect();
+        let mut body = |ops: &mut dyn Ops| {
+            writes.iter().try_for_each(|write| apply_write(ops, write))?;
+            Ok(Verdict::Apply)
+        };
+        answer(self.sessions[session].group(&keys, &mut body).map(|_| Answer::Done))
+    }
+
+    fn update(&mut self, session: usize, key: u64, value: Stored) -> Result<Answer, String> {
+        self.let_through(session, &[key])?;
+        let mut old = Ok(None);
+        let mut decide = |item: Option<Item<'_>>| {
+            old = item.map(|item| Stored::decode(item.bytes)).transpose();
+            Change::Put { bytes: value.encode(), expires_ms: 0, flags: 0, kind: 0 }
+        };
+        let done = self.sessions[session].update(key_of(&key.to_le_bytes()), &mut decide);
+        let old = old?;
+        answer(done.map(|_| Answer::Found(old)))
+    }
+
+    fn get(&mut self, session: usize, key: u64, view: Seen) -> Result<Answer, String> {
+        let view = match view {
+            Seen::Durable => View::Durable,
+            Seen::Own => View::Pending,
+        };
+        let mut out = Vec::new();
+        let key = key.to_le_bytes();
+        let found = self.sessions[session]
+            .get(key_of(&key), view, &mut out, &mut |_, _| {})
+            .map_err(|e| e.to_string())?;
+        let value = found.then(|| Stored::decode(&out)).transpose()?;
+        Ok(Answer::Found(value))
+    }
+
+    fn flush_all(&mut self, session: usize) -> Result<Answer, String> {
+        self.staged[session].clear();
+        answer(self.sessions[session].flush_all().map(|()| Answer::Done))
+    }
+}
+
+fn key_of(bytes: &[u8; 8]) -> Key<'_> {
+    Key { db: 0, bytes }
+}
+
+fn apply_write<O: Ops + ?Sized>(ops: &mut O, write: &Write) -> Result<(), Error> {
+    match write {
+        Write::Put { key, value, expires_ms } => {
+            let bytes = value.encode();
+            let value = Value { bytes: &bytes, expires_ms: *expires_ms, ..Value::default() };
+            ops.put(key_of(&key.to_le_bytes()), value).map(|_| ())
+        }
+        Write::Delete { key } => ops.delete(key_of(&key.to_le_bytes())).map(|_| ()),
+    }
+}
+
+fn answer(done: Result<Answer, Error>) -> Result<Answer, String> {
+    match done {
+        Ok(answer) => Ok(answer),
+        Err(Error::Full) => Ok(Answer::Refused),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+impl<M: Medium> Subject for KvSubject<M> {
+    fn apply(&mut self, session: usize, op: &Op) -> Result<Answer, String> {
+        match op {
+            Op::Write(write) => self.write(session, write),
+            Op::Group(writes) => self.group(session, writes),
+            Op::Update { key, value } => self.update(session, *key, *value),
+            Op::Get { key, view } => self.get(session, *key, *view),
+            Op::FlushAll => self.flush_all(session),
+        }
+    }
+
+    fn commit(&mut self, session: usize) -> Result<Ticket, String> {
+        self.staged[session].clear();
+        self.sessions[session].commit().map_err(|e| e.to_string())
+    }
+
+    fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, String> {
+        self.sessions[session].durable(ticket).map_err(|e| e.to_string())
+    }
+
+    fn contents(&mut self) -> Result<Vec<(u64, Stored)>, String> {
+        let mut keys = Vec::new();
+        let mut cursor = 0;
+        loop {
+            let mut each = |key: &[u8], _: &_| keys.push(key.to_vec());
+            cursor = self.sessions[0]
+                .scan(0, cursor, usize::MAX, &mut each)
+                .map_err(|e| e.to_string())?;
+            if cursor == 0 {
+                break;
+            }
+        }
+        let mut contents = Vec::new();
+        for name in keys {
+            let name: [u8; 8] = name.try_into().map_err(|k| format!("a key nobody wrote: {k:?}"))?;
+            let key = u64::from_le_bytes(name);
+            if let Answer::Found(Some(value)) = self.get(0, key, Seen::Durable)? {
+                contents.push((key, value));
+            }
+        }
+        Ok(contents)
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        self.kv.verify()
+    }
+
+    fn clean(&mut self) -> Result<(), String> {
+        // Segments are cleaned while nobody is in them; the sessions hold nothing between batches.
+        self.kv.clean().map(|_| ()).map_err(|e| e.to_string())
+    }
+
+    fn set_time(&mut self, now_ms: u64) {
+        self.time.store(now_ms, Relaxed);
+    }
+
+    fn close(self: Box<Self>) -> Result<(), String> {
+        let KvSubject { sessions, kv, .. } = *self;
+        drop(sessions);
+        kv.close().map(|_| ()).map_err(|e| e.to_string())
+    }
+}
