@@ -2,6 +2,7 @@
 //!
 //!     cargo run --release -p farbank-server --example volatile -- 6399
 
+#[expect(dead_code, reason = "only tests hold tickets back and turn them")]
 #[path = "../tests/support/volatile.rs"]
 mod volatile;
 

@@ -33,13 +33,43 @@ const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 const INT_MAX: u64 = i32::MAX as u64;
 
-#[rustfmt::skip]
+const fn number(
+    name: &'static str,
+    spelling: Spelling,
+    (least, most): (u64, u64),
+    setting: fn(&Settings) -> &AtomicU64,
+) -> Number {
+    Number {
+        name,
+        spelling,
+        least,
+        most,
+        setting,
+    }
+}
+
 const NUMBERS: &[Number] = &[
-    Number { name: "maxclients", spelling: Spelling::Plain, least: 1, most: u32::MAX as u64, setting: |s| &s.clients_max },
-    Number { name: "timeout", spelling: Spelling::Plain, least: 0, most: INT_MAX, setting: |s| &s.timeout_secs },
-    Number { name: "tcp-keepalive", spelling: Spelling::Plain, least: 0, most: INT_MAX, setting: |s| &s.keepalive_secs },
-    Number { name: "proto-max-bulk-len", spelling: Spelling::Memory, least: MIB, most: 512 * MIB, setting: |s| &s.bulk_bytes_max },
-    Number { name: "client-query-buffer-limit", spelling: Spelling::Memory, least: MIB, most: 4 * GIB, setting: |s| &s.input_bytes_max },
+    number("maxclients", Spelling::Plain, (1, u32::MAX as u64), |s| {
+        &s.clients_max
+    }),
+    number("timeout", Spelling::Plain, (0, INT_MAX), |s| {
+        &s.timeout_secs
+    }),
+    number("tcp-keepalive", Spelling::Plain, (0, INT_MAX), |s| {
+        &s.keepalive_secs
+    }),
+    number(
+        "proto-max-bulk-len",
+        Spelling::Memory,
+        (MIB, 512 * MIB),
+        |s| &s.bulk_bytes_max,
+    ),
+    number(
+        "client-query-buffer-limit",
+        Spelling::Memory,
+        (MIB, 4 * GIB),
+        |s| &s.input_bytes_max,
+    ),
 ];
 
 /// The parameter with a shape of its own.

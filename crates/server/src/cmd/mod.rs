@@ -336,10 +336,10 @@ fn reject(ctx: &mut Ctx<'_>, fail: &Fail) {
 #[inline]
 fn admit(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>) {
     ctx.client.last_command = command.name;
-    if command.is(flag::WRITE) {
-        if let Some(reason) = ctx.shared.poisoned.get() {
-            return reject(ctx, &Fail::Says(misconf(reason)));
-        }
+    if command.is(flag::WRITE)
+        && let Some(reason) = ctx.shared.poisoned.get()
+    {
+        return reject(ctx, &Fail::Says(misconf(reason)));
     }
     if ctx.client.queue.is_some() && !command.is(flag::AT_ONCE) {
         return transactions::queue(ctx, command, args);

@@ -161,170 +161,250 @@ macro_rules! table {
 
 /// Every command, most used first.
 pub(crate) static COMMANDS: &[Command] = table! {
-    "get" 2 [READONLY FAST] ONE "RO access" "@string" "" "string" "1.0.0" strings::get:
+    "get" 2 [READONLY FAST] ONE "RO access" "@string"
+        "" "string" "1.0.0" strings::get:
         "The value of a key."
-    "set" -3 [WRITE DENYOOM] ONE "RW access update variable_flags" "@string" "" "string" "1.0.0" strings::set:
+    "set" -3 [WRITE DENYOOM] ONE "RW access update variable_flags" "@string"
+        "" "string" "1.0.0" strings::set:
         "Stores a string, whatever the key held; options make it conditional or give it an expiry."
-    "mget" -2 [READONLY FAST] ALL "RO access" "@string" "request_policy:multi_shard" "string" "1.0.0" strings::mget:
+    "mget" -2 [READONLY FAST] ALL "RO access" "@string"
+        "request_policy:multi_shard" "string" "1.0.0" strings::mget:
         "The values of several keys, read at one moment."
-    "mset" -3 [WRITE DENYOOM] PAIRS "OW update" "@string" "request_policy:multi_shard response_policy:all_succeeded" "string" "1.0.1" strings::mset:
+    "mset" -3 [WRITE DENYOOM] PAIRS "OW update" "@string"
+        "request_policy:multi_shard response_policy:all_succeeded" "string" "1.0.1" strings::mset:
         "Stores several strings, all or none."
-    "msetnx" -3 [WRITE DENYOOM] PAIRS "OW insert" "@string" "request_policy:multi_shard response_policy:agg_min" "string" "1.0.1" strings::msetnx:
+    "msetnx" -3 [WRITE DENYOOM] PAIRS "OW insert" "@string"
+        "request_policy:multi_shard response_policy:agg_min" "string" "1.0.1" strings::msetnx:
         "Stores several strings if none of the keys exists."
-    "setnx" 3 [WRITE DENYOOM FAST] ONE "OW insert" "@string" "" "string" "1.0.0" strings::setnx:
+    "setnx" 3 [WRITE DENYOOM FAST] ONE "OW insert" "@string"
+        "" "string" "1.0.0" strings::setnx:
         "Stores a string if the key does not exist."
-    "setex" 4 [WRITE DENYOOM] ONE "OW update" "@string" "" "string" "2.0.0" strings::setex:
+    "setex" 4 [WRITE DENYOOM] ONE "OW update" "@string"
+        "" "string" "2.0.0" strings::setex:
         "Stores a string that expires after seconds."
-    "psetex" 4 [WRITE DENYOOM] ONE "OW update" "@string" "" "string" "2.6.0" strings::psetex:
+    "psetex" 4 [WRITE DENYOOM] ONE "OW update" "@string"
+        "" "string" "2.6.0" strings::psetex:
         "Stores a string that expires after milliseconds."
-    "getset" 3 [WRITE DENYOOM FAST] ONE "RW access update" "@string" "" "string" "1.0.0" strings::getset:
+    "getset" 3 [WRITE DENYOOM FAST] ONE "RW access update" "@string"
+        "" "string" "1.0.0" strings::getset:
         "Stores a string and returns what the key held."
-    "getdel" 2 [WRITE FAST] ONE "RW access delete" "@string" "" "string" "6.2.0" strings::getdel:
+    "getdel" 2 [WRITE FAST] ONE "RW access delete" "@string"
+        "" "string" "6.2.0" strings::getdel:
         "Deletes a key and returns what it held."
-    "getex" -2 [WRITE FAST] ONE "RW access update" "@string" "" "string" "6.2.0" strings::getex:
+    "getex" -2 [WRITE FAST] ONE "RW access update" "@string"
+        "" "string" "6.2.0" strings::getex:
         "The value of a key, whose expiry is set or removed."
-    "append" 3 [WRITE DENYOOM FAST] ONE "RW insert" "@string" "" "string" "2.0.0" strings::append:
+    "append" 3 [WRITE DENYOOM FAST] ONE "RW insert" "@string"
+        "" "string" "2.0.0" strings::append:
         "Appends to the value of a key and returns the new length."
-    "strlen" 2 [READONLY FAST] ONE "RO" "@string" "" "string" "2.2.0" strings::strlen:
+    "strlen" 2 [READONLY FAST] ONE "RO" "@string"
+        "" "string" "2.2.0" strings::strlen:
         "The length of a value."
-    "incr" 2 [WRITE DENYOOM FAST] ONE "RW access update" "@string" "" "string" "1.0.0" counters::incr:
+    "incr" 2 [WRITE DENYOOM FAST] ONE "RW access update" "@string"
+        "" "string" "1.0.0" counters::incr:
         "Adds one to a number."
-    "decr" 2 [WRITE DENYOOM FAST] ONE "RW access update" "@string" "" "string" "1.0.0" counters::decr:
+    "decr" 2 [WRITE DENYOOM FAST] ONE "RW access update" "@string"
+        "" "string" "1.0.0" counters::decr:
         "Takes one from a number."
-    "incrby" 3 [WRITE DENYOOM FAST] ONE "RW access update" "@string" "" "string" "1.0.0" counters::incrby:
+    "incrby" 3 [WRITE DENYOOM FAST] ONE "RW access update" "@string"
+        "" "string" "1.0.0" counters::incrby:
         "Adds to a number."
-    "decrby" 3 [WRITE DENYOOM FAST] ONE "RW access update" "@string" "" "string" "1.0.0" counters::decrby:
+    "decrby" 3 [WRITE DENYOOM FAST] ONE "RW access update" "@string"
+        "" "string" "1.0.0" counters::decrby:
         "Takes from a number."
-    "del" -2 [WRITE] ALL "RM delete" "@keyspace" "request_policy:multi_shard response_policy:agg_sum" "generic" "1.0.0" keys::del:
+    "del" -2 [WRITE] ALL "RM delete" "@keyspace"
+        "request_policy:multi_shard response_policy:agg_sum" "generic" "1.0.0" keys::del:
         "Deletes keys and returns how many there were."
-    "unlink" -2 [WRITE FAST] ALL "RM delete" "@keyspace" "request_policy:multi_shard response_policy:agg_sum" "generic" "4.0.0" keys::del:
+    "unlink" -2 [WRITE FAST] ALL "RM delete" "@keyspace"
+        "request_policy:multi_shard response_policy:agg_sum" "generic" "4.0.0" keys::del:
         "Deletes keys, as DEL does."
-    "exists" -2 [READONLY FAST] ALL "RO" "@keyspace" "request_policy:multi_shard response_policy:agg_sum" "generic" "1.0.0" keys::exists:
+    "exists" -2 [READONLY FAST] ALL "RO" "@keyspace"
+        "request_policy:multi_shard response_policy:agg_sum" "generic" "1.0.0" keys::exists:
         "How many of the keys exist."
-    "touch" -2 [READONLY FAST] ALL "RO" "@keyspace" "request_policy:multi_shard response_policy:agg_sum" "generic" "3.2.1" keys::exists:
+    "touch" -2 [READONLY FAST] ALL "RO" "@keyspace"
+        "request_policy:multi_shard response_policy:agg_sum" "generic" "3.2.1" keys::exists:
         "How many of the keys exist."
-    "type" 2 [READONLY FAST] ONE "RO" "@keyspace" "" "generic" "1.0.0" keys::kind:
+    "type" 2 [READONLY FAST] ONE "RO" "@keyspace"
+        "" "generic" "1.0.0" keys::kind:
         "The type of a value."
-    "keys" 2 [READONLY] NONE "" "@keyspace @dangerous" "request_policy:all_shards nondeterministic_output_order" "generic" "1.0.0" keys::keys:
+    "keys" 2 [READONLY] NONE "" "@keyspace @dangerous"
+        "request_policy:all_shards nondeterministic_output_order" "generic" "1.0.0" keys::keys:
         "All keys that match a pattern."
-    "scan" -2 [READONLY] NONE "" "@keyspace" "nondeterministic_output request_policy:special" "generic" "2.8.0" keys::scan:
+    "scan" -2 [READONLY] NONE "" "@keyspace"
+        "nondeterministic_output request_policy:special" "generic" "2.8.0" keys::scan:
         "Some keys, and the cursor that leads to more."
-    "dbsize" 1 [READONLY FAST] NONE "" "@keyspace" "request_policy:all_shards response_policy:agg_sum" "server" "1.0.0" keys::dbsize:
+    "dbsize" 1 [READONLY FAST] NONE "" "@keyspace"
+        "request_policy:all_shards response_policy:agg_sum" "server" "1.0.0" keys::dbsize:
         "How many keys the database has."
-    "flushall" -1 [WRITE] NONE "" "@keyspace @dangerous" "request_policy:all_shards response_policy:all_succeeded" "server" "1.0.0" keys::flushall:
+    "flushall" -1 [WRITE] NONE "" "@keyspace @dangerous"
+        "request_policy:all_shards response_policy:all_succeeded" "server" "1.0.0" keys::flushall:
         "Removes every key of every database."
-    "flushdb" -1 [WRITE] NONE "" "@keyspace @dangerous" "request_policy:all_shards response_policy:all_succeeded" "server" "1.0.0" keys::flushdb:
+    "flushdb" -1 [WRITE] NONE "" "@keyspace @dangerous"
+        "request_policy:all_shards response_policy:all_succeeded" "server" "1.0.0" keys::flushdb:
         "Removes every key of this database."
-    "expire" -3 [WRITE FAST] ONE "RW update" "@keyspace" "" "generic" "1.0.0" expiry::expire:
+    "expire" -3 [WRITE FAST] ONE "RW update" "@keyspace"
+        "" "generic" "1.0.0" expiry::expire:
         "Lets a key expire after seconds."
-    "pexpire" -3 [WRITE FAST] ONE "RW update" "@keyspace" "" "generic" "2.6.0" expiry::pexpire:
+    "pexpire" -3 [WRITE FAST] ONE "RW update" "@keyspace"
+        "" "generic" "2.6.0" expiry::pexpire:
         "Lets a key expire after milliseconds."
-    "expireat" -3 [WRITE FAST] ONE "RW update" "@keyspace" "" "generic" "1.2.0" expiry::expireat:
+    "expireat" -3 [WRITE FAST] ONE "RW update" "@keyspace"
+        "" "generic" "1.2.0" expiry::expireat:
         "Lets a key expire at a second of the Unix clock."
-    "pexpireat" -3 [WRITE FAST] ONE "RW update" "@keyspace" "" "generic" "2.6.0" expiry::pexpireat:
+    "pexpireat" -3 [WRITE FAST] ONE "RW update" "@keyspace"
+        "" "generic" "2.6.0" expiry::pexpireat:
         "Lets a key expire at a millisecond of the Unix clock."
-    "ttl" 2 [READONLY FAST] ONE "RO access" "@keyspace" "nondeterministic_output" "generic" "1.0.0" expiry::ttl:
+    "ttl" 2 [READONLY FAST] ONE "RO access" "@keyspace"
+        "nondeterministic_output" "generic" "1.0.0" expiry::ttl:
         "Seconds until a key expires."
-    "pttl" 2 [READONLY FAST] ONE "RO access" "@keyspace" "nondeterministic_output" "generic" "2.6.0" expiry::pttl:
+    "pttl" 2 [READONLY FAST] ONE "RO access" "@keyspace"
+        "nondeterministic_output" "generic" "2.6.0" expiry::pttl:
         "Milliseconds until a key expires."
-    "expiretime" 2 [READONLY FAST] ONE "RO access" "@keyspace" "" "generic" "7.0.0" expiry::expiretime:
+    "expiretime" 2 [READONLY FAST] ONE "RO access" "@keyspace"
+        "" "generic" "7.0.0" expiry::expiretime:
         "The second of the Unix clock at which a key expires."
-    "pexpiretime" 2 [READONLY FAST] ONE "RO access" "@keyspace" "" "generic" "7.0.0" expiry::pexpiretime:
+    "pexpiretime" 2 [READONLY FAST] ONE "RO access" "@keyspace"
+        "" "generic" "7.0.0" expiry::pexpiretime:
         "The millisecond of the Unix clock at which a key expires."
-    "persist" 2 [WRITE FAST] ONE "RW update" "@keyspace" "" "generic" "2.2.0" expiry::persist:
+    "persist" 2 [WRITE FAST] ONE "RW update" "@keyspace"
+        "" "generic" "2.2.0" expiry::persist:
         "Removes a key's expiry."
-    "multi" 1 [NOSCRIPT LOADING STALE FAST ALLOW_BUSY AT_ONCE] NONE "" "@transaction" "" "transactions" "1.2.0" transactions::multi:
+    "multi" 1 [NOSCRIPT LOADING STALE FAST ALLOW_BUSY AT_ONCE] NONE "" "@transaction"
+        "" "transactions" "1.2.0" transactions::multi:
         "Starts a transaction: what follows is queued."
-    "exec" 1 [NOSCRIPT LOADING STALE AT_ONCE] NONE "" "@transaction" "" "transactions" "1.2.0" transactions::exec:
+    "exec" 1 [NOSCRIPT LOADING STALE AT_ONCE] NONE "" "@transaction"
+        "" "transactions" "1.2.0" transactions::exec:
         "Runs what was queued, all or nothing."
-    "discard" 1 [NOSCRIPT LOADING STALE FAST ALLOW_BUSY AT_ONCE] NONE "" "@transaction" "" "transactions" "2.0.0" transactions::discard:
+    "discard" 1 [NOSCRIPT LOADING STALE FAST ALLOW_BUSY AT_ONCE] NONE "" "@transaction"
+        "" "transactions" "2.0.0" transactions::discard:
         "Forgets what was queued."
-    "watch" -2 [NOSCRIPT LOADING STALE FAST ALLOW_BUSY AT_ONCE READS] ALL "RO" "@transaction" "" "transactions" "2.2.0" transactions::watch:
+    "watch" -2 [NOSCRIPT LOADING STALE FAST ALLOW_BUSY AT_ONCE READS] ALL "RO" "@transaction"
+        "" "transactions" "2.2.0" transactions::watch:
         "Makes the next EXEC conditional on keys staying as they are."
-    "unwatch" 1 [NOSCRIPT LOADING STALE FAST ALLOW_BUSY GROUPED] NONE "" "@transaction" "" "transactions" "2.2.0" transactions::unwatch:
+    "unwatch" 1 [NOSCRIPT LOADING STALE FAST ALLOW_BUSY GROUPED] NONE "" "@transaction"
+        "" "transactions" "2.2.0" transactions::unwatch:
         "Forgets the watched keys."
-    "ping" -1 [FAST GROUPED] NONE "" "@connection" "request_policy:all_shards response_policy:all_succeeded" "connection" "1.0.0" connection::ping:
+    "ping" -1 [FAST GROUPED] NONE "" "@connection"
+        "request_policy:all_shards response_policy:all_succeeded" "connection" "1.0.0"
+        connection::ping:
         "Answers PONG, or its argument."
-    "echo" 2 [LOADING STALE FAST GROUPED] NONE "" "@connection" "" "connection" "1.0.0" connection::echo:
+    "echo" 2 [LOADING STALE FAST GROUPED] NONE "" "@connection"
+        "" "connection" "1.0.0" connection::echo:
         "Answers its argument."
-    "select" 2 [LOADING STALE FAST GROUPED] NONE "" "@connection" "" "connection" "1.0.0" connection::select:
+    "select" 2 [LOADING STALE FAST GROUPED] NONE "" "@connection"
+        "" "connection" "1.0.0" connection::select:
         "Changes the connection's database."
-    "hello" -1 [NOSCRIPT LOADING STALE FAST NO_AUTH ALLOW_BUSY] NONE "" "@connection" "" "connection" "6.0.0" connection::hello:
+    "hello" -1 [NOSCRIPT LOADING STALE FAST NO_AUTH ALLOW_BUSY] NONE "" "@connection"
+        "" "connection" "6.0.0" connection::hello:
         "Chooses the protocol and says who the server is."
-    "auth" -2 [NOSCRIPT LOADING STALE FAST NO_AUTH ALLOW_BUSY] NONE "" "@connection" "" "connection" "1.0.0" connection::auth:
+    "auth" -2 [NOSCRIPT LOADING STALE FAST NO_AUTH ALLOW_BUSY] NONE "" "@connection"
+        "" "connection" "1.0.0" connection::auth:
         "Says who the client is."
-    "reset" 1 [NOSCRIPT LOADING STALE FAST NO_AUTH ALLOW_BUSY AT_ONCE] NONE "" "@connection" "" "connection" "6.2.0" connection::reset:
+    "reset" 1 [NOSCRIPT LOADING STALE FAST NO_AUTH ALLOW_BUSY AT_ONCE] NONE "" "@connection"
+        "" "connection" "6.2.0" connection::reset:
         "Makes the connection as new."
-    "quit" -1 [NOSCRIPT LOADING STALE FAST NO_AUTH ALLOW_BUSY AT_ONCE] NONE "" "@connection" "" "connection" "1.0.0" connection::quit:
+    "quit" -1 [NOSCRIPT LOADING STALE FAST NO_AUTH ALLOW_BUSY AT_ONCE] NONE "" "@connection"
+        "" "connection" "1.0.0" connection::quit:
         "Closes the connection."
-    "client" -2 [] NONE "" "" "" "connection" "2.4.0" server::container [CLIENT]:
+    "client" -2 [] NONE "" ""
+        "" "connection" "2.4.0" server::container [CLIENT]:
         "Commands about connections."
-    "command" -1 [LOADING STALE] NONE "" "@connection" "nondeterministic_output_order" "server" "2.8.13" command::command [COMMAND]:
+    "command" -1 [LOADING STALE] NONE "" "@connection"
+        "nondeterministic_output_order" "server" "2.8.13" command::command [COMMAND]:
         "What commands there are."
-    "config" -2 [] NONE "" "" "" "server" "2.0.0" server::container [CONFIG]:
+    "config" -2 [] NONE "" ""
+        "" "server" "2.0.0" server::container [CONFIG]:
         "Commands about the configuration."
-    "info" -1 [LOADING STALE] NONE "" "@dangerous" "nondeterministic_output request_policy:all_shards response_policy:special" "server" "1.0.0" info::info:
+    "info" -1 [LOADING STALE] NONE "" "@dangerous"
+        "nondeterministic_output request_policy:all_shards response_policy:special" "server" "1.0.0"
+        info::info:
         "Figures about the server."
-    "time" 1 [LOADING STALE FAST GROUPED] NONE "" "" "nondeterministic_output" "server" "2.6.0" server::time:
+    "time" 1 [LOADING STALE FAST GROUPED] NONE "" ""
+        "nondeterministic_output" "server" "2.6.0" server::time:
         "The server's clock."
-    "shutdown" -1 [ADMIN NOSCRIPT LOADING STALE NO_MULTI ALLOW_BUSY] NONE "" "" "" "server" "1.0.0" server::shutdown:
+    "shutdown" -1 [ADMIN NOSCRIPT LOADING STALE NO_MULTI ALLOW_BUSY] NONE "" ""
+        "" "server" "1.0.0" server::shutdown:
         "Ends the server; what was acknowledged is kept."
 };
 
 static CLIENT: &[Command] = table! {
-    "client|id" 2 [NOSCRIPT LOADING STALE] NONE "" "@connection" "" "connection" "5.0.0" client::id:
+    "client|id" 2 [NOSCRIPT LOADING STALE] NONE "" "@connection"
+        "" "connection" "5.0.0" client::id:
         "This connection's number."
-    "client|getname" 2 [NOSCRIPT LOADING STALE] NONE "" "@connection" "" "connection" "2.6.9" client::getname:
+    "client|getname" 2 [NOSCRIPT LOADING STALE] NONE "" "@connection"
+        "" "connection" "2.6.9" client::getname:
         "This connection's name."
-    "client|setname" 3 [NOSCRIPT LOADING STALE] NONE "" "@connection" "" "connection" "2.6.9" client::setname:
+    "client|setname" 3 [NOSCRIPT LOADING STALE] NONE "" "@connection"
+        "" "connection" "2.6.9" client::setname:
         "Names this connection."
-    "client|setinfo" 4 [NOSCRIPT LOADING STALE] NONE "" "@connection" "" "connection" "7.2.0" client::setinfo:
+    "client|setinfo" 4 [NOSCRIPT LOADING STALE] NONE "" "@connection"
+        "" "connection" "7.2.0" client::setinfo:
         "Says which library this connection uses."
-    "client|list" -2 [ADMIN NOSCRIPT LOADING STALE] NONE "" "@connection" "nondeterministic_output" "connection" "2.4.0" client::list:
+    "client|list" -2 [ADMIN NOSCRIPT LOADING STALE] NONE "" "@connection"
+        "nondeterministic_output" "connection" "2.4.0" client::list:
         "All connections."
-    "client|info" 2 [NOSCRIPT LOADING STALE] NONE "" "@connection" "nondeterministic_output" "connection" "6.2.0" client::info:
+    "client|info" 2 [NOSCRIPT LOADING STALE] NONE "" "@connection"
+        "nondeterministic_output" "connection" "6.2.0" client::info:
         "This connection."
-    "client|kill" -3 [ADMIN NOSCRIPT LOADING STALE] NONE "" "@connection" "" "connection" "2.4.0" client::kill:
+    "client|kill" -3 [ADMIN NOSCRIPT LOADING STALE] NONE "" "@connection"
+        "" "connection" "2.4.0" client::kill:
         "Closes connections."
-    "client|reply" 3 [NOSCRIPT LOADING STALE] NONE "" "@connection" "" "connection" "3.2.0" client::reply:
+    "client|reply" 3 [NOSCRIPT LOADING STALE] NONE "" "@connection"
+        "" "connection" "3.2.0" client::reply:
         "Turns replies to this connection on or off."
-    "client|no-evict" 3 [ADMIN NOSCRIPT LOADING STALE] NONE "" "@connection" "" "connection" "7.0.0" client::no_evict:
+    "client|no-evict" 3 [ADMIN NOSCRIPT LOADING STALE] NONE "" "@connection"
+        "" "connection" "7.0.0" client::no_evict:
         "Exempts this connection from eviction; none is ever evicted."
-    "client|no-touch" 3 [NOSCRIPT LOADING STALE] NONE "" "@connection" "" "connection" "7.2.0" client::no_evict:
+    "client|no-touch" 3 [NOSCRIPT LOADING STALE] NONE "" "@connection"
+        "" "connection" "7.2.0" client::no_evict:
         "Keeps this connection's reads from counting as use; none counts."
-    "client|getredir" 2 [NOSCRIPT LOADING STALE] NONE "" "@connection" "" "connection" "6.0.0" client::getredir:
+    "client|getredir" 2 [NOSCRIPT LOADING STALE] NONE "" "@connection"
+        "" "connection" "6.0.0" client::getredir:
         "Where invalidations go: nowhere."
-    "client|help" 2 [LOADING STALE] NONE "" "@connection" "" "connection" "5.0.0" client::help:
+    "client|help" 2 [LOADING STALE] NONE "" "@connection"
+        "" "connection" "5.0.0" client::help:
         "What CLIENT can do."
 };
 
 static CONFIG: &[Command] = table! {
-    "config|get" -3 [ADMIN NOSCRIPT LOADING STALE] NONE "" "" "" "server" "2.0.0" config::get:
+    "config|get" -3 [ADMIN NOSCRIPT LOADING STALE] NONE "" ""
+        "" "server" "2.0.0" config::get:
         "Parameters that match patterns."
-    "config|set" -4 [ADMIN NOSCRIPT LOADING STALE] NONE "" "" "request_policy:all_nodes response_policy:all_succeeded" "server" "2.0.0" config::set:
+    "config|set" -4 [ADMIN NOSCRIPT LOADING STALE] NONE "" ""
+        "request_policy:all_nodes response_policy:all_succeeded" "server" "2.0.0" config::set:
         "Changes parameters, all or none."
-    "config|resetstat" 2 [ADMIN NOSCRIPT LOADING STALE] NONE "" "" "" "server" "2.0.0" config::resetstat:
+    "config|resetstat" 2 [ADMIN NOSCRIPT LOADING STALE] NONE "" ""
+        "" "server" "2.0.0" config::resetstat:
         "Sets the counters of INFO back to zero."
-    "config|rewrite" 2 [ADMIN NOSCRIPT LOADING STALE] NONE "" "" "" "server" "2.8.0" config::rewrite:
+    "config|rewrite" 2 [ADMIN NOSCRIPT LOADING STALE] NONE "" ""
+        "" "server" "2.8.0" config::rewrite:
         "Writes the configuration file; there is none."
-    "config|help" 2 [LOADING STALE] NONE "" "" "" "server" "5.0.0" config::help:
+    "config|help" 2 [LOADING STALE] NONE "" ""
+        "" "server" "5.0.0" config::help:
         "What CONFIG can do."
 };
 
 static COMMAND: &[Command] = table! {
-    "command|count" 2 [LOADING STALE] NONE "" "@connection" "" "server" "2.8.13" command::count:
+    "command|count" 2 [LOADING STALE] NONE "" "@connection"
+        "" "server" "2.8.13" command::count:
         "How many commands there are."
-    "command|docs" -2 [LOADING STALE] NONE "" "@connection" "nondeterministic_output_order" "server" "7.0.0" command::docs:
+    "command|docs" -2 [LOADING STALE] NONE "" "@connection"
+        "nondeterministic_output_order" "server" "7.0.0" command::docs:
         "Documentation of commands."
-    "command|info" -2 [LOADING STALE] NONE "" "@connection" "nondeterministic_output_order" "server" "2.8.13" command::info:
+    "command|info" -2 [LOADING STALE] NONE "" "@connection"
+        "nondeterministic_output_order" "server" "2.8.13" command::info:
         "Arity, flags and keys of commands."
-    "command|list" -2 [LOADING STALE] NONE "" "@connection" "nondeterministic_output_order" "server" "7.0.0" command::list:
+    "command|list" -2 [LOADING STALE] NONE "" "@connection"
+        "nondeterministic_output_order" "server" "7.0.0" command::list:
         "Names of commands."
-    "command|getkeys" -4 [LOADING STALE] NONE "" "@connection" "" "server" "2.8.13" command::getkeys:
+    "command|getkeys" -4 [LOADING STALE] NONE "" "@connection"
+        "" "server" "2.8.13" command::getkeys:
         "The keys of a request."
-    "command|getkeysandflags" -4 [LOADING STALE] NONE "" "@connection" "" "server" "7.0.0" command::getkeysandflags:
+    "command|getkeysandflags" -4 [LOADING STALE] NONE "" "@connection"
+        "" "server" "7.0.0" command::getkeysandflags:
         "The keys of a request, and what is done to them."
-    "command|help" 2 [LOADING STALE] NONE "" "@connection" "" "server" "5.0.0" command::help:
+    "command|help" 2 [LOADING STALE] NONE "" "@connection"
+        "" "server" "5.0.0" command::help:
         "What COMMAND can do."
 };
 

@@ -254,12 +254,12 @@ fn run_group(
         }
         let mut ctx = Ctx {
             door: Door::Group(ops),
-            client: &mut **client,
-            out: &mut **out,
-            mark: &mut **mark,
+            client,
+            out,
+            mark,
             unacknowledged: *unacknowledged,
             shared,
-            tally: &mut **tally,
+            tally,
         };
         for at in range.clone() {
             run_in_group(&mut ctx, queue.commands[at], queue.requests.args(at))?;
