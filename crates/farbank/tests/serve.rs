@@ -1,0 +1,168 @@
+//! `farbank serve` as a process: what it prints, how it ends, and what is there when it comes back.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+fn farbank(pool: &Path, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));
+    command
+        .args(["serve", "--port", "0", "--size", "16mb", "--pool"])
+        .arg(pool)
+        .args(more);
+    command
+}
+
+/// A server that has said it is ready.
+struct Serving {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    addr: String,
+    banner: String,
+}
+
+impl Serving {
+    fn start(pool: &Path) -> Serving {
+        let mut child = farbank(pool, &[]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut banner = String::new();
+        for _ in 0..4 {
+            stdout.read_line(&mut banner).unwrap();
+        }
+        let addr = banner
+            .split("redis://")
+            .nth(1)
+            .and_then(|rest| rest.lines().next());
+        let addr = addr
+            .unwrap_or_else(|| panic!("no address in {banner}"))
+            .to_owned();
+        Serving {
+            child,
+            stdout,
+            addr,
+            banner,
+        }
+    }
+
+    /// Sends an inline request and reads `replies` lines.
+    fn ask(&self, request: &str, replies: usize) -> String {
+        let mut stream = TcpStream::connect(&self.addr).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut lines = BufReader::new(stream).lines();
+        (0..replies)
+            .map(|_| lines.next().unwrap().unwrap() + " ")
+            .collect()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for the end; the exit code.
+    fn end(mut self) -> Option<i32> {
+        let code = self.child.wait().unwrap().code();
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "");
+        code
+    }
+}
+
+fn refused(command: &mut Command) -> (Option<i32>, String) {
+    let Output { status, stderr, .. } = command.output().unwrap();
+    (status.code(), String::from_utf8_lossy(&stderr).into_owned())
+}
+
+#[test]
+fn keys_come_back_after_a_clean_end_and_after_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = folder.path().join("pool");
+
+    let server = Serving::start(&pool);
+    assert!(
+        server.banner.contains("an acknowledged write survives "),
+        "{}",
+        server.banner
+    );
+    assert!(server.banner.contains("new and empty"), "{}", server.banner);
+    assert_eq!(server.ask("SET a 1\r\nMSET b 2 c 3\r\n", 2), "+OK +OK ");
+    server.signal(Signal::TERM);
+    assert_eq!(server.end(), Some(0));
+
+    let server = Serving::start(&pool);
+    assert!(
+        server.banner.contains("3 keys came back"),
+        "{}",
+        server.banner
+    );
+    assert!(
+        server.banner.contains("after a clean close"),
+        "{}",
+        server.banner
+    );
+    assert_eq!(server.ask("INCR a\r\nDEL b\r\n", 2), ":2 :1 ");
+    server.signal(Signal::KILL);
+    assert_eq!(server.end(), None);
+
+    let server = Serving::start(&pool);
+    assert!(
+        server.banner.contains("2 keys came back"),
+        "{}",
+        server.banner
+    );
+    assert!(server.banner.contains("after a crash"), "{}", server.banner);
+    assert_eq!(
+        server.ask("GET a\r\nGET b\r\nGET c\r\n", 5),
+        "$1 2 $-1 $1 3 "
+    );
+    assert_eq!(server.ask("SET d 4\r\nSHUTDOWN\r\n", 1), "+OK ");
+    assert_eq!(server.end(), Some(0));
+
+    let server = Serving::start(&pool);
+    assert_eq!(server.ask("GET d\r\nDBSIZE\r\n", 3), "$1 4 :3 ");
+    server.signal(Signal::INT);
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn a_pool_is_served_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = folder.path().join("pool");
+    let server = Serving::start(&pool);
+    let (code, error) = refused(&mut farbank(&pool, &[]));
+    assert_eq!(code, Some(1));
+    assert!(error.contains("is in use by process"), "{error}");
+    assert_eq!(server.ask("PING\r\n", 1), "+PONG ");
+    server.signal(Signal::TERM);
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = folder.path().join("pool");
+    for (options, code, text) in [
+        (["--bind", "0.0.0.0"], 2, "--unsafe-no-auth"),
+        (["--segment-bytes", "5000"], 2, "power of two"),
+        (["--max-size", "1mb"], 2, "--max-size is less than --size"),
+        (["--segment-bytes", "16mb"], 2, "--size must be at least"),
+        (
+            ["--sync", "sometimes"],
+            2,
+            "possible values: always, everysec, never",
+        ),
+        (["--medium", "dax"], 1, "cannot be the dax medium"),
+    ] {
+        let (got, error) = refused(&mut farbank(&pool, &options));
+        assert_eq!(got, Some(code), "{options:?}: {error}");
+        assert!(error.contains(text), "{options:?}: {error}");
+        assert!(!pool.exists(), "{options:?} left a file");
+    }
+    std::fs::write(&pool, "not a pool at all").unwrap();
+    let (code, error) = refused(&mut farbank(&pool, &[]));
+    assert_eq!(code, Some(1), "{error}");
+    assert_eq!(std::fs::read(&pool).unwrap(), b"not a pool at all");
+}
