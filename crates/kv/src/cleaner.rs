@@ -390,7 +390,8 @@ impl<M: Medium> Engine<M> {
         let (oldest, whose, second) = pass.oldest;
         let oldest = if whose == victim { second } else { oldest };
         let fence = body.get(header.key_len..).map_or(u64::MAX, |rest| u64_at(rest, 0));
-        if fence < oldest {
+        // A fence of an earlier opening of the pool waits for everything this one found.
+        if fence.max(self.boot_stamp) < oldest {
             return false;
         }
         let newer = self.locate(hash, key).found.and_then(|found| found.header);

@@ -216,6 +216,8 @@ pub(crate) struct Engine<M: Medium> {
     pub next_session: AtomicU32,
     /// Which opening of the pool this is.
     pub boot: u32,
+    /// The stamp of every segment that held something when the pool was opened.
+    pub boot_stamp: u64,
     pub tally: Tally,
     pub opened: Opened,
     pub poisoned: Mutex<Option<Poisoned>>,
@@ -273,6 +275,7 @@ impl<M: Medium> Engine<M> {
             epochs,
             sessions: Mutex::new(vec![Arc::default()]),
             next_session: AtomicU32::new(1),
+            boot_stamp: 0,
             boot: words.boot.wrapping_add(1) as u32,
             tally: Tally::default(),
             poisoned: Mutex::default(),
@@ -284,6 +287,12 @@ impl<M: Medium> Engine<M> {
             segments,
             opened,
         }
+    }
+
+    /// Starts the clock of segment openings: everything there now is as old as it gets.
+    pub(crate) fn start_stamps(&mut self) {
+        self.boot_stamp = self.generation.load(Relaxed);
+        self.stamp.store(self.boot_stamp, Relaxed);
     }
 
     /// Gives the engine its index, and the stripes that go with it, numbering on from `seq_max`.

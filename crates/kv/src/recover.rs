@@ -93,8 +93,8 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
     let mut engine =
         Engine::assemble(pool, config, Index::new(0), segments, Opened::default());
     let mut lives = read_lives(&mut engine, &mut lane);
-    if std::env::var("DBG").is_ok() { eprintln!("DBG open {:?} {:?}", words, lives.iter().map(|l| l.map(|l| (l.generation, l.opened, l.sealed, l.torn, l.damaged))).collect::<Vec<_>>()); }
     let depth = depth_min(engine.pool.segments());
+    engine.start_stamps();
     let restored = (words.snapshot != 0)
         .then(|| crate::snapshot::load(&mut engine, words))
         .flatten();
@@ -172,8 +172,6 @@ fn scan_and_build<M: Medium>(
         engine.info(*segment).used.store(found.end as u32, Relaxed);
     }
     let newest = newest_of(engine, items);
-    let stamp = engine.generation.load(Relaxed);
-    engine.stamp.store(stamp, Relaxed);
     let index = build(engine, &newest, depth);
     engine.install(index, seq_max);
     // A: what was accepted becomes durable, what was torn becomes a pad (V1, V2).
@@ -268,7 +266,6 @@ impl<M: Medium> Scan<'_, M> {
             vouched |= piece.header.is_some_and(|h| h.settled);
         }
         for (piece, durable) in pieces.iter().zip(durable) {
-            if std::env::var("DBG").is_ok() { eprintln!("DBG seg {} gen {} sealed {:?} piece {}..{} durable {durable} whole {} {:?}", self.segment, self.life.generation, self.life.sealed, piece.from, piece.to, piece.whole, piece.header); }
             self.take(piece, durable, &mut found);
         }
         found
@@ -597,7 +594,7 @@ fn settle<M: Medium>(
         let segment = segment as u32;
         let info = engine.info(segment);
         if info.state() != State::Free {
-            info.opened.store(engine.stamp.load(Relaxed), Relaxed);
+            info.opened.store(engine.boot_stamp, Relaxed);
             continue;
         }
         if life.is_none_or(|life| life.opened.is_some() || life.torn) {

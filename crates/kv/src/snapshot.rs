@@ -113,7 +113,6 @@ pub(crate) fn load<M: Medium>(engine: &mut Engine<M>, words: RootWords) -> Optio
         place.store(keys as i64, Relaxed);
         total += keys;
     }
-    engine.stamp.store(engine.generation.load(Relaxed), Relaxed);
     engine.install(index, seq_max);
     Some(total)
 }
