@@ -250,7 +250,7 @@ impl<M: Medium> Engine<M> {
         let ticket = self.medium().drain(&mut cleaner.lane);
         cleaner.log.drained(self, ticket);
         cleaner.slot.unpin();
-        self.wait(ticket)?;
+        self.settle(ticket)?;
         self.tally.moved_bytes.fetch_add(bytes, Relaxed);
         self.publish_moves(&pass.moves);
         for table in &pass.tables {

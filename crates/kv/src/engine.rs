@@ -406,6 +406,11 @@ impl<M: Medium> Engine<M> {
         self.medium().poll(ticket).inspect_err(|why| self.poison(why))
     }
 
+    /// Waits until everything drained so far is durable for certain; an error poisons the engine.
+    pub(crate) fn settle(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        self.medium().settle(ticket).inspect_err(|why| self.poison(why))
+    }
+
     /// Waits for a ticket; an error poisons the engine.
     pub(crate) fn wait(&self, ticket: Ticket) -> Result<(), Poisoned> {
         self.medium().wait(ticket).inspect_err(|why| self.poison(why))
@@ -563,11 +568,11 @@ impl<M: Medium> Engine<M> {
         for (place, generation, _) in &lives {
             place.write_tail(self.medium(), lane, *generation);
         }
-        self.wait(self.medium().drain(lane))?;
+        self.settle(self.medium().drain(lane))?;
         for (place, generation, _) in &lives {
             place.write_head(self.medium(), lane, *generation);
         }
-        self.wait(self.medium().drain(lane))?;
+        self.settle(self.medium().drain(lane))?;
         for (_, generation, info) in &lives {
             info.reset(*generation);
         }

@@ -226,6 +226,6 @@ impl Log {
         }
         self.drained(engine, Ticket::DURABLE);
         self.copy_in(engine, lane);
-        engine.wait(engine.medium().drain(lane))
+        engine.settle(engine.medium().drain(lane))
     }
 }

@@ -182,7 +182,7 @@ fn scan_and_build<M: Medium>(
             claim(engine, table, State::Members);
         }
     }
-    engine.wait(engine.medium().drain(lane))?;
+    engine.settle(engine.medium().drain(lane))?;
     for (segment, found) in scanned {
         let sealed = lives[segment as usize].and_then(|life| life.sealed);
         if found.end > FIRST {

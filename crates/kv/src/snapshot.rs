@@ -51,7 +51,7 @@ pub(crate) fn save<M: Medium>(engine: &Engine<M>, lane: &mut Lane) -> Result<boo
         place.open(engine.medium(), lane, generation, engine.boot, Purpose::Snapshot);
         engine.medium().copy_in(lane, place.at.plus(FIRST as u64), &[&head, part]);
     }
-    engine.wait(engine.medium().drain(lane))?;
+    engine.settle(engine.medium().drain(lane))?;
     let first = places[0];
     let generation = engine.info(first).generation.load(Relaxed);
     engine.set_root(|words| {

@@ -193,6 +193,12 @@ pub trait Medium: Send + Sync + 'static {
     /// Waits until `ticket` has turned durable.
     fn wait(&self, ticket: Ticket) -> Result<(), Poisoned>;
 
+    /// Waits until everything drained so far is durable for certain, also where drains are relaxed:
+    /// for steps that others build on, like using space again. `ticket` is the caller's last.
+    fn settle(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        self.wait(ticket)
+    }
+
     /// Has `wake` called, from any thread, whenever tickets have turned or the medium was poisoned.
     /// A medium whose tickets are durable at once never calls it.
     fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>);
@@ -214,5 +220,5 @@ pub fn persist<M: Medium + ?Sized>(
 ) -> Result<(), Poisoned> {
     medium.flush(lane, at, len);
     let ticket = medium.drain(lane);
-    medium.wait(ticket)
+    medium.settle(ticket)
 }

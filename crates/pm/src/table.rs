@@ -78,6 +78,18 @@ impl<T: FromZeros> Table<T> {
     }
 }
 
+/// Has the CPU fetch the line `at` lies in.
+#[inline]
+pub fn prefetch<T>(at: &T) {
+    // SAFETY: a prefetch of any address is harmless; this one is a live reference's.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch(
+            std::ptr::from_ref(at).cast::<i8>(),
+            std::arch::x86_64::_MM_HINT_T0,
+        );
+    }
+}
+
 fn zeroed<T: FromZeros>(len: usize) -> Box<[T]> {
     let boxed = <[T]>::new_box_zeroed_with_elems(len).expect("the allocator has memory for a table");
     advise_huge(boxed.as_ptr() as usize, size_of_val::<[T]>(&boxed));

@@ -501,6 +501,14 @@ impl Medium for File {
         self.shared.wait(ticket)
     }
 
+    fn settle(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        if self.shared.policy == SyncPolicy::Always {
+            return self.shared.wait(ticket);
+        }
+        let (number, _) = self.shared.ask();
+        self.shared.wait(Ticket(number))
+    }
+
     fn on_turn(&self, wake: Waker) {
         self.shared
             .wakers

@@ -344,7 +344,7 @@ fn settle<M: Medium>(medium: &M, lane: &mut Lane) -> Result<(), Poisoned> {
         medium.flush(lane, at, COPY_BYTES);
     }
     let ticket = medium.drain(lane);
-    medium.wait(ticket)
+    medium.settle(ticket)
 }
 
 fn read_copies<M: Medium>(medium: &M) -> [Copy; 2] {
@@ -366,7 +366,7 @@ fn write_copies<M: Medium>(
     for at in places {
         medium.copy_in(lane, at, &[&bytes]);
         let ticket = medium.drain(lane);
-        medium.wait(ticket)?;
+        medium.settle(ticket)?;
     }
     Ok(())
 }
