@@ -123,7 +123,7 @@ impl Server {
             let mut workers = Vec::new();
             for (number, poll) in self.polls.into_iter().enumerate() {
                 let worker = move || {
-                    let _all_or_none = StopOnPanic(&shared.floor);
+                    let _all_or_none = EndTogether(&shared.floor);
                     Worker::new(shared, number, poll).run()
                 };
                 let name = format!("worker-{number}");
@@ -146,10 +146,10 @@ impl Server {
     }
 }
 
-/// A worker that panics must not leave its clients waiting: the server ends.
-struct StopOnPanic<'a>(&'a Floor);
+/// A worker that ends, be it by a panic, must not leave its clients waiting: all of them end.
+struct EndTogether<'a>(&'a Floor);
 
-impl Drop for StopOnPanic<'_> {
+impl Drop for EndTogether<'_> {
     fn drop(&mut self) {
         self.0.stop();
     }
