@@ -1,9 +1,24 @@
 //! Farbank: a store for far memory that speaks Redis. Every acknowledged write survives a kill and,
 //! on media that can, a power cut.
 //!
-//! This library is a facade: [`pm`] is the memory, [`kv`] the engine on it, [`server`] speaks RESP.
-//! The binary `farbank` is made of the same parts; `farbank serve` starts a server.
+//! The binary `farbank` serves a pool to Redis clients. This library is for programs that want the
+//! store without the server: [`open`] finds out which medium a path is and opens the pool there, or
+//! makes one, and a [`Session`] reads, writes and commits.
+//!
+//! The parts stand behind it: [`pm`] is the memory, [`kv`] the engine on it with everything a
+//! session can do ([`kv::store`]), [`server`] speaks RESP.
 
 pub use farbank_kv as kv;
 pub use farbank_pm as pm;
 pub use farbank_server as server;
+
+mod embed;
+
+pub use embed::{Db, OpenError, Options, Session, open};
+pub use farbank_kv::store::Error;
+pub use farbank_pm::media::SyncPolicy;
+
+/// The README's example is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

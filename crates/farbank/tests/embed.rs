@@ -1,0 +1,78 @@
+//! The library facade: what an embedding program may rely on.
+
+use farbank::{Options, open};
+
+fn small() -> Options {
+    Options {
+        pool_bytes: 16 << 20,
+        ..Options::default()
+    }
+}
+
+#[test]
+fn what_was_committed_is_there_after_a_close_and_after_a_drop() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pool");
+
+    let db = open(&path, &small()).unwrap();
+    let mut session = db.session();
+    session.put(b"greeting", b"hello").unwrap();
+    assert_eq!(session.get(b"greeting").unwrap().unwrap(), b"hello");
+    session.commit().unwrap();
+    drop(session);
+    db.close().unwrap();
+
+    let db = open(&path, &small()).unwrap();
+    assert!(db.store().opened().clean);
+    let mut session = db.session();
+    assert_eq!(session.get(b"greeting").unwrap().unwrap(), b"hello");
+    session.put(b"greeting", b"hello again").unwrap();
+    session.put(b"other", b"1").unwrap();
+    assert!(session.delete(b"other").unwrap());
+    session.commit().unwrap();
+    drop(session);
+    drop(db);
+
+    let db = open(&path, &small()).unwrap();
+    assert!(!db.store().opened().clean);
+    let mut session = db.session();
+    assert_eq!(session.get(b"greeting").unwrap().unwrap(), b"hello again");
+    assert_eq!(session.get(b"other").unwrap(), None);
+}
+
+#[test]
+fn threads_share_a_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = open(folder.path().join("pool"), &small()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4_u8 {
+            let db = &db;
+            scope.spawn(move || {
+                let mut session = db.session();
+                session.put(&[thread], &[thread]).unwrap();
+                session.commit().unwrap();
+            });
+        }
+    });
+    let mut session = db.session();
+    for thread in 0..4_u8 {
+        assert_eq!(session.get(&[thread]).unwrap().unwrap(), [thread]);
+    }
+}
+
+#[test]
+fn a_pool_is_open_once_and_a_failed_creation_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pool");
+    let _db = open(&path, &small()).unwrap();
+    let error = open(&path, &small()).err().unwrap().to_string();
+    assert!(error.contains("is in use"), "{error}");
+
+    let tiny = Options {
+        pool_bytes: 16 << 10,
+        ..Options::default()
+    };
+    let path = folder.path().join("tiny");
+    assert!(open(&path, &tiny).is_err());
+    assert!(!path.exists());
+}
