@@ -55,7 +55,7 @@ impl From<Poisoned> for OpenError {
 /// The segment size that suits a pool of `pool_bytes`: 2 MiB, less where that would leave few.
 #[must_use]
 pub fn segment_bytes_for(pool_bytes: u64) -> u64 {
-    let fit = (pool_bytes / 256).max(1);
+    let fit = (pool_bytes / 1024).max(1);
     (1 << fit.ilog2()).clamp(4 << 10, 2 << 20)
 }
 
@@ -92,7 +92,11 @@ impl<M: Medium> Kv<M> {
             let (engine, sweeper) = (Arc::clone(&engine), Arc::clone(&sweeper));
             thread::spawn(move || clean_in_background(&engine, &sweeper))
         });
-        Ok(Kv { engine, cleaner: Mutex::new(cleaner), sweeper })
+        Ok(Kv {
+            engine,
+            cleaner: Mutex::new(cleaner),
+            sweeper,
+        })
     }
 
     /// A door for one worker.
@@ -240,6 +244,10 @@ impl<M: Medium> Session for Worker<M> {
         body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
     ) -> Result<Verdict, Error> {
         self.run_group(keys, body)
+    }
+
+    fn prefetch(&mut self, keys: &[Key<'_>]) {
+        self.fetch_ahead(keys);
     }
 
     fn scan(

@@ -17,7 +17,8 @@
 //! C3  A tombstone is dropped when every segment that was opened before it was written (C2) is gone:
 //!     nothing it hides is left. One that a newer record of its key has replaced is dropped at once.
 //! C4  The cleaner can always finish a pass: `cleaner_reserve` segments are taken by nobody else.
-//! C5  A victim whose live records were not all found is damaged: it is quarantined, never reborn.
+//! C5  A victim whose live records were not all found, or that holds bytes that are no record, is
+//!     damaged: it is quarantined, never reborn. What cannot be read may be a tombstone.
 //!
 //! # Crash argument
 //! | crash between          | recovery sees                      | and does                           |
@@ -68,12 +69,19 @@ struct Pass {
     /// The two oldest stamps of segments with records, and which segment has the oldest.
     oldest: (u64, u32, u64),
     moves: Vec<Move>,
-    tables: Vec<Vec<u8>>,
+    /// Tables of large groups, and the victims their records lie in.
+    tables: Vec<(u32, Vec<u8>)>,
+    /// Victims in which something was damaged.
+    damaged: Vec<u32>,
 }
 
 impl Cleaner {
     pub(crate) fn new(id: u32, slot: Arc<Slot>) -> Cleaner {
-        Cleaner { lane: Lane::new(id), log: Log::default(), slot }
+        Cleaner {
+            lane: Lane::new(id),
+            log: Log::default(),
+            slot,
+        }
     }
 
     /// What the cleaner's lane has asked of the medium.
@@ -119,7 +127,11 @@ impl<M: Medium> Engine<M> {
             if self.free_count() >= want {
                 return Ok(true);
             }
-            let victims = if budget == 0 { Vec::new() } else { self.choose() };
+            let victims = if budget == 0 {
+                Vec::new()
+            } else {
+                self.choose()
+            };
             budget = budget.saturating_sub(victims.len() as u64);
             if victims.is_empty() {
                 if !self.limbo_is_passing(&mut cleaner.lane, want)? {
@@ -236,6 +248,7 @@ impl<M: Medium> Engine<M> {
             oldest: self.oldest_stamps(),
             moves: Vec::new(),
             tables: Vec::new(),
+            damaged: Vec::new(),
         };
         self.epochs.pin(&cleaner.slot);
         let mut emptied = Vec::new();
@@ -253,10 +266,8 @@ impl<M: Medium> Engine<M> {
         self.settle(ticket)?;
         self.tally.moved_bytes.fetch_add(bytes, Relaxed);
         self.publish_moves(&pass.moves);
-        for table in &pass.tables {
-            self.free_table(table);
-        }
-        self.retire(&victims, &emptied);
+        let holding = self.free_tables(&pass.tables);
+        self.retire(&victims, &emptied, &pass.damaged, &holding);
         cleaner.log.rotate(self);
         Ok(())
     }
@@ -287,18 +298,30 @@ impl<M: Medium> Engine<M> {
         }
         let end = info.used.load(Relaxed) as usize;
         let mut fits = true;
-        self.walk(victim, end, &mut |at, header| {
+        let whole = self.walk(victim, end, &mut |at, header| {
             fits = fits && self.copy_record(cleaner, pass, victim, at, header);
         });
+        if !whole {
+            pass.damaged.push(victim);
+        }
         fits
     }
 
     /// Calls `each` for every record in a segment's first `end` bytes, members of groups included
-    /// wherever they lie; large groups themselves come after their members.
-    pub(crate) fn walk(&self, segment: u32, end: usize, each: &mut dyn FnMut(Off, &Header)) {
+    /// wherever they lie; large groups themselves come after their members. Whether the segment's own
+    /// bytes were all records.
+    pub(crate) fn walk(
+        &self,
+        segment: u32,
+        end: usize,
+        each: &mut dyn FnMut(Off, &Header),
+    ) -> bool {
         self.walk_own(segment, end, &mut |at, header| {
             if header.what == Type::Group {
                 for extent in Extent::decode_all(&self.table_of(at, header)) {
+                    if extent.segment >= self.pool.segments() {
+                        continue; // The table is damaged.
+                    }
                     let info = self.info(extent.segment);
                     if info.generation.load(Relaxed) == extent.generation {
                         let end = info.used.load(Relaxed) as usize;
@@ -307,18 +330,24 @@ impl<M: Medium> Engine<M> {
                 }
             }
             each(at, header);
-        });
+        })
     }
 
     /// Calls `each` for every record that lies in a segment's first `end` bytes, members of groups and
-    /// large groups' records included.
-    pub(crate) fn walk_own(&self, segment: u32, end: usize, each: &mut dyn FnMut(Off, &Header)) {
+    /// large groups' records included. Whether those bytes were all records.
+    pub(crate) fn walk_own(
+        &self,
+        segment: u32,
+        end: usize,
+        each: &mut dyn FnMut(Off, &Header),
+    ) -> bool {
         let base = self.geometry.base(segment);
-        let mut within = FIRST;
+        let (mut within, mut whole) = (FIRST, true);
         while within < end {
             let at = base.plus(within as u64);
             let Some(header) = self.header(at) else {
                 within += ALIGN;
+                whole = false;
                 continue;
             };
             if header.what == Type::Group && !header.large {
@@ -329,6 +358,7 @@ impl<M: Medium> Engine<M> {
                 within += self.record_len(&header);
             }
         }
+        whole
     }
 
     /// Copies one record if it must be kept; false if there is no room.
@@ -342,18 +372,30 @@ impl<M: Medium> Engine<M> {
     ) -> bool {
         match header.what {
             Type::Pad => return true,
+            Type::Group if self.body_holds(at, header) => {
+                pass.tables.push((victim, self.table_of(at, header)));
+                return true;
+            }
             Type::Group => {
-                pass.tables.push(self.table_of(at, header));
+                pass.damaged.push(victim);
                 return true;
             }
             Type::Put | Type::Tomb => {}
         }
         let mut body = Vec::with_capacity(self.body_len(header));
         let from = at.plus(header.len() as u64);
-        self.medium().append_out(from, self.body_len(header), &mut body);
-        let key = Key { db: header.db, bytes: &body[..header.key_len] };
+        self.medium()
+            .append_out(from, self.body_len(header), &mut body);
+        let key = Key {
+            db: header.db,
+            bytes: &body[..header.key_len],
+        };
         let hash = self.geometry.hash(key.db, key.bytes);
         let tomb = header.what == Type::Tomb;
+        if tomb && !self.body_holds(at, header) {
+            pass.damaged.push(victim);
+            return true;
+        }
         let keep = if tomb {
             self.tomb_is_needed(pass, victim, hash, key, header, &body)
         } else {
@@ -365,15 +407,37 @@ impl<M: Medium> Engine<M> {
         let born = self.info_at(at).born.load(Relaxed);
         let class = self.class_of_age(born);
         let len = self.record_len(header);
-        let heritage = Heritage { opened: pass.stamp, born };
-        if cleaner.log.make_room(self, class, len, 0, Some(heritage)).is_err() {
+        let heritage = Heritage {
+            opened: pass.stamp,
+            born,
+        };
+        if cleaner
+            .log
+            .make_room(self, class, len, 0, Some(heritage))
+            .is_err()
+        {
             return false;
         }
         let new = cleaner.log.next(class);
-        cleaner.log.stage(self, class, &Header { member: false, ..*header }, &[&body]);
+        cleaner.log.stage(
+            self,
+            class,
+            &Header {
+                member: false,
+                ..*header
+            },
+            &[&body],
+        );
         self.info_at(new).unpublished.fetch_add(1, AcqRel);
         let (len, expires_ms) = (len as u32, header.expires_ms);
-        pass.moves.push(Move { hash, old: at, new, len, expires_ms, tomb });
+        pass.moves.push(Move {
+            hash,
+            old: at,
+            new,
+            len,
+            expires_ms,
+            tomb,
+        });
         true
     }
 
@@ -389,7 +453,9 @@ impl<M: Medium> Engine<M> {
     ) -> bool {
         let (oldest, whose, second) = pass.oldest;
         let oldest = if whose == victim { second } else { oldest };
-        let fence = body.get(header.key_len..).map_or(u64::MAX, |rest| u64_at(rest, 0));
+        let fence = body
+            .get(header.key_len..)
+            .map_or(u64::MAX, |rest| u64_at(rest, 0));
         // A fence of an earlier opening of the pool waits for everything this one found.
         if fence.max(self.boot_stamp) < oldest {
             return false;
@@ -402,7 +468,9 @@ impl<M: Medium> Engine<M> {
         for moved in moves {
             let (from, to) = (self.info_at(moved.old), self.info_at(moved.new));
             if moved.tomb {
-                from.tombs.fetch_sub(moved.len, Relaxed);
+                // A victim that had to be kept has its tombstones moved again.
+                from.tombs
+                    .fetch_sub(moved.len.min(from.tombs.load(Relaxed)), Relaxed);
                 to.tombs.fetch_add(moved.len, Relaxed);
             } else {
                 let _locked = self.stripe(moved.hash).lock();
@@ -416,8 +484,27 @@ impl<M: Medium> Engine<M> {
         }
     }
 
+    /// Frees the extents of large groups whose members have all been moved. Returns the victims whose
+    /// groups still have some.
+    fn free_tables(&self, tables: &[(u32, Vec<u8>)]) -> Vec<u32> {
+        let mut holding = Vec::new();
+        for (victim, table) in tables {
+            let has_members = |extent: Extent| {
+                let info = self.info(extent.segment);
+                info.generation.load(Relaxed) == extent.generation
+                    && info.records.load(Relaxed) != 0
+            };
+            if Extent::decode_all(table).any(has_members) {
+                holding.push(*victim);
+            } else {
+                self.free_table(table);
+            }
+        }
+        holding
+    }
+
     /// Puts emptied victims in limbo, gives the others back, quarantines the damaged (C5).
-    fn retire(&self, victims: &[u32], emptied: &[u32]) {
+    fn retire(&self, victims: &[u32], emptied: &[u32], damaged: &[u32], holding: &[u32]) {
         let epoch = self.epochs.retire();
         for &victim in victims {
             let info = self.info(victim);
@@ -426,10 +513,15 @@ impl<M: Medium> Engine<M> {
                 continue;
             }
             let left = info.records.load(Relaxed);
-            if left != 0 {
+            if left != 0 || damaged.contains(&victim) || holding.contains(&victim) {
                 // Someone may have swung the index and not counted yet: it is looked at again.
-                let damaged = info.failures.fetch_add(1, Relaxed) >= FAILURES_MAX;
-                info.set_state(if damaged { State::Quarantined } else { State::Sealed });
+                let again = info.failures.fetch_add(1, Relaxed) < FAILURES_MAX;
+                let damaged = damaged.contains(&victim) || !again;
+                info.set_state(if damaged {
+                    State::Quarantined
+                } else {
+                    State::Sealed
+                });
                 if damaged {
                     self.tally.damaged.fetch_add(u64::from(left), Relaxed);
                 }
@@ -442,7 +534,10 @@ impl<M: Medium> Engine<M> {
             self.live.fetch_sub(i64::from(hidden), Relaxed);
             info.set_state(State::Limbo);
             self.tally.cleaned.fetch_add(1, Relaxed);
-            self.limbo.lock().expect("no holder panics").push_back((epoch, victim));
+            self.limbo
+                .lock()
+                .expect("no holder panics")
+                .push_back((epoch, victim));
         }
     }
 
@@ -473,7 +568,8 @@ impl<M: Medium> Engine<M> {
     fn due(&self, now_ms: u64) -> Vec<u32> {
         let clock = self.durable_clock_ms.load(Relaxed);
         // An error has poisoned the engine: writers will hear of it.
-        self.set_root(|words| words.clock_ms = words.clock_ms.max(clock)).ok();
+        self.set_root(|words| words.clock_ms = words.clock_ms.max(clock))
+            .ok();
         (0..self.pool.segments())
             .filter(|segment| {
                 let info = self.info(*segment);
@@ -515,6 +611,12 @@ pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex
             sweeper.lock().expect("no holder panics").sweep().ok();
         }
         let bell = engine.free.bell_lock.lock().expect("no holder panics");
-        drop(engine.free.bell.wait_timeout(bell, TICK).expect("no holder panics"));
+        drop(
+            engine
+                .free
+                .bell
+                .wait_timeout(bell, TICK)
+                .expect("no holder panics"),
+        );
     }
 }

@@ -147,7 +147,11 @@ impl Geometry {
     }
 
     pub(crate) fn place(&self, segment: u32) -> Place {
-        Place { at: self.base(segment), bytes: self.segment_bytes, pool: self.pool_key }
+        Place {
+            at: self.base(segment),
+            bytes: self.segment_bytes,
+            pool: self.pool_key,
+        }
     }
 
     #[inline]
@@ -298,7 +302,9 @@ impl<M: Medium> Engine<M> {
     /// Gives the engine its index, and the stripes that go with it, numbering on from `seq_max`.
     pub(crate) fn install(&mut self, index: Index, seq_max: u64) {
         let stripes = 1_usize << index.first_depth().min(12);
-        self.stripes = (0..stripes).map(|_| CachePadded::<Stripe>::default()).collect();
+        self.stripes = (0..stripes)
+            .map(|_| CachePadded::<Stripe>::default())
+            .collect();
         for stripe in &self.stripes {
             stripe.lock().raise_seq(seq_max);
         }
@@ -318,6 +324,13 @@ impl<M: Medium> Engine<M> {
     #[inline]
     pub(crate) fn tickets_turn_at_once(&self) -> bool {
         self.caps().drain != Drain::Sync
+    }
+
+    /// Whether a ticket that has turned says something. Where drains are relaxed nothing is ever known
+    /// to be durable without settling: no record vouches for others, no end is written down.
+    #[inline]
+    pub(crate) fn drains_are_real(&self) -> bool {
+        self.caps().drain != Drain::Relaxed
     }
 
     #[inline]
@@ -361,7 +374,8 @@ impl<M: Medium> Engine<M> {
             return false;
         }
         if self.tickets_turn_at_once() {
-            self.set_root(|words| words.clock_ms = words.clock_ms.max(now)).ok();
+            self.set_root(|words| words.clock_ms = words.clock_ms.max(now))
+                .ok();
         }
         self.durable_clock_ms.fetch_max(now, Relaxed);
         true
@@ -386,7 +400,10 @@ impl<M: Medium> Engine<M> {
 
     /// Remembers that nothing may be acknowledged any more.
     pub(crate) fn poison(&self, why: &Poisoned) {
-        self.poisoned.lock().expect("no holder panics").get_or_insert_with(|| why.clone());
+        self.poisoned
+            .lock()
+            .expect("no holder panics")
+            .get_or_insert_with(|| why.clone());
         self.is_poisoned.store(true, Release);
     }
 
@@ -403,17 +420,23 @@ impl<M: Medium> Engine<M> {
 
     /// Polls a ticket; an error poisons the engine.
     pub(crate) fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
-        self.medium().poll(ticket).inspect_err(|why| self.poison(why))
+        self.medium()
+            .poll(ticket)
+            .inspect_err(|why| self.poison(why))
     }
 
     /// Waits until everything drained so far is durable for certain; an error poisons the engine.
     pub(crate) fn settle(&self, ticket: Ticket) -> Result<(), Poisoned> {
-        self.medium().settle(ticket).inspect_err(|why| self.poison(why))
+        self.medium()
+            .settle(ticket)
+            .inspect_err(|why| self.poison(why))
     }
 
     /// Waits for a ticket; an error poisons the engine.
     pub(crate) fn wait(&self, ticket: Ticket) -> Result<(), Poisoned> {
-        self.medium().wait(ticket).inspect_err(|why| self.poison(why))
+        self.medium()
+            .wait(ticket)
+            .inspect_err(|why| self.poison(why))
     }
 
     /// The header of the record at `at`, if its checksum holds.
@@ -449,7 +472,8 @@ impl<M: Medium> Engine<M> {
     /// The key of a record whose header is known.
     pub(crate) fn key_of(&self, at: Off, header: &Header) -> Vec<u8> {
         let mut key = Vec::with_capacity(header.key_len);
-        self.medium().append_out(at.plus(header.len() as u64), header.key_len, &mut key);
+        self.medium()
+            .append_out(at.plus(header.len() as u64), header.key_len, &mut key);
         key
     }
 
@@ -464,19 +488,33 @@ impl<M: Medium> Engine<M> {
     #[inline]
     fn judge(&self, at: Off, key: Key<'_>) -> Option<Found> {
         let Some(header) = self.header(at) else {
-            return Some(Found { at, header: None, len: 0 });
+            return Some(Found {
+                at,
+                header: None,
+                len: 0,
+            });
         };
         let len = self.record_len(&header) as u32;
         let is_ours = header.db == key.db
             && header.key_len == key.bytes.len()
-            && self.medium().matches(at.plus(header.len() as u64), key.bytes);
+            && self
+                .medium()
+                .matches(at.plus(header.len() as u64), key.bytes);
         if is_ours {
-            Some(Found { at, header: Some(header), len })
+            Some(Found {
+                at,
+                header: Some(header),
+                len,
+            })
         } else if self.body_holds(at, &header) {
             None
         } else {
             // Its key may have been ours before it was damaged.
-            Some(Found { at, header: None, len })
+            Some(Found {
+                at,
+                header: None,
+                len,
+            })
         }
     }
 
@@ -535,7 +573,8 @@ impl<M: Medium> Engine<M> {
         let info = self.info_at(at);
         // A damaged header hides the length: what is left over keeps the segment from being chosen,
         // which is right, it is to be looked at.
-        info.live.fetch_sub(len.min(info.live.load(Relaxed)), Relaxed);
+        info.live
+            .fetch_sub(len.min(info.live.load(Relaxed)), Relaxed);
         info.records.fetch_sub(1, Relaxed);
     }
 
@@ -552,9 +591,13 @@ impl<M: Medium> Engine<M> {
         drop(list);
         let info = self.info(segment);
         let generation = info.generation.load(Relaxed);
-        let seed = self.geometry.place(segment).record_seed(generation, self.boot);
+        let seed = self
+            .geometry
+            .place(segment)
+            .record_seed(generation, self.boot);
         info.seed.store(seed, Relaxed);
-        info.opened.store(self.stamp.fetch_add(1, Relaxed) + 1, Relaxed);
+        info.opened
+            .store(self.stamp.fetch_add(1, Relaxed) + 1, Relaxed);
         info.used.store(FIRST as u32, Relaxed);
         Some(segment)
     }
@@ -563,7 +606,13 @@ impl<M: Medium> Engine<M> {
     pub(crate) fn bear(&self, lane: &mut Lane, segments: &[u32]) -> Result<(), Poisoned> {
         let lives: Vec<(Place, u64, &Info)> = segments
             .iter()
-            .map(|s| (self.geometry.place(*s), self.new_generation(), self.info(*s)))
+            .map(|s| {
+                (
+                    self.geometry.place(*s),
+                    self.new_generation(),
+                    self.info(*s),
+                )
+            })
             .collect();
         for (place, generation, _) in &lives {
             place.write_tail(self.medium(), lane, *generation);
@@ -621,7 +670,10 @@ impl<M: Medium> Engine<M> {
         let open = sessions * self.classes() as u64;
         let kept = u64::from(self.cleaner_reserve() + self.delete_reserve()) + open;
         let segments = u64::from(self.pool.segments()).saturating_sub(kept);
-        self.capacity.store(segments * self.geometry.payload() as u64 / 100 * 95, Relaxed);
+        self.capacity.store(
+            segments * self.geometry.payload() as u64 / 100 * 95,
+            Relaxed,
+        );
     }
 
     /// Bytes of records that must be kept.
@@ -651,7 +703,10 @@ impl<M: Medium> Engine<M> {
         if self.pool.segments() != before {
             return true;
         }
-        let most = self.config.pool_bytes_max.saturating_sub(self.geometry.first)
+        let most = self
+            .config
+            .pool_bytes_max
+            .saturating_sub(self.geometry.first)
             / self.geometry.segment_bytes as u64;
         let after = (before + (before / 4).max(16)).min(u32::try_from(most).unwrap_or(u32::MAX));
         if after <= before || self.pool.grow(lane, after).is_err() {
@@ -673,7 +728,9 @@ impl<M: Medium> Engine<M> {
     /// Splits groups of the index that are behind. No locks may be held.
     pub(crate) fn grow_index(&self) {
         while self.index.wants_split() {
-            let Ok(_one) = self.split_lock.try_lock() else { return };
+            let Ok(_one) = self.split_lock.try_lock() else {
+                return;
+            };
             let stripe = self.stripe(self.index.next_split());
             let _locked = stripe.lock();
             self.index.split(&self.epochs, &|at| self.rehash(at));
@@ -692,7 +749,9 @@ impl<M: Medium> Engine<M> {
     /// Takes a session's place away; its counts stay.
     pub(crate) fn leave(&self, shared: &Arc<Shared>) {
         let mut sessions = self.enrolled();
-        let Some(place) = sessions.iter().position(|s| Arc::ptr_eq(s, shared)) else { return };
+        let Some(place) = sessions.iter().position(|s| Arc::ptr_eq(s, shared)) else {
+            return;
+        };
         sessions.swap_remove(place);
         let heir = &sessions[0];
         for (to, from) in heir.keys.iter().zip(&shared.keys) {
@@ -711,7 +770,11 @@ impl<M: Medium> Engine<M> {
 
     /// Keys in `db`.
     pub(crate) fn keys(&self, db: usize) -> u64 {
-        let sum: i64 = self.enrolled().iter().map(|s| s.keys[db].load(Relaxed)).sum();
+        let sum: i64 = self
+            .enrolled()
+            .iter()
+            .map(|s| s.keys[db].load(Relaxed))
+            .sum();
         sum.max(0) as u64
     }
 
@@ -719,5 +782,4 @@ impl<M: Medium> Engine<M> {
     pub(crate) fn body_matches(header: &Header, key: &[u8], rest: &[u8]) -> bool {
         body_crc(key, rest) == header.body_crc
     }
-
 }

@@ -32,14 +32,22 @@ pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
     let epoch = engine.epochs.retire();
     for segment in 0..engine.pool.segments() {
         let info = engine.info(segment);
-        engine.live.fetch_sub(i64::from(info.live.swap(0, Relaxed)), Relaxed);
-        engine.tombs.fetch_sub(i64::from(info.tombs.swap(0, Relaxed)), Relaxed);
+        engine
+            .live
+            .fetch_sub(i64::from(info.live.swap(0, Relaxed)), Relaxed);
+        engine
+            .tombs
+            .fetch_sub(i64::from(info.tombs.swap(0, Relaxed)), Relaxed);
         info.records.store(0, Relaxed);
         info.groups.store(0, Relaxed);
         info.expires_ms.store(0, Relaxed);
         if info.turn(State::Extent, State::Limbo) || info.turn(State::Members, State::Limbo) {
             engine.extents.fetch_sub(1, AcqRel);
-            engine.limbo.lock().expect("no holder panics").push_back((epoch, segment));
+            engine
+                .limbo
+                .lock()
+                .expect("no holder panics")
+                .push_back((epoch, segment));
         }
     }
     Ok(())

@@ -68,7 +68,10 @@ impl<M: Medium> Worker<M> {
     ) -> Result<Verdict, Error> {
         self.engine.check_poison()?;
         for key in keys {
-            self.admit(&Draft { key: *key, value: None })?;
+            self.admit(&Draft {
+                key: *key,
+                value: None,
+            })?;
         }
         let mut room = None;
         loop {
@@ -117,11 +120,21 @@ impl<M: Medium> Worker<M> {
             if matches!(newest, Newest::Foreign) {
                 return Ok(Err(Retry::Foreign));
             }
+            self.rely_on(&newest);
             by_key.insert((key.db, key.bytes.to_vec()), slots.len());
             let located = engine.locate(hash, *key);
-            slots.push(Slot { hash, located, newest, change: Change::Keep });
+            slots.push(Slot {
+                hash,
+                located,
+                newest,
+                change: Change::Keep,
+            });
         }
-        let mut ops = GroupOps { worker: self, slots, by_key };
+        let mut ops = GroupOps {
+            worker: self,
+            slots,
+            by_key,
+        };
         if body(&mut ops)? == Verdict::Abandon {
             return Ok(Ok(Verdict::Abandon));
         }
@@ -131,7 +144,13 @@ impl<M: Medium> Worker<M> {
         names.sort_by_key(|(_, index)| *index);
         for ((name, _), slot) in names.into_iter().zip(slots) {
             if slot.change != Change::Keep {
-                members.push((Key { db: name.0, bytes: &name.1 }, slot));
+                members.push((
+                    Key {
+                        db: name.0,
+                        bytes: &name.1,
+                    },
+                    slot,
+                ));
             }
         }
         self.write_members(engine, class, members, &mut locks)
@@ -149,7 +168,11 @@ impl<M: Medium> Worker<M> {
             return Ok(Ok(Verdict::Apply));
         }
         let plan = Plan::of(engine, &members)?;
-        let room = if plan.has_room(self, class) { plan.places(self, class) } else { None };
+        let room = if plan.has_room(self, class) {
+            plan.places(self, class)
+        } else {
+            None
+        };
         let Some((places, extents)) = room else {
             return Ok(Err(Retry::Room(plan.bytes, plan.runs.len() as u32)));
         };
@@ -163,11 +186,21 @@ impl<M: Medium> Worker<M> {
                 self.outrun(locked, old, &mut located);
             }
             let seq = locked.next_seq();
-            locked.list(Pending { hash: slot.hash, seq, at, session: self.id, ticket: None });
+            locked.list(Pending {
+                hash: slot.hash,
+                seq,
+                at,
+                session: self.id,
+                ticket: None,
+            });
             let header = Header { seq, ..*header };
             let write = encode_member(engine, &mut buffers[buffer], at, header, key, &slot.change);
             engine.info_at(at).unpublished.fetch_add(1, AcqRel);
-            self.writes.push(Write { hash: slot.hash, located, ..write });
+            self.writes.push(Write {
+                hash: slot.hash,
+                located,
+                ..write
+            });
         }
         self.stage_group(engine, class, &plan, buffers, &extents);
         Ok(Ok(Verdict::Apply))
@@ -202,8 +235,14 @@ impl<M: Medium> Worker<M> {
         let at = self.log.next(class);
         self.log.stage(engine, class, &header, &[&FILLER, &rest]);
         engine.info_at(at).unpublished.fetch_add(1, AcqRel);
-        engine.info_at(at).groups.fetch_add(u32::from(header.large), Relaxed);
-        self.writes.last_mut().expect("a group has members").group_at = Some(at);
+        engine
+            .info_at(at)
+            .groups
+            .fetch_add(u32::from(header.large), Relaxed);
+        self.writes
+            .last_mut()
+            .expect("a group has members")
+            .group_at = Some(at);
     }
 
     /// Writes a group's extent: the whole payload, so that its length needs no telling.
@@ -228,12 +267,17 @@ fn lock_all<'a, M: Medium>(engine: &'a Engine<M>, keys: &[Key<'_>]) -> Vec<(usiz
         .collect();
     numbers.sort_unstable();
     numbers.dedup();
-    numbers.into_iter().map(|n| (n, engine.stripes[n].lock())).collect()
+    numbers
+        .into_iter()
+        .map(|n| (n, engine.stripes[n].lock()))
+        .collect()
 }
 
 fn lock_of<M: Medium>(engine: &Engine<M>, locks: &[(usize, Locked<'_>)], hash: u64) -> usize {
     let number = engine.stripe_number(hash);
-    locks.binary_search_by_key(&number, |(n, _)| *n).expect("every key's stripe is locked")
+    locks
+        .binary_search_by_key(&number, |(n, _)| *n)
+        .expect("every key's stripe is locked")
 }
 
 /// Appends a member's record to `buffer`.
@@ -284,14 +328,20 @@ struct Plan {
 impl Plan {
     fn of<M: Medium>(engine: &Engine<M>, members: &[(Key<'_>, Slot)]) -> Result<Plan, Error> {
         let payload = engine.geometry.payload();
-        let headers: Vec<Header> =
-            members.iter().map(|(key, slot)| member_header(*key, &slot.change)).collect();
+        let headers: Vec<Header> = members
+            .iter()
+            .map(|(key, slot)| member_header(*key, &slot.change))
+            .collect();
         let lens: Vec<usize> = headers.iter().map(|h| engine.record_len(h)).collect();
         if lens.iter().any(|len| *len > payload) {
             return Err(Error::ValueTooLong);
         }
         let bytes = lens.iter().sum();
-        let mut plan = Plan { headers, bytes, runs: Vec::new() };
+        let mut plan = Plan {
+            headers,
+            bytes,
+            runs: Vec::new(),
+        };
         if plan.record_len() > engine.geometry.inline_max() {
             let mut left = 0;
             for len in lens {
@@ -321,9 +371,16 @@ impl Plan {
     fn has_room<M: Medium>(&self, worker: &mut Worker<M>, class: usize) -> bool {
         let engine = Arc::clone(&worker.engine);
         let keep = engine.cleaner_reserve() + engine.delete_reserve();
-        let len = if self.runs.is_empty() { self.record_len() } else { self.table_len() };
+        let len = if self.runs.is_empty() {
+            self.record_len()
+        } else {
+            self.table_len()
+        };
         engine.occupied() + self.bytes as u64 <= engine.capacity()
-            && worker.log.make_room(&engine, class, len, keep, None).is_ok()
+            && worker
+                .log
+                .make_room(&engine, class, len, keep, None)
+                .is_ok()
             && engine.free_count() > keep + self.runs.len() as u32
     }
 
@@ -350,7 +407,9 @@ impl Plan {
         for (buffer, run) in self.runs.iter().enumerate() {
             let Some(segment) = engine.take_segment(engine.cleaner_reserve()) else {
                 // Not opened yet: they are as free as before.
-                extents.into_iter().for_each(|taken| engine.give_segment(taken));
+                extents
+                    .into_iter()
+                    .for_each(|taken| engine.give_segment(taken));
                 return None;
             };
             extents.push(segment);
@@ -365,14 +424,25 @@ impl Plan {
 }
 
 fn member_header(key: Key<'_>, change: &Change) -> Header {
-    Header { member: true, ..header_of(&draft_of(key, change)) }
+    Header {
+        member: true,
+        ..header_of(&draft_of(key, change))
+    }
 }
 
 fn draft_of<'a>(key: Key<'a>, change: &'a Change) -> Draft<'a> {
     let value = match change {
-        Change::Put { bytes, expires_ms, flags, kind } => {
-            Some(Value { bytes, expires_ms: *expires_ms, flags: *flags, kind: *kind })
-        }
+        Change::Put {
+            bytes,
+            expires_ms,
+            flags,
+            kind,
+        } => Some(Value {
+            bytes,
+            expires_ms: *expires_ms,
+            flags: *flags,
+            kind: *kind,
+        }),
         _ => None,
     };
     Draft { key, value }
@@ -391,12 +461,25 @@ impl<M: Medium> GroupOps<'_, M> {
         bytes.clear();
         let base = &self.slots[slot];
         match &base.change {
-            Change::Put { expires_ms, .. } if self.worker.engine.is_expired(*expires_ms) => Ok(None),
-            Change::Put { bytes: value, expires_ms, flags, kind } => {
+            Change::Put { expires_ms, .. } if self.worker.engine.is_expired(*expires_ms) => {
+                Ok(None)
+            }
+            Change::Put {
+                bytes: value,
+                expires_ms,
+                flags,
+                kind,
+            } => {
                 bytes.extend_from_slice(value);
                 let (expires_ms, flags, kind) = (*expires_ms, *flags, *kind);
                 let value_bytes = value.len();
-                Ok(Some(Meta { value_bytes, expires_ms, flags, kind, version: 0 }))
+                Ok(Some(Meta {
+                    value_bytes,
+                    expires_ms,
+                    flags,
+                    kind,
+                    version: 0,
+                }))
             }
             Change::Delete => Ok(None),
             Change::Keep => {
@@ -420,7 +503,9 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
     ) -> Result<bool, Error> {
         let slot = self.slot(key);
         let mut bytes = Vec::new();
-        let Some(meta) = self.current(slot, &mut bytes)? else { return Ok(false) };
+        let Some(meta) = self.current(slot, &mut bytes)? else {
+            return Ok(false);
+        };
         head(&meta, out);
         out.extend_from_slice(&bytes);
         Ok(true)
@@ -432,10 +517,23 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
     }
 
     fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error> {
-        let Value { bytes, expires_ms, flags, kind } = value;
-        self.worker.admit(&Draft { key, value: Some(value) })?;
+        let Value {
+            bytes,
+            expires_ms,
+            flags,
+            kind,
+        } = value;
+        self.worker.admit(&Draft {
+            key,
+            value: Some(value),
+        })?;
         let slot = self.slot(key);
-        self.slots[slot].change = Change::Put { bytes: bytes.to_vec(), expires_ms, flags, kind };
+        self.slots[slot].change = Change::Put {
+            bytes: bytes.to_vec(),
+            expires_ms,
+            flags,
+            kind,
+        };
         Ok(0)
     }
 
@@ -446,7 +544,12 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
             other => other?.is_some(),
         };
         if was_there {
-            let Slot { newest, located, change, .. } = &mut self.slots[slot];
+            let Slot {
+                newest,
+                located,
+                change,
+                ..
+            } = &mut self.slots[slot];
             let is_new = matches!(newest, Newest::Published) && located.found.is_none();
             *change = if is_new { Change::Keep } else { Change::Delete };
         }
@@ -461,12 +564,26 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
         let slot = self.slot(key);
         let mut bytes = Vec::new();
         let meta = self.current(slot, &mut bytes)?;
-        match decide(meta.map(|meta| Item { bytes: &bytes, meta })) {
+        match decide(meta.map(|meta| Item {
+            bytes: &bytes,
+            meta,
+        })) {
             Change::Keep => Ok(meta.map_or(0, |m| m.version)),
             Change::Delete => self.delete(key).map(|_| 0),
-            Change::Put { bytes, expires_ms, flags, kind } => {
-                self.put(key, Value { bytes: &bytes, expires_ms, flags, kind })
-            }
+            Change::Put {
+                bytes,
+                expires_ms,
+                flags,
+                kind,
+            } => self.put(
+                key,
+                Value {
+                    bytes: &bytes,
+                    expires_ms,
+                    flags,
+                    kind,
+                },
+            ),
         }
     }
 

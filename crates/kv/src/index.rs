@@ -124,9 +124,7 @@ fn agrees(entry: u64, tag: u64) -> bool {
     let theirs = entry >> OFFSET_BITS;
     let differ = (theirs ^ tag) as u32;
     // The low bits are known in every tag (X5): most strangers fail here.
-    differ & ((1 << HOME_BITS) - 1) == 0
-        && theirs != 0
-        && differ << (32 - known_bits(entry)) == 0
+    differ & ((1 << HOME_BITS) - 1) == 0 && theirs != 0 && differ << (32 - known_bits(entry)) == 0
 }
 
 fn home(tag: u64, lines: usize) -> usize {
@@ -147,13 +145,19 @@ impl Index {
             space: Mutex::default(),
             first_depth: depth,
         };
-        index.directory_words(0..groups, |_| Group { first: 0, lines: 0, depth });
+        index.directory_words(0..groups, |_| Group {
+            first: 0,
+            lines: 0,
+            depth,
+        });
         index
     }
 
     fn directory_words(&self, range: std::ops::Range<usize>, word: impl Fn(usize) -> Group) {
         for group in range {
-            self.directory.get(group).store(word(group).word(), Ordering::Release);
+            self.directory
+                .get(group)
+                .store(word(group).word(), Ordering::Release);
         }
     }
 
@@ -205,7 +209,11 @@ impl Index {
         let tag = tag_of(hash, group.depth);
         self.probe(group, tag, |slot| {
             let entry = slot.load(Ordering::Acquire);
-            if agrees(entry, tag) { look(at_of(entry)) } else { None }
+            if agrees(entry, tag) {
+                look(at_of(entry))
+            } else {
+                None
+            }
         })
     }
 
@@ -238,7 +246,8 @@ impl Index {
 
     /// Whether an entry for `hash` names `at`.
     pub(crate) fn names(&self, hash: u64, at: Off) -> bool {
-        self.search(hash, |found| (found == at).then_some(())).is_some()
+        self.search(hash, |found| (found == at).then_some(()))
+            .is_some()
     }
 
     fn slot(&self, hash: u64, at: Off) -> Option<(&AtomicU64, u64, Group)> {
@@ -258,7 +267,9 @@ impl Index {
 
     /// Under the stripe's lock: makes the entry that names `old` name `new`. False if none does.
     pub(crate) fn replace(&self, hash: u64, old: Off, new: Off) -> bool {
-        let Some((slot, tag, _)) = self.slot(hash, old) else { return false };
+        let Some((slot, tag, _)) = self.slot(hash, old) else {
+            return false;
+        };
         slot.store(entry(tag, new), Ordering::Release);
         true
     }
@@ -285,7 +296,11 @@ impl Index {
         tag: u64,
         visit: impl FnMut(&[AtomicU64; SLOTS]) -> Option<R>,
     ) -> Option<R> {
-        let start = if group.lines == 0 { 0 } else { home(tag, group.lines) };
+        let start = if group.lines == 0 {
+            0
+        } else {
+            home(tag, group.lines)
+        };
         (0..group.lines)
             .map(|step| &self.rows.get(group.first + (start + step) % group.lines).0)
             .find_map(visit)
@@ -303,7 +318,9 @@ impl Index {
         let (number, group) = self.find(hash);
         let tag = tag_of(hash, group.depth);
         let placed = self.probe_rows(group, tag, |row| {
-            let slot = row.iter().find(|slot| slot.load(Ordering::Relaxed) <= GONE)?;
+            let slot = row
+                .iter()
+                .find(|slot| slot.load(Ordering::Relaxed) <= GONE)?;
             slot.store(entry(tag, at), Ordering::Release);
             Some(())
         });
@@ -315,7 +332,9 @@ impl Index {
         // One line at a time, with at least one free slot to spare.
         let lines = entries.len() / SLOTS + 1;
         let run = self.build(&entries, lines, group.depth, epochs, rehash);
-        self.directory.get(number).store(run.word(), Ordering::Release);
+        self.directory
+            .get(number)
+            .store(run.word(), Ordering::Release);
         self.retire(group, epochs);
     }
 
@@ -338,7 +357,11 @@ impl Index {
         rehash: &dyn Fn(Off) -> Option<u64>,
     ) -> Group {
         if lines == 0 {
-            return Group { first: 0, lines, depth };
+            return Group {
+                first: 0,
+                lines,
+                depth,
+            };
         }
         let (first, lines) = self.take(lines, epochs);
         for line in 0..lines {
@@ -346,9 +369,15 @@ impl Index {
                 slot.store(0, Ordering::Relaxed);
             }
         }
-        let group = Group { first, lines, depth };
+        let group = Group {
+            first,
+            lines,
+            depth,
+        };
         for &old in entries {
-            let Some(fresh) = refreshed(old, depth, rehash) else { continue };
+            let Some(fresh) = refreshed(old, depth, rehash) else {
+                continue;
+            };
             self.probe_rows(group, fresh >> OFFSET_BITS, |row| {
                 let slot = row.iter().find(|slot| slot.load(Ordering::Relaxed) == 0)?;
                 slot.store(fresh, Ordering::Relaxed);
@@ -385,9 +414,15 @@ impl Index {
         self.directory.reserve(sibling + 1);
         let depth = old.depth + 1;
         for (number, entries) in [(sibling, leave), (low, stay)] {
-            let lines = if entries.is_empty() { 0 } else { entries.len() / SLOTS + 1 };
+            let lines = if entries.is_empty() {
+                0
+            } else {
+                entries.len() / SLOTS + 1
+            };
             let run = self.build(&entries, lines, depth, epochs, rehash);
-            self.directory.get(number).store(run.word(), Ordering::Release);
+            self.directory
+                .get(number)
+                .store(run.word(), Ordering::Release);
         }
         self.groups.store(groups + 1, Ordering::Release);
         self.retire(old, epochs);
@@ -398,7 +433,11 @@ impl Index {
         for number in 0..self.groups.load(Ordering::Acquire) as usize {
             let word = self.directory.get(number);
             let group = Group::from_word(word.load(Ordering::Acquire));
-            let empty = Group { first: 0, lines: 0, depth: group.depth };
+            let empty = Group {
+                first: 0,
+                lines: 0,
+                depth: group.depth,
+            };
             word.store(empty.word(), Ordering::Release);
             self.retire(group, epochs);
         }
@@ -413,8 +452,16 @@ impl Index {
             let (_, group) = self.find(cursor.reverse_bits());
             let offsets: Vec<Off> = self.entries(group).into_iter().map(at_of).collect();
             let go_on = each(&offsets);
-            let width = if group.depth == 0 { 0 } else { 1_u64 << (64 - group.depth) };
-            let next = if width == 0 { 0 } else { (cursor & !(width - 1)).wrapping_add(width) };
+            let width = if group.depth == 0 {
+                0
+            } else {
+                1_u64 << (64 - group.depth)
+            };
+            let next = if width == 0 {
+                0
+            } else {
+                (cursor & !(width - 1)).wrapping_add(width)
+            };
             if next == 0 || !go_on {
                 return next;
             }
@@ -441,10 +488,14 @@ impl Index {
     /// The index that was exported; `None` if the bytes are none.
     pub(crate) fn import(bytes: &[u8]) -> Option<Index> {
         let (groups, bytes) = bytes.split_first_chunk::<8>()?;
-        let groups = usize::try_from(u64::from_le_bytes(*groups)).ok().filter(|n| *n > 0)?;
+        let groups = usize::try_from(u64::from_le_bytes(*groups))
+            .ok()
+            .filter(|n| *n > 0)?;
         let (lengths, rows) = bytes.split_at_checked(groups.checked_mul(2)?)?;
-        let lengths: Vec<usize> =
-            lengths.chunks_exact(2).map(|l| u16::from_le_bytes([l[0], l[1]]).into()).collect();
+        let lengths: Vec<usize> = lengths
+            .chunks_exact(2)
+            .map(|l| u16::from_le_bytes([l[0], l[1]]).into())
+            .collect();
         let lines: usize = lengths.iter().sum();
         if rows.len() != lines * LINE {
             return None;
@@ -464,7 +515,12 @@ impl Index {
             // The groups before the one to be split next, and their siblings, are one deeper.
             let deeper = number + (1 << level) < groups || number >= 1 << level;
             let depth = level + u32::from(deeper);
-            let word = Group { first, lines, depth }.word();
+            let word = Group {
+                first,
+                lines,
+                depth,
+            }
+            .word();
             index.directory.get(number).store(word, Ordering::Release);
             first += lines;
         }
@@ -553,7 +609,10 @@ impl Bulk {
     pub(crate) fn new(entries: u64, depth_min: u32) -> Bulk {
         let groups = entries / (LINES_PER_GROUP * SLOTS as u64 / 2);
         let depth = groups.max(1).ilog2().max(depth_min);
-        Bulk { index: Index::new(depth), depth }
+        Bulk {
+            index: Index::new(depth),
+            depth,
+        }
     }
 
     /// How many low hash bits choose a group.
@@ -563,13 +622,22 @@ impl Bulk {
 
     /// Fills the group of these entries: all that have its low hash bits. Once a group.
     pub(crate) fn fill(&self, epochs: &Epochs, hashes: &[(u64, Off)]) {
-        let Some((hash, _)) = hashes.first() else { return };
+        let Some((hash, _)) = hashes.first() else {
+            return;
+        };
         let number = (hash & ((1 << self.depth) - 1)) as usize;
-        let entries: Vec<u64> =
-            hashes.iter().map(|(hash, at)| entry(tag_of(*hash, self.depth), *at)).collect();
+        let entries: Vec<u64> = hashes
+            .iter()
+            .map(|(hash, at)| entry(tag_of(*hash, self.depth), *at))
+            .collect();
         let lines = entries.len().div_ceil(SLOTS);
-        let run = self.index.build(&entries, lines, self.depth, epochs, &|_| None);
-        self.index.directory.get(number).store(run.word(), Ordering::Release);
+        let run = self
+            .index
+            .build(&entries, lines, self.depth, epochs, &|_| None);
+        self.index
+            .directory
+            .get(number)
+            .store(run.word(), Ordering::Release);
     }
 
     /// The finished index.
@@ -612,7 +680,11 @@ mod tests {
             }
             if key % 1000 == 999 {
                 for known in 0..=key {
-                    assert_eq!(index.names(hash(known), at(known)), known % 3 != 0, "{known}");
+                    assert_eq!(
+                        index.names(hash(known), at(known)),
+                        known % 3 != 0,
+                        "{known}"
+                    );
                 }
             }
         }
@@ -647,7 +719,10 @@ mod tests {
                 None
             });
         }
-        assert!(strangers < keys / 100, "{strangers} of {keys} absent keys met a stranger");
+        assert!(
+            strangers < keys / 100,
+            "{strangers} of {keys} absent keys met a stranger"
+        );
     }
 
     #[test]
@@ -707,7 +782,11 @@ mod tests {
                 index.export(&mut bytes);
                 let copy = Index::import(&bytes).unwrap();
                 assert!((0..=key).all(|known| copy.names(hash(known), at(known))));
-                assert!((0..bytes.len()).step_by(97).all(|n| Index::import(&bytes[..n]).is_none()));
+                assert!(
+                    (0..bytes.len())
+                        .step_by(97)
+                        .all(|n| Index::import(&bytes[..n]).is_none())
+                );
             }
         }
     }

@@ -32,7 +32,9 @@ impl<M: Medium> Worker<M> {
         header: &mut Header,
         draft: &Draft<'_>,
     ) -> Result<Vec<u8>, Error> {
-        let Some(value) = draft.value else { return Ok(Vec::new()) };
+        let Some(value) = draft.value else {
+            return Ok(Vec::new());
+        };
         let geometry = self.engine.geometry;
         if self.engine.record_len(header) <= geometry.inline_max() {
             return Ok(Vec::new());
@@ -41,7 +43,11 @@ impl<M: Medium> Worker<M> {
         let table_bytes = value.bytes.len().div_ceil(geometry.payload()) * EXTENT_ENTRY;
         if self.engine.record_len(header) > geometry.payload() {
             let is_key = header.key_len > table_bytes;
-            return Err(if is_key { Error::KeyTooLong } else { Error::ValueTooLong });
+            return Err(if is_key {
+                Error::KeyTooLong
+            } else {
+                Error::ValueTooLong
+            });
         }
         let mut table = Vec::with_capacity(table_bytes);
         for chunk in value.bytes.chunks(geometry.payload()) {
@@ -77,7 +83,12 @@ impl<M: Medium> Worker<M> {
         let (place, m) = (engine.geometry.place(segment), engine.medium());
         place.open(m, &mut self.lane, generation, engine.boot, Purpose::Extent);
         m.copy_in(&mut self.lane, place.at.plus(FIRST as u64), &[bytes]);
-        Extent { segment, crc: crc32c::crc32c(bytes), generation }.encode(table);
+        Extent {
+            segment,
+            crc: crc32c::crc32c(bytes),
+            generation,
+        }
+        .encode(table);
     }
 
     /// Frees extents whose record will not be written.
@@ -122,19 +133,22 @@ impl<M: Medium> Engine<M> {
 
     /// Whether an extent exists, in the right life, with the right bytes.
     pub(crate) fn extent_holds(&self, extent: &Extent, len: usize) -> bool {
-        if extent.segment >= self.pool.segments() {
-            return false;
-        }
         let at = self.geometry.base(extent.segment).plus(FIRST as u64);
-        self.info(extent.segment).generation.load(Relaxed) == extent.generation
-            && self.medium().crc(at, len, 0) == extent.crc
+        self.is_alive(extent) && self.medium().crc(at, len, 0) == extent.crc
+    }
+
+    /// Whether an entry of a table, which may be damaged, names a segment in the life it was in.
+    pub(crate) fn is_alive(&self, extent: &Extent) -> bool {
+        extent.segment < self.pool.segments()
+            && self.info(extent.segment).generation.load(Relaxed) == extent.generation
     }
 
     /// The table of the large record at `at`.
     pub(crate) fn table_of(&self, at: Off, header: &Header) -> Vec<u8> {
         let mut table = Vec::new();
         let from = at.plus((header.len() + header.key_len) as u64);
-        self.medium().append_out(from, self.body_len(header) - header.key_len, &mut table);
+        self.medium()
+            .append_out(from, self.body_len(header) - header.key_len, &mut table);
         table
     }
 
@@ -152,15 +166,16 @@ impl<M: Medium> Engine<M> {
         }
         let epoch = self.epochs.retire();
         for extent in Extent::decode_all(table) {
-            if extent.segment >= self.pool.segments() {
+            if !self.is_alive(&extent) {
                 continue;
             }
             let info = self.info(extent.segment);
-            if info.generation.load(Relaxed) == extent.generation
-                && (info.turn(State::Extent, State::Limbo) || info.turn(State::Members, State::Limbo))
-            {
+            if info.turn(State::Extent, State::Limbo) || info.turn(State::Members, State::Limbo) {
                 self.extents.fetch_sub(1, AcqRel);
-                self.limbo.lock().expect("no holder panics").push_back((epoch, extent.segment));
+                self.limbo
+                    .lock()
+                    .expect("no holder panics")
+                    .push_back((epoch, extent.segment));
             }
         }
     }

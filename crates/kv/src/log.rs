@@ -121,14 +121,18 @@ impl Log {
         let within = open.from + open.buffer.len();
         // R5: the first record of a batch vouches for what lies before it.
         let settled = open.buffer.is_empty()
-            && open.last.is_some_and(|ticket| matches!(engine.medium().poll(ticket), Ok(true)));
+            && engine.drains_are_real()
+            && open
+                .last
+                .is_some_and(|ticket| matches!(engine.medium().poll(ticket), Ok(true)));
         let header = Header { settled, ..*header };
         let start = open.buffer.len();
         header.encode(open.seed ^ within as u32, &mut open.buffer);
         for part in body {
             open.buffer.extend_from_slice(part);
         }
-        open.buffer.resize((open.buffer.len()).next_multiple_of(ALIGN), 0);
+        open.buffer
+            .resize((open.buffer.len()).next_multiple_of(ALIGN), 0);
         debug_assert_eq!(open.buffer.len() - start, engine.record_len(&header));
     }
 
@@ -139,16 +143,24 @@ impl Log {
 
     /// The staged bytes from `at` on, if `at` is staged here.
     pub(crate) fn staged(&self, at: Off) -> Option<&[u8]> {
-        self.open.iter().flatten().chain(&self.full).find_map(|open| {
-            let start = open.base.plus(open.from as u64).0;
-            let within = at.0.checked_sub(start)? as usize;
-            open.buffer.get(within..).filter(|bytes| !bytes.is_empty())
-        })
+        self.open
+            .iter()
+            .flatten()
+            .chain(&self.full)
+            .find_map(|open| {
+                let start = open.base.plus(open.from as u64).0;
+                let within = at.0.checked_sub(start)? as usize;
+                open.buffer.get(within..).filter(|bytes| !bytes.is_empty())
+            })
     }
 
     /// Whether anything is staged.
     pub(crate) fn is_staged(&self) -> bool {
-        self.open.iter().flatten().chain(&self.full).any(|open| !open.buffer.is_empty())
+        self.open
+            .iter()
+            .flatten()
+            .chain(&self.full)
+            .any(|open| !open.buffer.is_empty())
     }
 
     /// Copies what is staged to the medium. Returns how many bytes.
@@ -158,7 +170,10 @@ impl Log {
             if !matches!(m.poll(seal.ticket), Ok(true)) {
                 return true;
             }
-            engine.geometry.place(seal.segment).seal(m, lane, seal.generation, seal.end);
+            if engine.drains_are_real() {
+                let place = engine.geometry.place(seal.segment);
+                place.seal(m, lane, seal.generation, engine.boot, seal.end);
+            }
             engine.info(seal.segment).unpublished.fetch_sub(1, AcqRel);
             false
         });
@@ -184,7 +199,10 @@ impl Log {
                 open.from += open.buffer.len();
                 open.buffer.clear();
                 open.last = Some(ticket);
-                engine.info(open.segment).used.store(open.from as u32, Relaxed);
+                engine
+                    .info(open.segment)
+                    .used
+                    .store(open.from as u32, Relaxed);
             }
         }
         for open in self.full.drain(..) {
@@ -201,7 +219,9 @@ impl Log {
 
     /// Gives up open segments that tombstones have waited for too long. Nothing may be staged in them.
     pub(crate) fn rotate<M: Medium>(&mut self, engine: &Engine<M>) {
-        let Some(limit) = engine.rotation_limit() else { return };
+        let Some(limit) = engine.rotation_limit() else {
+            return;
+        };
         for open in &mut self.open {
             let is_old = |o: &mut Open| {
                 o.buffer.is_empty() && engine.info(o.segment).opened.load(Relaxed) < limit

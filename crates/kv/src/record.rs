@@ -86,9 +86,7 @@ pub(crate) struct Header {
 impl Header {
     /// Bytes of this header on the medium.
     pub(crate) fn len(&self) -> usize {
-        HEADER_MIN
-            + if self.expires_ms != 0 { 8 } else { 0 }
-            + if self.has_attrs() { 8 } else { 0 }
+        HEADER_MIN + if self.expires_ms != 0 { 8 } else { 0 } + if self.has_attrs() { 8 } else { 0 }
     }
 
     fn has_attrs(&self) -> bool {
@@ -130,7 +128,11 @@ impl Header {
             bytes[len..len + 8].copy_from_slice(&attrs.to_le_bytes());
             len += 8;
         }
-        for (set, bit) in [(self.large, LARGE), (self.settled, SETTLED), (self.member, MEMBER)] {
+        for (set, bit) in [
+            (self.large, LARGE),
+            (self.settled, SETTLED),
+            (self.member, MEMBER),
+        ] {
             shape |= if set { bit } else { 0 };
         }
         bytes[4..8].copy_from_slice(&self.body_crc.to_le_bytes());
@@ -240,7 +242,9 @@ mod tests {
     #[test]
     fn a_header_comes_back_as_it_was() {
         for (key_len, value_len) in [(0, 0), (KEY_BYTES_MAX, VALUE_BYTES_MAX), (16, 201)] {
-            for (expires_ms, flags, db) in [(0, 0, 0), (u64::MAX, 0, 0), (0, u32::MAX, 15), (1, 1, 1)] {
+            for (expires_ms, flags, db) in
+                [(0, 0, 0), (u64::MAX, 0, 0), (0, u32::MAX, 15), (1, 1, 1)]
+            {
                 for what in [Type::Put, Type::Tomb, Type::Group, Type::Pad] {
                     let header = Header {
                         body_crc: 7,
@@ -264,7 +268,12 @@ mod tests {
 
     #[test]
     fn any_flipped_bit_and_any_other_seed_is_found_out() {
-        let header = Header { seq: 5, key_len: 3, value_len: 100, ..Header::default() };
+        let header = Header {
+            seq: 5,
+            key_len: 3,
+            value_len: 100,
+            ..Header::default()
+        };
         let bytes = encoded(&header, 1);
         assert_eq!(Header::decode(&bytes, 2), None);
         for bit in 0..header.len() * 8 {
@@ -276,7 +285,12 @@ mod tests {
 
     #[test]
     fn a_small_plain_record_has_24_bytes_of_header() {
-        let plain = Header { seq: 1, key_len: 16, value_len: 201, ..Header::default() };
+        let plain = Header {
+            seq: 1,
+            key_len: 16,
+            value_len: 201,
+            ..Header::default()
+        };
         assert_eq!(plain.len(), HEADER_MIN);
         assert_eq!(plain.record_len(1 << 20), 256);
     }

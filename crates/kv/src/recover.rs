@@ -90,8 +90,7 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
     let segments: Table<Info> = Table::new(64);
     segments.reserve(pool.segments() as usize);
     let words = RootWords::from_root(&pool.root());
-    let mut engine =
-        Engine::assemble(pool, config, Index::new(0), segments, Opened::default());
+    let mut engine = Engine::assemble(pool, config, Index::new(0), segments, Opened::default());
     let mut lives = read_lives(&mut engine, &mut lane);
     let depth = depth_min(engine.pool.segments());
     engine.start_stamps();
@@ -99,7 +98,13 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
         .then(|| crate::snapshot::load(&mut engine, words))
         .flatten();
     match restored {
-        Some(keys) => engine.opened = Opened { clean: true, keys, ..Opened::default() },
+        Some(keys) => {
+            engine.opened = Opened {
+                clean: true,
+                keys,
+                ..Opened::default()
+            }
+        }
         None => {
             if words.snapshot != 0 {
                 let lost = "the index snapshot is damaged; the log was scanned instead";
@@ -127,12 +132,13 @@ fn read_lives<M: Medium>(engine: &mut Engine<M>, lane: &mut Lane) -> Vec<Option<
     let mut damage = Vec::new();
     for segment in 0..engine.pool.segments() {
         let place = engine.geometry.place(segment);
-        let life = place.read(engine.medium());
+        let life = place.read(engine.medium(), engine.boot);
         let info = engine.info(segment);
         match &life {
             Some(life) => {
                 info.reset(life.generation);
-                info.seed.store(place.record_seed(life.generation, life.boot), Relaxed);
+                info.seed
+                    .store(place.record_seed(life.generation, life.boot), Relaxed);
                 engine.generation.fetch_max(life.generation, Relaxed);
                 place.repair(engine.medium(), lane, life);
             }
@@ -176,7 +182,10 @@ fn scan_and_build<M: Medium>(
     engine.install(index, seq_max);
     // A: what was accepted becomes durable, what was torn becomes a pad (V1, V2).
     for (segment, found) in &scanned {
-        engine.info(*segment).groups.store(found.tables.len() as u32, Relaxed);
+        engine
+            .info(*segment)
+            .groups
+            .store(found.tables.len() as u32, Relaxed);
         make_durable(engine, lane, lives, *segment, found);
         for table in &found.tables {
             claim(engine, table, State::Members);
@@ -184,12 +193,12 @@ fn scan_and_build<M: Medium>(
     }
     engine.settle(engine.medium().drain(lane))?;
     for (segment, found) in scanned {
-        let sealed = lives[segment as usize].and_then(|life| life.sealed);
+        let life = lives[segment as usize].expect("a scanned segment has a life");
         if found.end > FIRST {
             engine.info(segment).set_state(State::Sealed);
-            if sealed.is_none() {
-                let generation = engine.info(segment).generation.load(Relaxed);
-                engine.geometry.place(segment).seal(engine.medium(), lane, generation, found.end);
+            if life.sealed.is_none() {
+                let place = engine.geometry.place(segment);
+                place.seal(engine.medium(), lane, life.generation, life.boot, found.end);
             }
         }
     }
@@ -210,7 +219,12 @@ fn scan_all<M: Medium>(
         let mut items = vec![Vec::new(); parts];
         while let Some(&segment) = logs.get(next.fetch_add(1, Relaxed)) {
             let life = lives[segment as usize].expect("an opened segment has a life");
-            let mut found = Scan { engine, segment, life }.run();
+            let mut found = Scan {
+                engine,
+                segment,
+                life,
+            }
+            .run();
             for item in found.items.drain(..) {
                 let hash = item.rank.reverse_bits();
                 items[hash as usize & (parts - 1)].push(item);
@@ -243,7 +257,10 @@ fn in_parallel<R: Send>(threads: usize, work: &(impl Fn() -> R + Sync)) -> Vec<R
     }
     thread::scope(|scope| {
         let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        handles.into_iter().map(|h| h.join().expect("a scan does not panic")).collect()
+        handles
+            .into_iter()
+            .map(|h| h.join().expect("a scan does not panic"))
+            .collect()
     })
 }
 
@@ -257,7 +274,10 @@ struct Scan<'a, M: Medium> {
 impl<M: Medium> Scan<'_, M> {
     fn run(&self) -> Scanned {
         let pieces = self.pieces();
-        let mut found = Scanned { end: FIRST, ..Scanned::default() };
+        let mut found = Scanned {
+            end: FIRST,
+            ..Scanned::default()
+        };
         // From the right: what a sealed end or a settled record to the right vouches for.
         let mut vouched = self.life.sealed.is_some();
         let mut durable = vec![false; pieces.len()];
@@ -273,24 +293,38 @@ impl<M: Medium> Scan<'_, M> {
 
     /// Cuts the segment into records and bytes that are none.
     fn pieces(&self) -> Vec<Piece> {
-        let limit = self.life.sealed.unwrap_or(self.engine.geometry.segment_bytes - LINE);
+        let limit = self
+            .life
+            .sealed
+            .unwrap_or(self.engine.geometry.segment_bytes - LINE);
         let mut pieces: Vec<Piece> = Vec::new();
         let mut from = FIRST;
         while from < limit {
-            let header = self.engine.header(self.at(from)).filter(|header| {
-                from + self.engine.record_len(header) <= limit
-            });
+            let header = self
+                .engine
+                .header(self.at(from))
+                .filter(|header| from + self.engine.record_len(header) <= limit);
             match header {
                 Some(header) => {
                     let to = from + self.engine.record_len(&header);
                     let whole = self.is_whole(from, &header);
-                    pieces.push(Piece { from, to, header: Some(header), whole });
+                    pieces.push(Piece {
+                        from,
+                        to,
+                        header: Some(header),
+                        whole,
+                    });
                     from = to;
                 }
                 None => {
                     match pieces.last_mut() {
                         Some(gap) if gap.header.is_none() => gap.to += ALIGN,
-                        _ => pieces.push(Piece { from, to: from + ALIGN, header: None, whole: false }),
+                        _ => pieces.push(Piece {
+                            from,
+                            to: from + ALIGN,
+                            header: None,
+                            whole: false,
+                        }),
                     }
                     from += ALIGN;
                 }
@@ -387,13 +421,14 @@ impl<M: Medium> Scan<'_, M> {
         if header.large {
             let table = self.engine.table_of(at, header);
             for extent in Extent::decode_all(&table) {
-                if extent.segment < self.engine.pool.segments()
-                    && self.engine.info(extent.segment).generation.load(Relaxed) == extent.generation
-                {
+                if self.engine.is_alive(&extent) {
                     let base = self.engine.geometry.base(extent.segment);
                     let end = self.engine.geometry.segment_bytes - LINE;
                     self.take_members(base, FIRST, end, whole, found);
-                    self.engine.info(extent.segment).used.store(end as u32, Relaxed);
+                    self.engine
+                        .info(extent.segment)
+                        .used
+                        .store(end as u32, Relaxed);
                 }
             }
             found.tables.push(table);
@@ -423,7 +458,11 @@ impl<M: Medium> Scan<'_, M> {
 /// The newest record of each key, in hash order, a part at a time.
 fn newest_of<M: Medium>(engine: &Engine<M>, parts: Vec<Vec<Item>>) -> Vec<Vec<Item>> {
     let total: usize = parts.iter().map(Vec::len).sum();
-    let threads = if total < 10_000 { 1 } else { engine.config.open_threads.max(1) };
+    let threads = if total < 10_000 {
+        1
+    } else {
+        engine.config.open_threads.max(1)
+    };
     let parts: Vec<Mutex<Vec<Item>>> = parts.into_iter().map(Mutex::new).collect();
     let next = farbank_pm::sync::atomic::AtomicUsize::new(0);
     in_parallel(threads, &|| {
@@ -431,7 +470,10 @@ fn newest_of<M: Medium>(engine: &Engine<M>, parts: Vec<Vec<Item>>) -> Vec<Vec<It
             keep_newest(engine, &mut part.lock().expect("no holder panics"));
         }
     });
-    parts.into_iter().map(|part| part.into_inner().expect("no holder panics")).collect()
+    parts
+        .into_iter()
+        .map(|part| part.into_inner().expect("no holder panics"))
+        .collect()
 }
 
 fn keep_newest<M: Medium>(engine: &Engine<M>, items: &mut Vec<Item>) {
@@ -439,9 +481,14 @@ fn keep_newest<M: Medium>(engine: &Engine<M>, items: &mut Vec<Item>) {
     let mut kept = 0;
     for next in 0..items.len() {
         let item = items[next];
-        let twins = items[..kept].iter().rev().take_while(|k| k.rank == item.rank);
+        let twins = items[..kept]
+            .iter()
+            .rev()
+            .take_while(|k| k.rank == item.rank);
         // Equal hashes are nearly always equal keys, but only the keys tell.
-        let is_older = twins.into_iter().any(|newer| same_key(engine, newer.at, item.at));
+        let is_older = twins
+            .into_iter()
+            .any(|newer| same_key(engine, newer.at, item.at));
         if !is_older {
             items[kept] = item;
             kept += 1;
@@ -455,7 +502,9 @@ fn same_key<M: Medium>(engine: &Engine<M>, a: Off, b: Off) -> bool {
         (Some(x), Some(y)) => {
             x.db == y.db
                 && x.key_len == y.key_len
-                && engine.medium().matches(b.plus(y.len() as u64), &engine.key_of(a, &x))
+                && engine
+                    .medium()
+                    .matches(b.plus(y.len() as u64), &engine.key_of(a, &x))
         }
         _ => false,
     }
@@ -463,10 +512,18 @@ fn same_key<M: Medium>(engine: &Engine<M>, a: Off, b: Off) -> bool {
 
 /// Fills an index with the newest records, and counts them.
 fn build<M: Medium>(engine: &mut Engine<M>, newest: &[Vec<Item>], depth: u32) -> Index {
-    let puts = newest.iter().flatten().filter(|i| i.what == Type::Put).count() as u64;
+    let puts = newest
+        .iter()
+        .flatten()
+        .filter(|i| i.what == Type::Put)
+        .count() as u64;
     let bulk = Bulk::new(puts, depth);
     let next = farbank_pm::sync::atomic::AtomicUsize::new(0);
-    let threads = if puts < 10_000 { 1 } else { engine.config.open_threads.max(1) };
+    let threads = if puts < 10_000 {
+        1
+    } else {
+        engine.config.open_threads.max(1)
+    };
     let mask = !(u64::MAX >> bulk.depth());
     let shared = &*engine;
     let counted = in_parallel(threads, &|| {
@@ -517,10 +574,7 @@ fn count<M: Medium>(engine: &Engine<M>, item: &Item, keys: &mut [i64; DATABASES]
 /// Marks the extents of an accepted table as in use.
 fn claim<M: Medium>(engine: &Engine<M>, table: &[u8], state: State) {
     for extent in Extent::decode_all(table) {
-        if extent.segment < engine.pool.segments()
-            && engine.info(extent.segment).generation.load(Relaxed) == extent.generation
-            && engine.info(extent.segment).turn(State::Free, state)
-        {
+        if engine.is_alive(&extent) && engine.info(extent.segment).turn(State::Free, state) {
             engine.extents.fetch_add(1, AcqRel);
         }
     }
@@ -566,7 +620,9 @@ fn flush_extents<M: Medium>(engine: &Engine<M>, lane: &mut Lane, table: &[u8]) {
     for extent in Extent::decode_all(table) {
         if extent.segment < engine.pool.segments() {
             let base = engine.geometry.base(extent.segment);
-            engine.medium().flush(lane, base, engine.geometry.segment_bytes);
+            engine
+                .medium()
+                .flush(lane, base, engine.geometry.segment_bytes);
         }
     }
 }
@@ -603,6 +659,7 @@ fn settle<M: Medium>(
         free.push(segment);
     }
     engine.bear(lane, &again)?;
-    free.into_iter().for_each(|segment| engine.give_segment(segment));
+    free.into_iter()
+        .for_each(|segment| engine.give_segment(segment));
     Ok(())
 }

@@ -6,7 +6,7 @@
 //!  │ head                   │                                               │ tail        │
 //!  └────────────────────────┴───────────────────────────────────────────────┴─────────────┘
 //!
-//!  head   0 magic  4 crc  8 generation  16 unused      40 opened  48 sealed  56 unused
+//!  head   0 magic  4 crc  8 generation  16 unused      32 opened, 40 opened  48 sealed  56 unused
 //!  tail   the first 16 bytes again, with a crc of their own place
 //! ```
 //!
@@ -14,7 +14,7 @@
 //! before, each drained. That ends its former life: records are checksummed with their generation, so
 //! nothing old can be found in it again. Its first batch also writes `opened` (and what for), one drain makes both
 //! durable. When all its records are durable, `sealed` says where they end; nobody waits for that
-//! word, it rides on a later drain.
+//! word, it rides on a later drain. `opened` is there twice: without it no record could be read.
 //!
 //! # Invariants
 //! S1  Generations only grow, over the whole pool. At any time head or tail is whole, and they agree,
@@ -32,7 +32,7 @@ use farbank_pm::{LINE, Lane, Medium, Off};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::FromZeros;
 
-use crate::record::{u32_at, u64_at};
+use crate::record::{HEADER_MAX, Header, u32_at, u64_at};
 
 /// Where records begin in a segment.
 pub(crate) const FIRST: usize = LINE;
@@ -41,7 +41,7 @@ pub(crate) const OVERHEAD: usize = 2 * LINE;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FBsg");
 const FIXED: usize = 16;
-const OPENED_AT: usize = 40;
+const OPENED_AT: [usize; 2] = [32, 40];
 const SEALED_AT: usize = 48;
 /// Openings of the pool are told apart by their low bits.
 const BOOT_MASK: u32 = 0xff_ffff;
@@ -70,6 +70,8 @@ pub(crate) struct Life {
     pub sealed: Option<usize>,
     /// The copy that fails its checksum, if one does.
     pub damaged: Option<Copy>,
+    /// Whether one of the two copies of `opened` was not written, or fails its checksum.
+    pub opened_once: bool,
     /// Whether a rebirth stopped half-way: it holds nothing, and must be reborn again.
     pub torn: bool,
 }
@@ -119,12 +121,15 @@ impl Place {
         m.copy_in(lane, self.at, &[&head, &[0; LINE - FIXED]]);
     }
 
-    /// Writes a damaged copy's fixed part again; the sound one is left alone.
+    /// Writes a damaged copy of the fixed part, or of `opened`, again.
     pub(crate) fn repair<M: Medium>(&self, m: &M, lane: &mut Lane, life: &Life) {
         match life.damaged {
             None => {}
             Some(Copy::Head) => m.copy_in(lane, self.at, &[&self.fixed(self.at, life.generation)]),
             Some(Copy::Tail) => self.write_tail(m, lane, life.generation),
+        }
+        if let Some(purpose) = life.opened.filter(|_| life.opened_once) {
+            self.open(m, lane, life.generation, life.boot, purpose);
         }
     }
 
@@ -137,18 +142,25 @@ impl Place {
         boot: u32,
         purpose: Purpose,
     ) {
-        let word = opened_word(generation, boot, purpose);
-        m.copy_in(lane, self.at.plus(OPENED_AT as u64), &[&word.to_le_bytes()]);
+        let word = opened_word(generation, boot, purpose).to_le_bytes();
+        m.copy_in(lane, self.at.plus(OPENED_AT[0] as u64), &[&word, &word]);
     }
 
     /// Writes `sealed`; everything before `end` must be durable (S3).
-    pub(crate) fn seal<M: Medium>(&self, m: &M, lane: &mut Lane, generation: u64, end: usize) {
-        let word = sealed_word(generation, end);
+    pub(crate) fn seal<M: Medium>(
+        &self,
+        m: &M,
+        lane: &mut Lane,
+        generation: u64,
+        boot: u32,
+        end: usize,
+    ) {
+        let word = sealed_word(generation, boot, end);
         m.copy_in(lane, self.at.plus(SEALED_AT as u64), &[&word.to_le_bytes()]);
     }
 
-    /// Reads what head and tail say. `None`: both are damaged.
-    pub(crate) fn read<M: Medium>(&self, m: &M) -> Option<Life> {
+    /// Reads what head and tail say, of a pool that was opened `boots` times. `None`: both are damaged.
+    pub(crate) fn read<M: Medium>(&self, m: &M, boots: u32) -> Option<Life> {
         let (mut head, mut tail) = ([0; LINE], [0; FIXED]);
         m.copy_out(self.at, &mut head);
         m.copy_out(self.tail(), &mut tail);
@@ -162,28 +174,53 @@ impl Place {
         };
         if from_tail > from_head && damaged.is_none() {
             // A rebirth stopped between its steps: the head is of the life before.
-            let reborn =
-                Life { generation, opened: None, boot: 0, sealed: None, damaged, torn: true };
-            return Some(reborn);
+            return Some(Life {
+                generation,
+                opened: None,
+                boot: 0,
+                sealed: None,
+                damaged,
+                opened_once: false,
+                torn: true,
+            });
         }
-        let opened = u64_at(&head, OPENED_AT);
-        let boot = (opened >> 8) as u32 & BOOT_MASK;
-        let purpose = [Purpose::Log, Purpose::Extent, Purpose::Snapshot]
-            .into_iter()
-            .find(|p| opened_word(generation, boot, *p) == opened);
+        let words = OPENED_AT.map(|at| u64_at(&head, at));
+        let opened = words.map(|word| opened_of(generation, word));
+        let (purpose, boot) = match opened[0].or(opened[1]) {
+            Some((purpose, boot)) => (Some(purpose), boot),
+            // A damaged word is not zero: the segment was opened, most likely for records.
+            None => ((words != [0, 0]).then_some(Purpose::Log), 0),
+        };
         let sealed = u64_at(&head, SEALED_AT);
         let end = (sealed as u32) as usize;
         Some(Life {
             generation,
-            // A damaged word is not zero: the segment was opened, most likely for records.
-            opened: if opened == 0 { None } else { purpose.or(Some(Purpose::Log)) },
+            opened: purpose,
             sealed: (sealed != 0
-                && sealed_word(generation, end) == sealed
+                && sealed_word(generation, boot, end) == sealed
                 && (FIRST..=self.bytes - LINE).contains(&end))
             .then_some(end),
             boot,
             damaged,
+            opened_once: opened[0].is_some() != opened[1].is_some(),
             torn: false,
+        })
+    }
+
+    /// The opening that a damaged `opened` named: the one that `sealed`, or the first record, fits.
+    fn guess_boot<M: Medium>(
+        &self,
+        m: &M,
+        generation: u64,
+        sealed: u64,
+        boots: u32,
+    ) -> Option<u32> {
+        let mut first = [0; HEADER_MAX];
+        m.copy_out(self.at.plus(FIRST as u64), &mut first);
+        let end = (sealed as u32) as usize;
+        (0..=boots).rev().map(|boot| boot & BOOT_MASK).find(|boot| {
+            let seed = self.record_seed(generation, *boot) ^ FIRST as u32;
+            sealed_word(generation, *boot, end) == sealed || Header::decode(&first, seed).is_some()
         })
     }
 
@@ -194,15 +231,17 @@ impl Place {
 
     fn decode(&self, bytes: &[u8], at: Off) -> Option<u64> {
         let crc = crc32c_append(self.seed_of(at), &bytes[8..FIXED]);
-        (u32_at(bytes, 0) == MAGIC && u32_at(bytes, 4) == crc)
-            .then(|| u64_at(bytes, 8))
+        (u32_at(bytes, 0) == MAGIC && u32_at(bytes, 4) == crc).then(|| u64_at(bytes, 8))
     }
 
     /// The seed of the head crcs of this life's records, before their place is mixed in. What an
     /// earlier opening of the pool left in a segment whose `opened` never became durable is not
     /// valid under a later one's.
     pub(crate) fn record_seed(&self, generation: u64, boot: u32) -> u32 {
-        let life = [generation.to_le_bytes(), u64::from(boot & BOOT_MASK).to_le_bytes()];
+        let life = [
+            generation.to_le_bytes(),
+            u64::from(boot & BOOT_MASK).to_le_bytes(),
+        ];
         xxh3_64_with_seed(life.as_flattened(), self.pool ^ self.at.0.rotate_left(32)) as u32
     }
 }
@@ -213,10 +252,22 @@ fn opened_word(generation: u64, boot: u32, purpose: Purpose) -> u64 {
     u64::from(crc) << 32 | u64::from(low)
 }
 
-fn sealed_word(generation: u64, end: usize) -> u64 {
+/// What a copy of `opened` says, if it was written in this life and is whole.
+fn opened_of(generation: u64, word: u64) -> Option<(Purpose, u32)> {
+    let boot = (word >> 8) as u32 & BOOT_MASK;
+    let purpose = [Purpose::Log, Purpose::Extent, Purpose::Snapshot]
+        .into_iter()
+        .find(|p| opened_word(generation, boot, *p) == word)?;
+    Some((purpose, boot))
+}
+
+fn sealed_word(generation: u64, boot: u32, end: usize) -> u64 {
     let end = (end as u32).to_le_bytes();
-    u64::from(crc32c_append(crc32c(&generation.to_le_bytes()), &end)) << 32
-        | u64::from(u32::from_le_bytes(end))
+    let life = crc32c_append(
+        crc32c(&generation.to_le_bytes()),
+        &(boot & BOOT_MASK).to_le_bytes(),
+    );
+    u64::from(crc32c_append(life, &end)) << 32 | u64::from(u32::from_le_bytes(end))
 }
 
 /// What a segment is doing now.
@@ -299,7 +350,13 @@ impl Info {
     /// Forgets its former life.
     pub(crate) fn reset(&self, generation: u64) {
         self.generation.store(generation, Ordering::Relaxed);
-        let counters = [&self.live, &self.tombs, &self.used, &self.unpublished, &self.records];
+        let counters = [
+            &self.live,
+            &self.tombs,
+            &self.used,
+            &self.unpublished,
+            &self.records,
+        ];
         for counter in counters.into_iter().chain([&self.groups]) {
             counter.store(0, Ordering::Relaxed);
         }

@@ -37,6 +37,8 @@ use crate::stripe::{Locked, Pending};
 
 /// Reads between two renewals of the pin, so that a long batch holds nothing back.
 const READS_PER_PIN: u32 = 256;
+/// How much of a record is fetched ahead: a header, a key and a small value.
+const FETCHED_BYTES: usize = 192;
 
 /// A staged write, until it is published.
 #[derive(Debug)]
@@ -83,8 +85,11 @@ pub(crate) struct Worker<M: Medium> {
     reads: u32,
     pub(crate) writes: Vec<Write>,
     unsynced: VecDeque<(Ticket, Vec<Write>)>,
+    /// The newest ticket of another session's write that something was decided on.
+    relied_on: Ticket,
     shared: Arc<Shared>,
     scratch: Vec<u8>,
+    hashes: Vec<u64>,
 }
 
 /// What is to be written of one key.
@@ -106,7 +111,9 @@ impl<M: Medium> Worker<M> {
             reads: 0,
             writes: Vec::new(),
             unsynced: VecDeque::new(),
+            relied_on: Ticket::DURABLE,
             scratch: Vec::new(),
+            hashes: Vec::new(),
             engine,
             id,
             shared,
@@ -152,6 +159,17 @@ impl<M: Medium> Worker<M> {
         }
     }
 
+    /// Notes that a reply depends on a write that may not be durable yet, whoever wrote it.
+    pub(crate) fn rely_on(&mut self, newest: &Newest) {
+        if let Newest::Drained(Pending {
+            ticket: Some(ticket),
+            ..
+        }) = newest
+        {
+            self.relied_on = self.relied_on.max(*ticket);
+        }
+    }
+
     /// Whether a listed write that may be read (W3) is of `key`.
     fn is_of(&self, pending: &Pending, key: Key<'_>) -> bool {
         let same = |header: &Header| header.db == key.db && header.key_len == key.bytes.len();
@@ -171,7 +189,10 @@ impl<M: Medium> Worker<M> {
         let known = staged.len().min(bytes.len());
         bytes[..known].copy_from_slice(&staged[..known]);
         let header = Header::decode(&bytes, Log::seed(&self.engine, at))?;
-        Some((header, &staged[header.len()..][..self.engine.body_len(&header)]))
+        Some((
+            header,
+            &staged[header.len()..][..self.engine.body_len(&header)],
+        ))
     }
 
     /// The header, and into `body` the bytes, of a record that is staged here or on the medium.
@@ -183,7 +204,9 @@ impl<M: Medium> Worker<M> {
         }
         let header = self.engine.header(at)?;
         let from = at.plus(header.len() as u64);
-        self.engine.medium().append_out(from, self.engine.body_len(&header), body);
+        self.engine
+            .medium()
+            .append_out(from, self.engine.body_len(&header), body);
         Some(header)
     }
 
@@ -195,12 +218,16 @@ impl<M: Medium> Worker<M> {
         let start = out.len();
         let result = match header {
             None => Err(Error::Damaged(at.0)),
-            Some(header) if header.what != Type::Put || self.engine.is_expired(header.expires_ms) => {
+            Some(header)
+                if header.what != Type::Put || self.engine.is_expired(header.expires_ms) =>
+            {
                 Ok(false)
             }
             Some(header) => {
                 head(&meta_of(&header), out);
-                self.emit_body(&header, &body, out).then_some(true).ok_or(Error::Damaged(at.0))
+                self.emit_body(&header, &body, out)
+                    .then_some(true)
+                    .ok_or(Error::Damaged(at.0))
             }
         };
         if result.is_err() {
@@ -281,13 +308,18 @@ impl<M: Medium> Worker<M> {
         each: &mut dyn FnMut(usize, Option<Item<'_>>),
     ) -> Result<(), Error> {
         self.engine.epochs.pin(&self.slot);
-        let hashes: Vec<u64> =
-            keys.iter().map(|key| self.engine.geometry.hash(key.db, key.bytes)).collect();
+        let hashes: Vec<u64> = keys
+            .iter()
+            .map(|key| self.engine.geometry.hash(key.db, key.bytes))
+            .collect();
         for hash in &hashes {
             self.engine.index.touch(*hash);
         }
         let look = |worker: &mut Self| -> Result<Vec<Option<Off>>, Error> {
-            keys.iter().zip(&hashes).map(|(key, hash)| worker.visible(*hash, *key, view)).collect()
+            keys.iter()
+                .zip(&hashes)
+                .map(|(key, hash)| worker.visible(*hash, *key, view))
+                .collect()
         };
         let mut places = self.undivided(look)?;
         while keys.len() > 1 {
@@ -304,9 +336,37 @@ impl<M: Medium> Worker<M> {
             values.push(meta.map(|meta| (bytes, meta)));
         }
         for (place, value) in values.iter().enumerate() {
-            each(place, value.as_ref().map(|(bytes, meta)| Item { bytes, meta: *meta }));
+            each(
+                place,
+                value
+                    .as_ref()
+                    .map(|(bytes, meta)| Item { bytes, meta: *meta }),
+            );
         }
         Ok(())
+    }
+
+    /// Fetches what operations on `keys` will look at: first every line of the index, then every
+    /// record those name.
+    pub(crate) fn fetch_ahead(&mut self, keys: &[Key<'_>]) {
+        self.pin();
+        let engine = &*self.engine;
+        let mut hashes = std::mem::take(&mut self.hashes);
+        hashes.clear();
+        hashes.extend(
+            keys.iter()
+                .map(|key| engine.geometry.hash(key.db, key.bytes)),
+        );
+        for hash in &hashes {
+            engine.index.touch(*hash);
+        }
+        for hash in &hashes {
+            engine.index.search(*hash, |at| -> Option<()> {
+                engine.medium().prefetch(at, FETCHED_BYTES);
+                None
+            });
+        }
+        self.hashes = hashes;
     }
 
     /// A located value's bytes and meta, into `bytes`.
@@ -341,7 +401,11 @@ impl<M: Medium> Worker<M> {
         let class = self.engine.lifetime(located.found.as_ref());
         let mut header = header_of(draft);
         let large = self.place_large(&mut header, draft)?;
-        self.room_for(class, self.engine.record_len(&header), draft.value.is_none())?;
+        self.room_for(
+            class,
+            self.engine.record_len(&header),
+            draft.value.is_none(),
+        )?;
         let engine = Arc::clone(&self.engine);
         let seq = loop {
             let mut locked = engine.stripe(hash).lock();
@@ -355,7 +419,11 @@ impl<M: Medium> Worker<M> {
                     drop(locked);
                     self.yield_to_others()?;
                     // Committing may have changed what the class has room for.
-                    self.room_for(class, self.engine.record_len(&header), draft.value.is_none())?;
+                    self.room_for(
+                        class,
+                        self.engine.record_len(&header),
+                        draft.value.is_none(),
+                    )?;
                     continue;
                 }
                 Newest::Staged(old) => self.outrun(&mut locked, &old, &mut located),
@@ -363,7 +431,13 @@ impl<M: Medium> Worker<M> {
             }
             let seq = locked.next_seq();
             let at = self.log.next(class);
-            locked.list(Pending { hash, seq, at, session: self.id, ticket: None });
+            locked.list(Pending {
+                hash,
+                seq,
+                at,
+                session: self.id,
+                ticket: None,
+            });
             break seq;
         };
         header.seq = seq;
@@ -392,7 +466,8 @@ impl<M: Medium> Worker<M> {
         };
         header.body_crc = body_crc(draft.key.bytes, rest);
         let at = self.log.next(class);
-        self.log.stage(&self.engine, class, &header, &[draft.key.bytes, rest]);
+        self.log
+            .stage(&self.engine, class, &header, &[draft.key.bytes, rest]);
         let len = self.engine.record_len(&header) as u32;
         self.engine.info_at(at).unpublished.fetch_add(1, AcqRel);
         self.writes.push(Write {
@@ -414,8 +489,11 @@ impl<M: Medium> Worker<M> {
     /// A later write of the same batch replaces `old` before anyone saw it.
     pub(crate) fn outrun(&mut self, locked: &mut Locked<'_>, old: &Pending, located: &mut Located) {
         locked.unlist(old.seq);
-        if let Some(write) =
-            self.writes.iter_mut().rev().find(|w| w.seq == old.seq && w.hash == old.hash)
+        if let Some(write) = self
+            .writes
+            .iter_mut()
+            .rev()
+            .find(|w| w.seq == old.seq && w.hash == old.hash)
         {
             write.outrun = true;
             *located = std::mem::take(&mut write.located);
@@ -465,7 +543,11 @@ impl<M: Medium> Worker<M> {
         // Segments with unpublished records cannot be cleaned: publish ours and try once more.
         self.settle(ticket)?;
         self.unpin();
-        if engine.clean_until(keep + 1)? || engine.grow_pool() { Ok(()) } else { Err(Error::Full) }
+        if engine.clean_until(keep + 1)? || engine.grow_pool() {
+            Ok(())
+        } else {
+            Err(Error::Full)
+        }
     }
 
     /// N2: drains what is staged, so that whoever waits for us can go on, and lets others run.
@@ -481,9 +563,12 @@ impl<M: Medium> Worker<M> {
     pub(crate) fn commit_batch(&mut self) -> Result<Ticket, Poisoned> {
         if self.writes.is_empty() {
             self.log.rotate(&self.engine);
-            let ticket = self.unsynced.back().map_or(Ticket::DURABLE, |(ticket, _)| *ticket);
+            let ticket = self
+                .unsynced
+                .back()
+                .map_or(Ticket::DURABLE, |(ticket, _)| *ticket);
             self.unpin();
-            return Ok(ticket);
+            return Ok(ticket.max(self.relied_on));
         }
         let engine = Arc::clone(&self.engine);
         engine.check_poison()?;
@@ -521,7 +606,11 @@ impl<M: Medium> Worker<M> {
         }
         self.unpin();
         self.engine.grow_index();
-        self.engine.poll(ticket)
+        let turned = self.engine.poll(ticket)?;
+        if turned && ticket >= self.relied_on {
+            self.relied_on = Ticket::DURABLE;
+        }
+        Ok(turned)
     }
 
     /// Waits for `ticket` and publishes what it covers.
@@ -535,7 +624,9 @@ impl<M: Medium> Worker<M> {
         self.pin();
         let (mut live, mut tombs) = (0, 0);
         for run in writes.chunk_by(|a, b| a.grouped && b.grouped) {
-            let _group = run[0].grouped.then(|| GroupPublication::start(&self.engine));
+            let _group = run[0]
+                .grouped
+                .then(|| GroupPublication::start(&self.engine));
             for write in run {
                 let (more_live, more_tombs) = self.publish(write);
                 live += more_live;
@@ -551,7 +642,11 @@ impl<M: Medium> Worker<M> {
     /// Publishes one write. Returns by how much live and tombstone bytes grew.
     fn publish(&self, write: &Write) -> (i64, i64) {
         let engine = &*self.engine;
-        let grown = match if write.outrun { None } else { self.swing(write) } {
+        let grown = match if write.outrun {
+            None
+        } else {
+            self.swing(write)
+        } {
             None => {
                 if write.large {
                     engine.free_extents_of(write.at);
@@ -590,10 +685,9 @@ impl<M: Medium> Worker<M> {
                     locked.unlist(write.seq);
                     return None;
                 }
-                if engine.confirm(write.hash, located) {
+                if self.swing_locked(write, located) {
                     self.unlist_older(&mut locked, write);
                     locked.unlist(write.seq);
-                    self.swing_locked(write, located.found);
                     return Some(located.found);
                 }
             }
@@ -601,21 +695,27 @@ impl<M: Medium> Worker<M> {
         }
     }
 
-    /// Under the stripe's lock: makes the index name `write` instead of `old`, and counts.
-    fn swing_locked(&self, write: &Write, old: Option<Found>) {
+    /// Under the stripe's lock: makes the index name `write` instead of what was located, and counts.
+    /// False, and nothing done, if something else is there by now (N3).
+    fn swing_locked(&self, write: &Write, located: &Located) -> bool {
         let engine = &*self.engine;
-        match (old, write.what) {
-            (Some(old), Type::Put) => {
-                engine.index.replace(write.hash, old.at, write.at);
+        let old = located.found;
+        let swung = match (old, write.what) {
+            (Some(old), Type::Put) => engine.index.replace(write.hash, old.at, write.at),
+            (Some(old), _) => engine.index.remove(write.hash, old.at),
+            (None, what) => {
+                let fresh = engine.confirm(write.hash, located);
+                if fresh && what == Type::Put {
+                    let rehash = |at| engine.rehash(at);
+                    engine
+                        .index
+                        .insert(write.hash, write.at, &engine.epochs, &rehash);
+                }
+                fresh
             }
-            (Some(old), _) => {
-                engine.index.remove(write.hash, old.at);
-            }
-            (None, Type::Put) => {
-                let rehash = |at| engine.rehash(at);
-                engine.index.insert(write.hash, write.at, &engine.epochs, &rehash);
-            }
-            (None, _) => {}
+        };
+        if !swung {
+            return false;
         }
         if let Some(old) = old {
             engine.kill(old.at, old.len);
@@ -628,6 +728,7 @@ impl<M: Medium> Worker<M> {
         }
         let keys = i64::from(write.what == Type::Put) - i64::from(old.is_some());
         self.shared.keys[write.db as usize].fetch_add(keys, Relaxed);
+        true
     }
 
     /// Drained writes of the same key that were not published yet never will be.
@@ -641,8 +742,13 @@ impl<M: Medium> Worker<M> {
             return;
         }
         let mut body = Vec::new();
-        let Some(header) = self.read_record(write.at, &mut body) else { return };
-        let key = Key { db: header.db, bytes: &body[..header.key_len] };
+        let Some(header) = self.read_record(write.at, &mut body) else {
+            return;
+        };
+        let key = Key {
+            db: header.db,
+            bytes: &body[..header.key_len],
+        };
         for pending in older.iter().filter(|p| self.is_of(p, key)) {
             locked.unlist(pending.seq);
         }
@@ -654,7 +760,10 @@ impl<M: Medium> Worker<M> {
         let Some(header) = self.read_record(write.at, &mut body) else {
             return Located::default();
         };
-        let key = Key { db: header.db, bytes: &body[..header.key_len] };
+        let key = Key {
+            db: header.db,
+            bytes: &body[..header.key_len],
+        };
         self.engine.locate(write.hash, key)
     }
 }
@@ -706,7 +815,11 @@ pub(crate) fn header_of(draft: &Draft<'_>) -> Header {
         ..Header::default()
     };
     match draft.value {
-        None => Header { what: Type::Tomb, value_len: 8, ..header },
+        None => Header {
+            what: Type::Tomb,
+            value_len: 8,
+            ..header
+        },
         Some(value) => Header {
             what: Type::Put,
             value_len: value.bytes.len(),
@@ -733,7 +846,9 @@ impl<M: Medium> Ops for Worker<M> {
     }
 
     fn meta(&mut self, key: Key<'_>, view: View) -> Result<Option<Meta>, Error> {
-        let Some(at) = self.find(key, view)? else { return Ok(None) };
+        let Some(at) = self.find(key, view)? else {
+            return Ok(None);
+        };
         let mut body = std::mem::take(&mut self.scratch);
         let header = self.read_record(at, &mut body);
         self.scratch = body;
@@ -743,7 +858,10 @@ impl<M: Medium> Ops for Worker<M> {
     }
 
     fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error> {
-        let draft = Draft { key, value: Some(value) };
+        let draft = Draft {
+            key,
+            value: Some(value),
+        };
         self.admit(&draft)?;
         self.pin();
         let hash = self.engine.geometry.hash(key.db, key.bytes);
@@ -791,6 +909,7 @@ impl<M: Medium> Worker<M> {
             self.pin();
             let located = self.engine.locate(hash, key);
             let newest = self.newest(&self.engine.stripe(hash).lock(), hash, key);
+            self.rely_on(&newest);
             let at = match &newest {
                 Newest::Foreign => {
                     self.yield_to_others()?;
@@ -805,14 +924,30 @@ impl<M: Medium> Worker<M> {
                 Some(Err(Error::Damaged(_))) if damage_is_content => Some(Meta::default()),
                 Some(Err(error)) => return Err(error),
             };
-            let change = decide(meta.map(|meta| Item { bytes: &bytes, meta }));
+            let change = decide(meta.map(|meta| Item {
+                bytes: &bytes,
+                meta,
+            }));
             let draft = match &change {
                 Change::Keep => return Ok(meta.map_or(0, |m| m.version)),
                 Change::Delete if meta.is_none() => return Ok(0),
                 Change::Delete => Draft { key, value: None },
-                Change::Put { bytes, expires_ms, flags, kind } => {
+                Change::Put {
+                    bytes,
+                    expires_ms,
+                    flags,
+                    kind,
+                } => {
                     let (expires_ms, flags, kind) = (*expires_ms, *flags, *kind);
-                    Draft { key, value: Some(Value { bytes, expires_ms, flags, kind }) }
+                    Draft {
+                        key,
+                        value: Some(Value {
+                            bytes,
+                            expires_ms,
+                            flags,
+                            kind,
+                        }),
+                    }
                 }
             };
             self.admit(&draft)?;
@@ -851,16 +986,20 @@ impl<M: Medium> Worker<M> {
         let engine = Arc::clone(&self.engine);
         let info = engine.info(segment);
         let (mut due, mut next) = (Vec::new(), 0);
-        engine.walk(segment, info.used.load(Relaxed) as usize, &mut |at, header| {
-            if header.what != Type::Put || header.expires_ms == 0 {
-                return;
-            }
-            if header.expires_ms <= now_ms {
-                due.push((at, header.db, engine.key_of(at, header)));
-            } else if next == 0 || next > header.expires_ms {
-                next = header.expires_ms;
-            }
-        });
+        engine.walk(
+            segment,
+            info.used.load(Relaxed) as usize,
+            &mut |at, header| {
+                if header.what != Type::Put || header.expires_ms == 0 {
+                    return;
+                }
+                if header.expires_ms <= now_ms {
+                    due.push((at, header.db, engine.key_of(at, header)));
+                } else if next == 0 || next > header.expires_ms {
+                    next = header.expires_ms;
+                }
+            },
+        );
         for (at, db, bytes) in due {
             self.reap(at, Key { db, bytes: &bytes })?;
         }

@@ -48,8 +48,16 @@ pub(crate) fn save<M: Medium>(engine: &Engine<M>, lane: &mut Lane) -> Result<boo
         head.extend_from_slice(&u64::from(crc).to_le_bytes());
         let place = engine.geometry.place(places[number]);
         let generation = engine.info(places[number]).generation.load(Relaxed);
-        place.open(engine.medium(), lane, generation, engine.boot, Purpose::Snapshot);
-        engine.medium().copy_in(lane, place.at.plus(FIRST as u64), &[&head, part]);
+        place.open(
+            engine.medium(),
+            lane,
+            generation,
+            engine.boot,
+            Purpose::Snapshot,
+        );
+        engine
+            .medium()
+            .copy_in(lane, place.at.plus(FIRST as u64), &[&head, part]);
     }
     engine.settle(engine.medium().drain(lane))?;
     let first = places[0];
@@ -62,7 +70,12 @@ pub(crate) fn save<M: Medium>(engine: &Engine<M>, lane: &mut Lane) -> Result<boo
 
 fn contents<M: Medium>(engine: &Engine<M>) -> Vec<u8> {
     let mut out = Vec::new();
-    let seq_max = engine.stripes.iter().map(|s| s.lock().seq()).max().unwrap_or(0);
+    let seq_max = engine
+        .stripes
+        .iter()
+        .map(|s| s.lock().seq())
+        .max()
+        .unwrap_or(0);
     out.extend_from_slice(&seq_max.to_le_bytes());
     for db in 0..DATABASES {
         out.extend_from_slice(&engine.keys(db).to_le_bytes());
@@ -95,10 +108,13 @@ pub(crate) fn load<M: Medium>(engine: &mut Engine<M>, words: RootWords) -> Optio
         return None;
     }
     let (infos, index) = rest.split_at_checked(segments as usize * SEGMENT_BYTES)?;
-    let lives_agree = infos.chunks_exact(SEGMENT_BYTES).enumerate().all(|(segment, bytes)| {
-        let info = engine.info(segment as u32);
-        info.state() == State::Quarantined || info.generation.load(Relaxed) == u64_at(bytes, 0)
-    });
+    let lives_agree = infos
+        .chunks_exact(SEGMENT_BYTES)
+        .enumerate()
+        .all(|(segment, bytes)| {
+            let info = engine.info(segment as u32);
+            info.state() == State::Quarantined || info.generation.load(Relaxed) == u64_at(bytes, 0)
+        });
     if !lives_agree {
         return None;
     }
@@ -134,7 +150,12 @@ fn restore<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) {
     engine.tombs.fetch_add(i64::from(tombs), Relaxed);
     let written = engine.written.load(Relaxed).max(u64_at(bytes, 8));
     engine.written.store(written, Relaxed);
-    for state in [State::Sealed, State::Extent, State::Members, State::Quarantined] {
+    for state in [
+        State::Sealed,
+        State::Extent,
+        State::Members,
+        State::Quarantined,
+    ] {
         if state as u32 == u32_at(bytes, 40) {
             info.set_state(state);
             let extent = matches!(state, State::Extent | State::Members);
@@ -149,7 +170,9 @@ fn read<M: Medium>(engine: &Engine<M>, words: RootWords) -> Option<Vec<u8>> {
     let (mut next, mut generation) = (words.snapshot, words.snapshot_generation);
     let mut pieces = 0;
     while next != 0 {
-        let segment = u32::try_from(next - 1).ok().filter(|s| *s < engine.pool.segments())?;
+        let segment = u32::try_from(next - 1)
+            .ok()
+            .filter(|s| *s < engine.pool.segments())?;
         pieces += 1;
         if engine.info(segment).generation.load(Relaxed) != generation
             || pieces > engine.pool.segments()
@@ -164,7 +187,9 @@ fn read<M: Medium>(engine: &Engine<M>, words: RootWords) -> Option<Vec<u8>> {
             return None;
         }
         let start = bytes.len();
-        engine.medium().append_out(at.plus(PIECE_HEAD as u64), len, &mut bytes);
+        engine
+            .medium()
+            .append_out(at.plus(PIECE_HEAD as u64), len, &mut bytes);
         let crc = crc32c::crc32c_append(crc32c::crc32c(&head[..24]), &bytes[start..]);
         if u64::from(crc) != u64_at(&head, 24) {
             return None;

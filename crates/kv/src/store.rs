@@ -113,9 +113,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Poisoned(p) => p.fmt(f),
-            Error::Full => f.write_str(
-                "the pool is full: delete something, or restart with a larger pool",
-            ),
+            Error::Full => {
+                f.write_str("the pool is full: delete something, or restart with a larger pool")
+            }
             Error::KeyTooLong => write!(f, "key is longer than {KEY_BYTES_MAX} bytes"),
             Error::ValueTooLong => write!(f, "value is longer than {VALUE_BYTES_MAX} bytes"),
             Error::Damaged(at) => write!(
@@ -142,8 +142,13 @@ pub type Head<'a> = &'a mut dyn FnMut(&Meta, &mut Vec<u8>);
 pub trait Ops {
     /// Appends the value of `key` to `out`, after `head` has run on `out`. `Ok(false)`: absent, and
     /// `head` was not called. On `Err`, `out` is as it was.
-    fn get(&mut self, key: Key<'_>, view: View, out: &mut Vec<u8>, head: Head<'_>)
-    -> Result<bool, Error>;
+    fn get(
+        &mut self,
+        key: Key<'_>,
+        view: View,
+        out: &mut Vec<u8>,
+        head: Head<'_>,
+    ) -> Result<bool, Error>;
 
     /// What is known about `key`, without its bytes.
     fn meta(&mut self, key: Key<'_>, view: View) -> Result<Option<Meta>, Error>;

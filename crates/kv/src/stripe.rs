@@ -50,7 +50,10 @@ pub(crate) struct Locked<'a> {
 
 impl Stripe {
     pub(crate) fn lock(&self) -> Locked<'_> {
-        Locked { guard: self.inner.lock().expect("no holder panics"), listed: &self.listed }
+        Locked {
+            guard: self.inner.lock().expect("no holder panics"),
+            listed: &self.listed,
+        }
     }
 
     /// Whether nothing is on its way.
@@ -79,7 +82,8 @@ impl Locked<'_> {
 
     pub(crate) fn list(&mut self, pending: Pending) {
         self.guard.pending.push(pending);
-        self.listed.store(self.guard.pending.len() as u32, Ordering::Release);
+        self.listed
+            .store(self.guard.pending.len() as u32, Ordering::Release);
     }
 
     /// Takes the write `seq` off the list; false if it was not there any more.
@@ -88,7 +92,8 @@ impl Locked<'_> {
             return false;
         };
         self.guard.pending.swap_remove(found);
-        self.listed.store(self.guard.pending.len() as u32, Ordering::Release);
+        self.listed
+            .store(self.guard.pending.len() as u32, Ordering::Release);
         true
     }
 

@@ -5,7 +5,9 @@
 
 use std::collections::HashSet;
 
-use farbank_check::target::{Answer, Op, Shape, Subject, Target, Value as Stored, View as Seen, Write};
+use farbank_check::target::{
+    Answer, Op, Shape, Subject, Target, Value as Stored, View as Seen, Write,
+};
 use farbank_pm::sim::Sim;
 use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -80,7 +82,12 @@ struct KvSubject<M: Medium> {
 impl<M: Medium> KvSubject<M> {
     fn over(kv: Kv<M>, time: Arc<AtomicU64>) -> Box<dyn Subject> {
         let sessions = (0..SESSIONS).map(|_| kv.session()).collect();
-        Box::new(KvSubject { sessions, staged: vec![HashSet::new(); SESSIONS], kv, time })
+        Box::new(KvSubject {
+            sessions,
+            staged: vec![HashSet::new(); SESSIONS],
+            kv,
+            time,
+        })
     }
 
     /// A session waits for whoever staged its key last. With one thread, that one is committed here.
@@ -106,10 +113,16 @@ impl<M: Medium> KvSubject<M> {
         let names: Vec<[u8; 8]> = numbers.iter().map(|key| key.to_le_bytes()).collect();
         let keys: Vec<Key<'_>> = names.iter().map(key_of).collect();
         let mut body = |ops: &mut dyn Ops| {
-            writes.iter().try_for_each(|write| apply_write(ops, write))?;
+            writes
+                .iter()
+                .try_for_each(|write| apply_write(ops, write))?;
             Ok(Verdict::Apply)
         };
-        answer(self.sessions[session].group(&keys, &mut body).map(|_| Answer::Done))
+        answer(
+            self.sessions[session]
+                .group(&keys, &mut body)
+                .map(|_| Answer::Done),
+        )
     }
 
     fn update(&mut self, session: usize, key: u64, value: Stored) -> Result<Answer, String> {
@@ -117,7 +130,12 @@ impl<M: Medium> KvSubject<M> {
         let mut old = Ok(None);
         let mut decide = |item: Option<Item<'_>>| {
             old = item.map(|item| Stored::decode(item.bytes)).transpose();
-            Change::Put { bytes: value.encode(), expires_ms: 0, flags: 0, kind: 0 }
+            Change::Put {
+                bytes: value.encode(),
+                expires_ms: 0,
+                flags: 0,
+                kind: 0,
+            }
         };
         let done = self.sessions[session].update(key_of(&key.to_le_bytes()), &mut decide);
         let old = old?;
@@ -150,9 +168,17 @@ fn key_of(bytes: &[u8; 8]) -> Key<'_> {
 
 fn apply_write<O: Ops + ?Sized>(ops: &mut O, write: &Write) -> Result<(), Error> {
     match write {
-        Write::Put { key, value, expires_ms } => {
+        Write::Put {
+            key,
+            value,
+            expires_ms,
+        } => {
             let bytes = value.encode();
-            let value = Value { bytes: &bytes, expires_ms: *expires_ms, ..Value::default() };
+            let value = Value {
+                bytes: &bytes,
+                expires_ms: *expires_ms,
+                ..Value::default()
+            };
             ops.put(key_of(&key.to_le_bytes()), value).map(|_| ())
         }
         Write::Delete { key } => ops.delete(key_of(&key.to_le_bytes())).map(|_| ()),
@@ -184,7 +210,9 @@ impl<M: Medium> Subject for KvSubject<M> {
     }
 
     fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, String> {
-        self.sessions[session].durable(ticket).map_err(|e| e.to_string())
+        self.sessions[session]
+            .durable(ticket)
+            .map_err(|e| e.to_string())
     }
 
     fn contents(&mut self) -> Result<Vec<(u64, Stored)>, String> {
@@ -201,7 +229,9 @@ impl<M: Medium> Subject for KvSubject<M> {
         }
         let mut contents = Vec::new();
         for name in keys {
-            let name: [u8; 8] = name.try_into().map_err(|k| format!("a key nobody wrote: {k:?}"))?;
+            let name: [u8; 8] = name
+                .try_into()
+                .map_err(|k| format!("a key nobody wrote: {k:?}"))?;
             let key = u64::from_le_bytes(name);
             if let Answer::Found(Some(value)) = self.get(0, key, Seen::Durable)? {
                 contents.push((key, value));

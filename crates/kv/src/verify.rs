@@ -26,7 +26,9 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
         }
     }
     let expect = |what: &str, found: u64, expected: u64| {
-        (found == expected).then_some(()).ok_or(format!("{what}: {found}, expected {expected}"))
+        (found == expected)
+            .then_some(())
+            .ok_or(format!("{what}: {found}, expected {expected}"))
     };
     expect("free segments", u64::from(engine.free_count()), free)?;
     expect("extents", u64::from(engine.extents.load(Relaxed)), extents)?;
@@ -38,14 +40,20 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
 fn count<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<u64, String> {
     let info = engine.info(segment);
     let (mut live, mut records) = (0, 0);
-    engine.walk_own(segment, info.used.load(Relaxed) as usize, &mut |at, header| {
-        if header.what == Type::Put
-            && engine.rehash(at).is_some_and(|hash| engine.index.names(hash, at))
-        {
-            live += engine.record_len(header) as u64;
-            records += 1;
-        }
-    });
+    engine.walk_own(
+        segment,
+        info.used.load(Relaxed) as usize,
+        &mut |at, header| {
+            if header.what == Type::Put
+                && engine
+                    .rehash(at)
+                    .is_some_and(|hash| engine.index.names(hash, at))
+            {
+                live += engine.record_len(header) as u64;
+                records += 1;
+            }
+        },
+    );
     let (believed, counted) = (info.live.load(Relaxed), info.records.load(Relaxed));
     if live != u64::from(believed) || records != u64::from(counted) {
         return Err(format!(
