@@ -139,13 +139,18 @@ impl Session<'_> {
     /// The value of `key`.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut value = Vec::new();
-        let found = self.0.get(named(key), View::Pending, &mut value, &mut |_, _| {})?;
+        let found = self
+            .0
+            .get(named(key), View::Pending, &mut value, &mut |_, _| {})?;
         Ok(found.then_some(value))
     }
 
     /// Stores `value` under `key`, whatever was there.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let value = Value { bytes: value, ..Value::default() };
+        let value = Value {
+            bytes: value,
+            ..Value::default()
+        };
         self.0.put(named(key), value).map(|_| ())
     }
 

@@ -1,0 +1,332 @@
+//! docs/format.md, checked: bytes are where the page says they are. When one of these fails, the
+//! format has changed: the page, the changelog's Format line and perhaps the version go with it.
+
+use std::sync::Arc;
+
+use crc32c::{crc32c, crc32c_append};
+use farbank_kv::store::{Key, Session, Value, Verdict};
+use farbank_kv::{Cleaning, Config, Kv};
+use farbank_pm::media::Mapped;
+use farbank_pm::{Medium, Off};
+use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
+
+/// Bytes of a segment, of what one holds besides its head and tail, and before the first.
+const S: usize = 4096;
+const PAYLOAD: usize = S - 128;
+const F: usize = 8192;
+/// Few segments: sessions keep one open segment.
+const POOL: usize = F + 60 * S;
+
+/// A pool's bytes, read as the page describes them.
+struct Bytes(Vec<u8>);
+
+impl Bytes {
+    /// What `fill` leaves in a new pool when its session has gone.
+    fn of(close: bool, fill: impl FnOnce(&mut dyn Session)) -> Bytes {
+        let config = Config {
+            clock: Arc::new(|| 1_000_000),
+            cleaning: Cleaning::Inline,
+            ..Config::default()
+        };
+        let medium = Mapped::anonymous(POOL as u64).unwrap();
+        let kv = Kv::create(medium, S as u64, config).unwrap();
+        let mut session = kv.session();
+        fill(session.as_mut());
+        drop(session);
+        let medium = match close {
+            true => kv.close().unwrap().unwrap(),
+            false => kv.into_medium().unwrap(),
+        };
+        let mut bytes = vec![0; POOL];
+        medium.copy_out(Off(0), &mut bytes);
+        Bytes(bytes)
+    }
+
+    fn u32(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.0[at..at + 4].try_into().unwrap())
+    }
+
+    fn u64(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.0[at..at + 8].try_into().unwrap())
+    }
+
+    fn pool_key(&self) -> u64 {
+        xxh3_64_with_seed(&self.0[40..56], 1)
+    }
+
+    fn root(&self, word: usize) -> u64 {
+        self.u64(128 + 8 * word)
+    }
+
+    fn generation(&self, segment: usize) -> u64 {
+        self.u64(F + segment * S + 8)
+    }
+
+    /// The seed of a record's head checksum.
+    fn seed(&self, at: usize) -> u32 {
+        let base = F + (at - F) / S * S;
+        let mut life = self.u64(base + 8).to_le_bytes().to_vec();
+        life.extend_from_slice(&(self.u64(base + 40) >> 8 & 0xff_ffff).to_le_bytes());
+        let seed = xxh3_64_with_seed(&life, self.pool_key() ^ (base as u64).rotate_left(32));
+        seed as u32 ^ (at - base) as u32
+    }
+
+    /// A record's fields, after its head checksum.
+    fn record(&self, at: usize) -> Record {
+        let shape = self.u64(at + 16);
+        let bit = |n: u32| shape >> n & 1 == 1;
+        let header = 24 + 8 * usize::from(bit(58)) + 8 * usize::from(bit(59));
+        let crc = crc32c_append(self.seed(at), &self.0[at + 4..at + header]);
+        assert_eq!(crc, self.u32(at), "head checksum at {at}");
+        assert!(!bit(63));
+        Record {
+            at,
+            header,
+            value_len: shape as usize & ((1 << 30) - 1),
+            key_len: (shape >> 30) as usize & ((1 << 17) - 1),
+            kind: (shape >> 47) as u8,
+            what: (shape >> 55) as u8 & 7,
+            large: bit(60),
+            settled: bit(61),
+            member: bit(62),
+            seq: self.u64(at + 8),
+        }
+    }
+
+    /// Key and value of a record whose body checksum holds; `body` bytes follow its key.
+    fn body(&self, record: &Record, body: usize) -> (&[u8], &[u8]) {
+        let from = record.at + record.header;
+        let all = &self.0[from..from + record.key_len + body];
+        assert_eq!(crc32c(all), self.u32(record.at + 4), "body checksum");
+        all.split_at(record.key_len)
+    }
+}
+
+#[derive(Debug)]
+struct Record {
+    at: usize,
+    header: usize,
+    value_len: usize,
+    key_len: usize,
+    kind: u8,
+    what: u8,
+    large: bool,
+    settled: bool,
+    member: bool,
+    seq: u64,
+}
+
+impl Record {
+    /// Where the next record of its segment begins, if `body` bytes follow its key.
+    fn end(&self, body: usize) -> usize {
+        self.at + (self.header + self.key_len + body).next_multiple_of(16)
+    }
+}
+
+fn key(bytes: &[u8]) -> Key<'_> {
+    Key { db: 0, bytes }
+}
+
+fn put(session: &mut dyn Session, name: &[u8], bytes: &[u8]) {
+    let value = Value {
+        bytes,
+        ..Value::default()
+    };
+    session.put(key(name), value).unwrap();
+}
+
+fn commit(session: &mut dyn Session) {
+    let ticket = session.commit().unwrap();
+    session.wait(ticket).unwrap();
+}
+
+#[test]
+fn the_superblock_and_its_root_words() {
+    let pool = Bytes::of(false, |session| put(session, b"a", b"1"));
+    for at in [0, 4096] {
+        assert_eq!(&pool.0[at..at + 8], b"FARBANK\n");
+        assert_eq!((pool.u32(at + 8), pool.u32(at + 12)), (1, 512));
+        assert_eq!([16, 24, 32].map(|bits| pool.u64(at + bits)), [0; 3]);
+        assert_eq!(pool.u64(at + 56), S as u64);
+        assert_eq!(pool.u64(at + 64), 60);
+        let checksum = xxh3_128(&pool.0[at..at + 496]).to_le_bytes();
+        assert_eq!(&pool.0[at + 496..at + 512], checksum);
+    }
+    assert_eq!(pool.0[..512], pool.0[4096..4608]);
+    // No snapshot; nothing flushed; the first opening.
+    assert_eq!([0, 1, 2, 4].map(|word| pool.root(word)), [0, 0, 0, 1]);
+}
+
+#[test]
+fn a_segment_says_who_it_is_at_both_ends() {
+    let pool = Bytes::of(false, |session| put(session, b"a", b"1"));
+    for (segment, used) in [(0, true), (1, false)] {
+        let (head, tail) = (F + segment * S, F + segment * S + S - 64);
+        let generation = pool.0[head + 8..head + 16].to_vec();
+        for copy in [head, tail] {
+            let seed = xxh3_64_with_seed(&(copy as u64).to_le_bytes(), pool.pool_key()) as u32;
+            assert_eq!(&pool.0[copy..copy + 4], b"FBsg");
+            assert_eq!(pool.u32(copy + 4), crc32c_append(seed, &generation));
+            assert_eq!(pool.0[copy + 8..copy + 16], generation);
+        }
+        let (opened, sealed) = (pool.u64(head + 40), pool.u64(head + 48));
+        if !used {
+            assert_eq!((opened, sealed), (0, 0));
+            continue;
+        }
+        let life = crc32c(&generation);
+        let low = opened as u32;
+        assert_eq!(
+            (low & 0xff, low >> 8),
+            (1, 1),
+            "for records, in the first opening"
+        );
+        assert_eq!(
+            (opened >> 32) as u32,
+            crc32c_append(life, &low.to_le_bytes())
+        );
+        let end = sealed as u32;
+        assert_eq!(end as usize, 64 + 32, "one record of 32 bytes");
+        assert_eq!(
+            (sealed >> 32) as u32,
+            crc32c_append(life, &end.to_le_bytes())
+        );
+    }
+}
+
+#[test]
+fn records_lie_one_after_another_as_drawn() {
+    let pool = Bytes::of(false, |session| {
+        put(session, b"greeting", b"hello");
+        let value = Value {
+            bytes: b"full",
+            expires_ms: 9_000_000,
+            flags: 0xabcd,
+            kind: 7,
+        };
+        session.put(Key { db: 3, bytes: b"k" }, value).unwrap();
+        commit(session);
+        assert!(session.delete(key(b"greeting")).unwrap());
+        commit(session);
+    });
+    let plain = pool.record(F + 64);
+    assert_eq!((plain.header, plain.what, plain.kind), (24, 1, 0));
+    assert!(!plain.settled && !plain.large && !plain.member);
+    assert_eq!(
+        pool.body(&plain, plain.value_len),
+        (&b"greeting"[..], &b"hello"[..])
+    );
+
+    let full = pool.record(plain.end(5));
+    assert_eq!((full.header, full.what, full.kind), (40, 1, 7));
+    assert_eq!(pool.u64(full.at + 24), 9_000_000);
+    assert_eq!(pool.u64(full.at + 32), 3 << 32 | 0xabcd);
+    assert_eq!(pool.body(&full, full.value_len), (&b"k"[..], &b"full"[..]));
+
+    let tomb = pool.record(full.end(4));
+    assert_eq!((tomb.what, tomb.value_len), (2, 8));
+    assert!(
+        tomb.settled,
+        "the first of a batch vouches for what is before it"
+    );
+    assert!(tomb.seq > plain.seq);
+    assert_eq!(pool.body(&tomb, 8).0, b"greeting");
+}
+
+#[test]
+fn a_group_is_a_record_of_records() {
+    let pool = Bytes::of(false, |session| {
+        let keys = [key(b"one"), key(b"two")];
+        let done = session.group(&keys, &mut |ops| {
+            for key in keys {
+                ops.put(
+                    key,
+                    Value {
+                        bytes: key.bytes,
+                        ..Value::default()
+                    },
+                )?;
+            }
+            Ok(Verdict::Apply)
+        });
+        assert_eq!(done, Ok(Verdict::Apply));
+    });
+    let group = pool.record(F + 64);
+    assert_eq!((group.what, group.key_len, group.header), (3, 8, 24));
+    assert_eq!(group.value_len, 2 * 32);
+    assert_eq!(pool.body(&group, group.value_len).0, [0; 8]);
+    for (number, name) in [b"one", b"two"].into_iter().enumerate() {
+        let member = pool.record(group.at + 32 + number * 32);
+        assert!(member.member && member.what == 1);
+        assert_eq!(pool.body(&member, 3), (&name[..], &name[..]));
+    }
+}
+
+#[test]
+fn a_large_value_is_a_table_of_segments() {
+    let value: Vec<u8> = (0..PAYLOAD + 100).map(|i| i as u8).collect();
+    let pool = Bytes::of(false, |session| put(session, b"large", &value));
+    let segment = (0..60)
+        .find(|s| pool.u64(F + s * S + 40) & 0xff == 1)
+        .unwrap();
+    let record = pool.record(F + segment * S + 64);
+    assert!(record.large && record.what == 1);
+    assert_eq!(record.value_len, value.len());
+    let (_, table) = pool.body(&record, 2 * 16);
+    let mut left = &value[..];
+    for entry in table.chunks(16) {
+        let number = u32::from_le_bytes(entry[..4].try_into().unwrap()) as usize;
+        let piece = &left[..left.len().min(PAYLOAD)];
+        let at = F + number * S;
+        assert_eq!(&pool.0[at + 64..at + 64 + piece.len()], piece);
+        assert_eq!(entry[4..8], crc32c(piece).to_le_bytes());
+        assert_eq!(entry[8..], pool.generation(number).to_le_bytes());
+        assert_eq!(pool.u64(at + 40) & 0xff, 2, "opened as an extent");
+        left = &left[piece.len()..];
+    }
+    assert!(left.is_empty());
+}
+
+#[test]
+fn a_clean_close_leaves_a_snapshot() {
+    let pool = Bytes::of(true, |session| put(session, b"a", b"1"));
+    let (mut next, mut generation) = (pool.root(0), pool.root(1));
+    let mut bytes = Vec::new();
+    while next != 0 {
+        let segment = next as usize - 1;
+        assert_eq!(pool.generation(segment), generation);
+        let at = F + segment * S;
+        assert_eq!(pool.u64(at + 40) & 0xff, 3, "opened for a snapshot");
+        let len = pool.u64(at + 64 + 16) as usize;
+        let piece = &pool.0[at + 96..at + 96 + len];
+        let crc = crc32c_append(crc32c(&pool.0[at + 64..at + 88]), piece);
+        assert_eq!(pool.u64(at + 88), u64::from(crc));
+        bytes.extend_from_slice(piece);
+        (next, generation) = (pool.u64(at + 64), pool.u64(at + 72));
+    }
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    assert_eq!(word(0), pool.record(F + 64).seq, "the highest number");
+    assert_eq!((word(8), word(16)), (1, 0), "keys of databases 0 and 1");
+    assert_eq!(word(136), 60, "segments");
+    let first = 144;
+    assert_eq!(word(first), pool.generation(0));
+    let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    // Live bytes, tombstone bytes, end, live records, state, large groups.
+    let counts = [24, 28, 32, 36, 40, 44].map(|at| half(first + at));
+    assert_eq!(counts, [32, 0, 96, 1, 2, 0]);
+    let index = first + 60 * 48;
+    let groups = word(index) as usize;
+    let lines = bytes[index + 8..].chunks(2).take(groups);
+    let lines: u64 = lines
+        .map(|n| u64::from(u16::from_le_bytes([n[0], n[1]])))
+        .sum();
+    let rows = index + 8 + 2 * groups;
+    assert_eq!(bytes.len() as u64, rows as u64 + 64 * lines);
+    let entries: Vec<u64> = (rows..bytes.len())
+        .step_by(8)
+        .map(word)
+        .filter(|e| *e != 0)
+        .collect();
+    assert_eq!(entries.len(), 1);
+    assert_eq!((entries[0] & ((1 << 38) - 1)) << 4, (F + 64) as u64);
+}
