@@ -172,7 +172,7 @@ impl Log {
             }
             if engine.drains_are_real() {
                 let place = engine.geometry.place(seal.segment);
-                place.seal(m, lane, seal.generation, engine.boot, seal.end);
+                place.seal(m, lane, seal.generation, seal.end);
             }
             engine.info(seal.segment).unpublished.fetch_sub(1, AcqRel);
             false

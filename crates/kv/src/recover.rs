@@ -132,7 +132,7 @@ fn read_lives<M: Medium>(engine: &mut Engine<M>, lane: &mut Lane) -> Vec<Option<
     let mut damage = Vec::new();
     for segment in 0..engine.pool.segments() {
         let place = engine.geometry.place(segment);
-        let life = place.read(engine.medium(), engine.boot);
+        let life = place.read(engine.medium());
         let info = engine.info(segment);
         match &life {
             Some(life) => {
@@ -198,7 +198,7 @@ fn scan_and_build<M: Medium>(
             engine.info(segment).set_state(State::Sealed);
             if life.sealed.is_none() {
                 let place = engine.geometry.place(segment);
-                place.seal(engine.medium(), lane, life.generation, life.boot, found.end);
+                place.seal(engine.medium(), lane, life.generation, found.end);
             }
         }
     }

@@ -32,7 +32,7 @@ use farbank_pm::{LINE, Lane, Medium, Off};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::FromZeros;
 
-use crate::record::{HEADER_MAX, Header, u32_at, u64_at};
+use crate::record::{u32_at, u64_at};
 
 /// Where records begin in a segment.
 pub(crate) const FIRST: usize = LINE;
@@ -147,20 +147,13 @@ impl Place {
     }
 
     /// Writes `sealed`; everything before `end` must be durable (S3).
-    pub(crate) fn seal<M: Medium>(
-        &self,
-        m: &M,
-        lane: &mut Lane,
-        generation: u64,
-        boot: u32,
-        end: usize,
-    ) {
-        let word = sealed_word(generation, boot, end);
+    pub(crate) fn seal<M: Medium>(&self, m: &M, lane: &mut Lane, generation: u64, end: usize) {
+        let word = sealed_word(generation, end);
         m.copy_in(lane, self.at.plus(SEALED_AT as u64), &[&word.to_le_bytes()]);
     }
 
-    /// Reads what head and tail say, of a pool that was opened `boots` times. `None`: both are damaged.
-    pub(crate) fn read<M: Medium>(&self, m: &M, boots: u32) -> Option<Life> {
+    /// Reads what head and tail say. `None`: both are damaged.
+    pub(crate) fn read<M: Medium>(&self, m: &M) -> Option<Life> {
         let (mut head, mut tail) = ([0; LINE], [0; FIXED]);
         m.copy_out(self.at, &mut head);
         m.copy_out(self.tail(), &mut tail);
@@ -197,30 +190,13 @@ impl Place {
             generation,
             opened: purpose,
             sealed: (sealed != 0
-                && sealed_word(generation, boot, end) == sealed
+                && sealed_word(generation, end) == sealed
                 && (FIRST..=self.bytes - LINE).contains(&end))
             .then_some(end),
             boot,
             damaged,
             opened_once: opened[0].is_some() != opened[1].is_some(),
             torn: false,
-        })
-    }
-
-    /// The opening that a damaged `opened` named: the one that `sealed`, or the first record, fits.
-    fn guess_boot<M: Medium>(
-        &self,
-        m: &M,
-        generation: u64,
-        sealed: u64,
-        boots: u32,
-    ) -> Option<u32> {
-        let mut first = [0; HEADER_MAX];
-        m.copy_out(self.at.plus(FIRST as u64), &mut first);
-        let end = (sealed as u32) as usize;
-        (0..=boots).rev().map(|boot| boot & BOOT_MASK).find(|boot| {
-            let seed = self.record_seed(generation, *boot) ^ FIRST as u32;
-            sealed_word(generation, *boot, end) == sealed || Header::decode(&first, seed).is_some()
         })
     }
 
@@ -261,13 +237,10 @@ fn opened_of(generation: u64, word: u64) -> Option<(Purpose, u32)> {
     Some((purpose, boot))
 }
 
-fn sealed_word(generation: u64, boot: u32, end: usize) -> u64 {
+fn sealed_word(generation: u64, end: usize) -> u64 {
     let end = (end as u32).to_le_bytes();
-    let life = crc32c_append(
-        crc32c(&generation.to_le_bytes()),
-        &(boot & BOOT_MASK).to_le_bytes(),
-    );
-    u64::from(crc32c_append(life, &end)) << 32 | u64::from(u32::from_le_bytes(end))
+    u64::from(crc32c_append(crc32c(&generation.to_le_bytes()), &end)) << 32
+        | u64::from(u32::from_le_bytes(end))
 }
 
 /// What a segment is doing now.
