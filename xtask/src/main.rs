@@ -1,2 +1,108 @@
-//! Maintainers commands.
-fn main() {}
+//! Maintainers' commands: `cargo xtask lanes` and `cargo xtask gate`.
+//!
+//! A *lane* is a check that `cargo test` cannot make: it needs system packages, which it installs,
+//! or a real server and more time. A *gate* is a lane at the size a release asks for.
+//!
+//! ```text
+//!   cargo xtask lanes [NAME...]     all of them, or those named; for CI
+//!   cargo xtask gate [NAME...]      the same at release size; takes about an hour
+//! ```
+//!
+//! A lane that cannot run has failed. The last line says how many passed and failed, and the exit
+//! code is 1 if one failed, 2 if the command line is wrong.
+#![forbid(unsafe_code)]
+
+mod check;
+mod clients;
+mod run;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// How large a run is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Size {
+    Lane,
+    Gate,
+}
+
+/// What a lane does.
+type Run = fn(Size) -> Result<(), String>;
+
+/// A lane: its name, what it shows, and how.
+struct Lane(&'static str, &'static str, Run);
+
+const LANES: [Lane; 3] = [
+    Lane(
+        "redis-clients",
+        "Redis's own clients work unmodified",
+        clients::run,
+    ),
+    Lane(
+        "kill",
+        "nothing acknowledged is lost when the server is killed",
+        check::kill,
+    ),
+    Lane(
+        "crash",
+        "nothing acknowledged is lost when the power goes",
+        check::crash,
+    ),
+];
+
+const USAGE: &str = "usage: cargo xtask lanes [NAME...] | cargo xtask gate [NAME...]";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let size = match args.first().map(String::as_str) {
+        Some("lanes") => Size::Lane,
+        Some("gate") => Size::Gate,
+        _ => return wrong(USAGE),
+    };
+    let names = &args[1..];
+    if let Some(name) = names
+        .iter()
+        .find(|name| LANES.iter().all(|lane| lane.0 != **name))
+    {
+        let known = LANES.map(|lane| lane.0).join(", ");
+        return wrong(&format!("there is no lane {name:?}; there are {known}"));
+    }
+    let failed = run_lanes(size, names);
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Runs the lanes named, or all. Returns how many failed.
+fn run_lanes(size: Size, names: &[String]) -> usize {
+    let chosen = LANES
+        .iter()
+        .filter(|lane| names.is_empty() || names.iter().any(|n| n == lane.0));
+    let (mut passed, mut failed) = (0, 0);
+    let built = run::cargo(&["build", "--release", "--package", "farbank"]);
+    for Lane(name, shows, run) in chosen {
+        println!("\n-- {name}: {shows}");
+        let start = Instant::now();
+        let result = built.clone().and_then(|()| run(size));
+        let seconds = start.elapsed().as_secs_f64();
+        match result {
+            Ok(()) => {
+                passed += 1;
+                println!("-- {name}: passed in {seconds:.1} s");
+            }
+            Err(why) => {
+                failed += 1;
+                println!("-- {name}: FAILED after {seconds:.1} s: {why}");
+            }
+        }
+    }
+    println!("\n{passed} passed, {failed} failed");
+    failed
+}
+
+fn wrong(why: &str) -> ExitCode {
+    eprintln!("error: {why}");
+    ExitCode::from(2)
+}

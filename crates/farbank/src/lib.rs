@@ -8,6 +8,8 @@
 //! The parts stand behind it: [`pm`] is the memory, [`kv`] the engine on it with everything a
 //! session can do ([`kv::store`]), [`server`] speaks RESP.
 
+#![forbid(unsafe_code)]
+
 pub use farbank_kv as kv;
 pub use farbank_pm as pm;
 pub use farbank_server as server;

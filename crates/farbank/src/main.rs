@@ -2,6 +2,8 @@
 //!
 //! Exit codes: 0 all is well, 1 something failed, 2 the command line was wrong.
 
+#![forbid(unsafe_code)]
+
 mod serve;
 mod size;
 

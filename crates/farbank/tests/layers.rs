@@ -1,0 +1,173 @@
+//! Rules of the house that no compiler knows: who may use whom, how long a file may be, and what may
+//! not be left in one.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// A crate may use only crates before it.
+const ORDER: [&str; 10] = [
+    "pm", "check", "index", "kv", "cache", "fabric", "tree", "server", "bench", "farbank",
+];
+
+const LINES_MAX: usize = 800;
+
+/// Files that are too long, and how long they may be until they are split. Nothing is added here.
+const TOO_LONG: [(&str, usize); 1] = [("crates/kv/src/session.rs", 1100)];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .unwrap()
+}
+
+/// Every package of the workspace, as cargo knows it.
+fn packages() -> Vec<Value> {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "metadata",
+            "--no-deps",
+            "--format-version",
+            "1",
+            "--offline",
+        ])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let mut metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    match metadata["packages"].take() {
+        Value::Array(packages) => packages,
+        other => panic!("no list of packages: {other}"),
+    }
+}
+
+/// The short name of a crate of ours.
+fn short(package: &str) -> &str {
+    package.strip_prefix("farbank-").unwrap_or(package)
+}
+
+fn rank(package: &str) -> Option<usize> {
+    ORDER.iter().position(|name| *name == short(package))
+}
+
+/// Every Rust file of ours.
+fn sources() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join("crates"), root().join("xtask")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    assert!(found.len() > 50, "the sources were not found");
+    found
+}
+
+#[test]
+fn a_crate_uses_only_crates_before_it() {
+    let mut seen = BTreeSet::new();
+    for package in packages() {
+        let name = package["name"].as_str().unwrap();
+        let uses: Vec<&str> = package["dependencies"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|d| d["name"].as_str().unwrap())
+            .filter(|d| rank(d).is_some())
+            .collect();
+        if name == "xtask" {
+            assert!(uses.is_empty(), "xtask uses {uses:?}");
+            continue;
+        }
+        let own = rank(name).unwrap_or_else(|| panic!("{name} has no place in the order"));
+        seen.insert(short(name).to_owned());
+        for used in uses {
+            assert!(
+                rank(used).unwrap() < own,
+                "{name} uses {used}, which comes after it"
+            );
+            let apart = ["fabric", "tree"].contains(&short(name));
+            let barred = ["index", "kv", "cache"].contains(&short(used));
+            assert!(!(apart && barred), "{name} uses {used}");
+        }
+    }
+    for name in ["pm", "check", "kv", "server", "farbank"] {
+        assert!(seen.contains(name), "{name} is missing");
+    }
+}
+
+#[test]
+fn packages_say_who_they_are() {
+    for package in packages() {
+        let name = &package["name"];
+        for field in ["description", "license", "repository", "rust_version"] {
+            assert!(package[field].is_string(), "{name} has no {field}");
+        }
+        assert_eq!(package["license"], "MIT OR Apache-2.0", "{name}");
+    }
+}
+
+#[test]
+fn every_crate_but_pm_forbids_unsafe() {
+    for package in packages() {
+        let name = package["name"].as_str().unwrap();
+        for target in package["targets"].as_array().unwrap() {
+            let kind = target["kind"][0].as_str().unwrap();
+            if short(name) == "pm" || !["lib", "bin"].contains(&kind) {
+                continue;
+            }
+            let file = target["src_path"].as_str().unwrap();
+            let text = fs::read_to_string(file).unwrap();
+            assert!(
+                text.contains("#![forbid(unsafe_code)]"),
+                "{file} does not forbid unsafe code"
+            );
+        }
+    }
+}
+
+#[test]
+fn files_are_short_and_nothing_unfinished_is_in_them() {
+    // Put together here, so that this file does not find itself.
+    let left_behind = ["todo", "unimplemented", "dbg"].map(|name| format!("{name}!("));
+    let ignored = ["#[", "ignore"].concat();
+    let mut wrong = Vec::new();
+    for path in sources() {
+        let text = fs::read_to_string(&path).unwrap();
+        let shown = path.strip_prefix(root()).unwrap();
+        let known = TOO_LONG.iter().find(|(file, _)| shown == Path::new(file));
+        let (lines, most) = (
+            text.lines().count(),
+            known.map_or(LINES_MAX, |(_, most)| *most),
+        );
+        let shown = shown.display();
+        if lines > most {
+            wrong.push(format!("{shown}: {lines} lines, at most {most}"));
+        }
+        for (number, line) in text.lines().enumerate() {
+            let code = line.trim_start();
+            let bad = left_behind
+                .iter()
+                .chain([&ignored])
+                .find(|bad| code.contains(bad.as_str()));
+            if let Some(bad) = bad.filter(|_| !code.starts_with("//")) {
+                wrong.push(format!("{shown}:{}: {bad}", number + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}

@@ -1,0 +1,74 @@
+//! The lanes that have `farbank check` try to lose something.
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::Size;
+use crate::run::{farbank, output, works};
+
+/// What a release asks of each persistency mode: time, and distinct images in it.
+const GATE_TIME: Duration = Duration::from_secs(300);
+const GATE_IMAGES: u64 = 200_000;
+
+/// `farbank check <what>`, if the binary has it.
+fn check(what: &str) -> Result<Command, String> {
+    let mut command = farbank();
+    if !works(command.get_program(), &["check", what, "--help"]) {
+        return Err(format!(
+            "it did not run: this farbank has no `check {what}`"
+        ));
+    }
+    command.args(["check", what]);
+    Ok(command)
+}
+
+/// A server under load is killed and started again, many times.
+pub(crate) fn kill(size: Size) -> Result<(), String> {
+    let cycles = if size == Size::Gate { "100" } else { "20" };
+    output(check("kill")?.args(["--cycles", cycles])).map(|_| ())
+}
+
+/// The engine is crashed wherever it can be, in every persistency mode.
+pub(crate) fn crash(size: Size) -> Result<(), String> {
+    for mode in ["adr", "eadr", "page"] {
+        let mut command = check("crash")?;
+        command.args(["--target", "kv", "--persistency", mode, "--json"]);
+        match size {
+            Size::Lane => command.args(["--seconds", "25"]),
+            Size::Gate => command.args(["--seconds", &GATE_TIME.as_secs().to_string()]),
+        };
+        let text = output(&mut command)?;
+        let report = text.lines().last().unwrap_or_default();
+        let images = number(report, "distinct_images")
+            .ok_or_else(|| format!("no distinct_images in the last line: {report}"))?;
+        if size == Size::Gate && images < GATE_IMAGES {
+            return Err(format!(
+                "{mode}: {images} distinct images, {GATE_IMAGES} are asked for"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The number called `name` in a line of JSON.
+fn number(json: &str, name: &str) -> Option<u64> {
+    let (_, rest) = json.split_once(&format!("\"{name}\":"))?;
+    let rest = rest.trim_start();
+    let end = rest
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn a_number_is_found_by_its_name() {
+        let json = r#"{"images":12,"distinct_images": 7}"#;
+        assert_eq!(number(json, "distinct_images"), Some(7));
+        assert_eq!(number(json, "images"), Some(12));
+        assert_eq!(number(json, "kills"), None);
+    }
+}

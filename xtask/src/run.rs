@@ -1,0 +1,77 @@
+//! Running other programs, and where things are.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// The workspace's folder.
+pub(crate) fn root() -> PathBuf {
+    let own = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    own.parent().map(PathBuf::from).unwrap_or(own)
+}
+
+/// The release binary.
+pub(crate) fn farbank() -> Command {
+    let target = std::env::var_os("CARGO_TARGET_DIR");
+    let target = target.map_or_else(|| root().join("target"), |dir| root().join(dir));
+    Command::new(target.join("release/farbank"))
+}
+
+/// Runs cargo in the workspace.
+pub(crate) fn cargo(args: &[&str]) -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    succeed(Command::new(cargo).args(args).current_dir(root()))
+}
+
+/// Runs `command`, its output shown; an error if it cannot be run or fails.
+pub(crate) fn succeed(command: &mut Command) -> Result<(), String> {
+    let told = format!("{command:?}");
+    println!("$ {told}");
+    let status = command.stdin(Stdio::null()).status();
+    let status = status.map_err(|e| format!("{told} cannot be run: {e}"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("{told} ended with {status}"))
+    }
+}
+
+/// Runs `command` and returns what it printed, which is shown too.
+pub(crate) fn output(command: &mut Command) -> Result<String, String> {
+    let told = format!("{command:?}");
+    println!("$ {told}");
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.map_err(|e| format!("{told} cannot be run: {e}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    print!("{text}");
+    match output.status.success() {
+        true => Ok(text),
+        false => Err(format!("{told} ended with {}", output.status)),
+    }
+}
+
+/// Whether `program` can be run with `args`, silently.
+pub(crate) fn works(program: impl AsRef<OsStr>, args: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Installs Debian packages.
+pub(crate) fn install(packages: &[&str]) -> Result<(), String> {
+    let apt = || {
+        let mut command = Command::new("apt-get");
+        command.env("DEBIAN_FRONTEND", "noninteractive").arg("-qq");
+        command
+    };
+    succeed(apt().arg("update"))?;
+    succeed(
+        apt()
+            .args(["install", "-y", "--no-install-recommends"])
+            .args(packages),
+    )
+}
