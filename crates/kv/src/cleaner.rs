@@ -17,8 +17,9 @@
 //! C3  A tombstone is dropped when every segment that was opened before it was written (C2) is gone:
 //!     nothing it hides is left. One that a newer record of its key has replaced is dropped at once.
 //! C4  The cleaner can always finish a pass: `cleaner_reserve` segments are taken by nobody else.
-//! C5  A victim whose live records were not all found, or that holds bytes that are no record, is
-//!     damaged: it is quarantined, never reborn. What cannot be read may be a tombstone.
+//! C5  A victim whose live records were not all found or fail their checksums, or that holds bytes
+//!     that are no record, is damaged: it is quarantined, never reborn. What cannot be read may be a
+//!     tombstone; and a damaged copy of a record could be taken for a torn write after a crash.
 //!
 //! # Crash argument
 //! | crash between          | recovery sees                      | and does                           |
@@ -392,16 +393,17 @@ impl<M: Medium> Engine<M> {
         };
         let hash = self.geometry.hash(key.db, key.bytes);
         let tomb = header.what == Type::Tomb;
-        if tomb && !self.body_holds(at, header) {
-            pass.damaged.push(victim);
-            return true;
-        }
+        // A tombstone whose key cannot be trusted may be needed.
+        let sound = Engine::<M>::body_matches(header, key.bytes, &body[header.key_len..]);
         let keep = if tomb {
-            self.tomb_is_needed(pass, victim, hash, key, header, &body)
+            !sound || self.tomb_is_needed(pass, victim, hash, key, header, &body)
         } else {
             self.index.names(hash, at)
         };
-        if !keep {
+        if keep && !sound {
+            pass.damaged.push(victim);
+        }
+        if !keep || !sound {
             return true;
         }
         let born = self.info_at(at).born.load(Relaxed);
@@ -424,6 +426,7 @@ impl<M: Medium> Engine<M> {
             class,
             &Header {
                 member: false,
+                moved: true,
                 ..*header
             },
             &[&body],

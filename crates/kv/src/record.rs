@@ -7,7 +7,7 @@
 //!  └───────────┴───────────┴──────────────────────┴──────────────────────┴─────────┴───────┴─────┴───────┴─────┘
 //!                                                                          if EXPIRES if ATTRS      to a multiple of 16
 //!
-//!  shape  value length:30  key length:17  value kind:8  type:3  EXPIRES:1  ATTRS:1  LARGE:1  SETTLED:1  MEMBER:1
+//!  shape  value length:30  key length:17  value kind:8  type:3  EXPIRES:1  ATTRS:1  LARGE:1  SETTLED:1  MEMBER:1  MOVED:1
 //!  attrs  client flags:32  database:8  unused:24
 //! ```
 //!
@@ -22,6 +22,7 @@
 //!     to be believed.
 //! R5  SETTLED says: everything before this record in its segment was durable before it was written.
 //!     What fails its checksum before such a record is damage, not a torn write.
+//! R6  MOVED says: the cleaner copied this record, so its extents were durable before it was written.
 
 use crc32c::{crc32c, crc32c_append};
 
@@ -48,6 +49,7 @@ const ATTRS: u64 = 1 << (TYPE_AT + 4);
 const LARGE: u64 = 1 << (TYPE_AT + 5);
 const SETTLED: u64 = 1 << (TYPE_AT + 6);
 const MEMBER: u64 = 1 << (TYPE_AT + 7);
+const MOVED: u64 = 1 << (TYPE_AT + 8);
 
 const _: () = assert!(VALUE_BYTES_MAX < 1 << VALUE_BITS && KEY_BYTES_MAX < 1 << KEY_BITS);
 
@@ -79,6 +81,7 @@ pub(crate) struct Header {
     pub large: bool,
     pub settled: bool,
     pub member: bool,
+    pub moved: bool,
     pub key_len: usize,
     pub value_len: usize,
 }
@@ -132,6 +135,7 @@ impl Header {
             (self.large, LARGE),
             (self.settled, SETTLED),
             (self.member, MEMBER),
+            (self.moved, MOVED),
         ] {
             shape |= if set { bit } else { 0 };
         }
@@ -160,6 +164,7 @@ impl Header {
             large: shape & LARGE != 0,
             settled: shape & SETTLED != 0,
             member: shape & MEMBER != 0,
+            moved: shape & MOVED != 0,
             key_len: (shape >> KEY_AT) as usize & ((1 << KEY_BITS) - 1),
             value_len: shape as usize & ((1 << VALUE_BITS) - 1),
             ..Header::default()
@@ -253,6 +258,7 @@ mod tests {
                         large: key_len == 0,
                         settled: key_len == 16,
                         member: key_len != 0,
+                        moved: value_len != 0,
                         key_len,
                         value_len,
                         expires_ms,
