@@ -78,7 +78,7 @@ impl Bytes {
         let header = 24 + 8 * usize::from(bit(58)) + 8 * usize::from(bit(59));
         let crc = crc32c_append(self.seed(at), &self.0[at + 4..at + header]);
         assert_eq!(crc, self.u32(at), "head checksum at {at}");
-        assert!(!bit(63));
+        assert!(!bit(63), "the cleaner has not been here");
         Record {
             at,
             header,
@@ -169,7 +169,8 @@ fn a_segment_says_who_it_is_at_both_ends() {
             assert_eq!(pool.u32(copy + 4), crc32c_append(seed, &generation));
             assert_eq!(pool.0[copy + 8..copy + 16], generation);
         }
-        let (opened, sealed) = (pool.u64(head + 40), pool.u64(head + 48));
+        let (opened, sealed) = (pool.u64(head + 32), pool.u64(head + 48));
+        assert_eq!(opened, pool.u64(head + 40), "twice the same");
         if !used {
             assert_eq!((opened, sealed), (0, 0));
             continue;
