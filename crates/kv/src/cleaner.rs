@@ -29,7 +29,7 @@
 //! | head, tail reborn      | two generations                    | counts the later: the segment is empty |
 
 use farbank_pm::epoch::Slot;
-use farbank_pm::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
 use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::{Lane, Medium, Off, Poisoned};
 
@@ -168,7 +168,7 @@ impl<M: Medium> Engine<M> {
 
     fn is_candidate(&self, segment: u32) -> bool {
         let info = self.info(segment);
-        info.state() == State::Sealed && info.unpublished.load(Acquire) == 0
+        info.state() == State::Sealed && info.unsettled.load(Acquire) == 0
     }
 
     /// Gives readers some time to leave limbo. False if nothing was there, or nobody left.
@@ -211,7 +211,7 @@ impl<M: Medium> Engine<M> {
                 continue;
             }
             let info = self.info(segment);
-            let kept = u64::from(info.live.load(Relaxed)) + u64::from(info.tombs.load(Relaxed));
+            let kept = u64::from(info.live_bytes()) + u64::from(info.tombs.load(Relaxed));
             let dead = payload.saturating_sub(kept);
             let opened = info.opened.load(Relaxed);
             if oldest.is_none_or(|(o, _)| opened < o) {
@@ -260,7 +260,7 @@ impl<M: Medium> Engine<M> {
             }
             emptied.push(victim);
         }
-        let bytes = cleaner.log.copy_in(self, &mut cleaner.lane);
+        let bytes = cleaner.log.copy_in(self, &mut cleaner.lane, None);
         let ticket = self.medium().drain(&mut cleaner.lane);
         cleaner.log.drained(self, ticket);
         cleaner.slot.unpin();
@@ -293,8 +293,8 @@ impl<M: Medium> Engine<M> {
     /// Copies what must be kept of `victim`; false if there is no room for all of it.
     fn copy_out_of(&self, cleaner: &mut Cleaner, pass: &mut Pass, victim: u32) -> bool {
         let info = self.info(victim);
-        let kept = [&info.live, &info.tombs, &info.records, &info.groups];
-        if kept.iter().all(|count| count.load(Relaxed) == 0) {
+        let kept = [&info.tombs, &info.groups];
+        if info.live_records() == 0 && kept.iter().all(|count| count.load(Relaxed) == 0) {
             return true;
         }
         let end = info.used.load(Relaxed) as usize;
@@ -431,7 +431,6 @@ impl<M: Medium> Engine<M> {
             },
             &[&body],
         );
-        self.info_at(new).unpublished.fetch_add(1, AcqRel);
         let (len, expires_ms) = (len as u32, header.expires_ms);
         pass.moves.push(Move {
             hash,
@@ -483,7 +482,6 @@ impl<M: Medium> Engine<M> {
                     note_expiry(&to.expires_ms, moved.expires_ms);
                 }
             }
-            to.unpublished.fetch_sub(1, AcqRel);
         }
     }
 
@@ -493,9 +491,7 @@ impl<M: Medium> Engine<M> {
         let mut holding = Vec::new();
         for (victim, table) in tables {
             let has_members = |extent: Extent| {
-                let info = self.info(extent.segment);
-                info.generation.load(Relaxed) == extent.generation
-                    && info.records.load(Relaxed) != 0
+                self.is_alive(&extent) && self.info(extent.segment).live_records() != 0
             };
             if Extent::decode_all(table).any(has_members) {
                 holding.push(*victim);
@@ -515,7 +511,7 @@ impl<M: Medium> Engine<M> {
                 info.set_state(State::Sealed);
                 continue;
             }
-            let left = info.records.load(Relaxed);
+            let left = info.live_records();
             if left != 0 || damaged.contains(&victim) || holding.contains(&victim) {
                 // Someone may have swung the index and not counted yet: it is looked at again.
                 let again = info.failures.fetch_add(1, Relaxed) < FAILURES_MAX;
@@ -533,7 +529,7 @@ impl<M: Medium> Engine<M> {
             // Tombstones that were not moved are dropped with it, and so is what damage hid.
             let tombs = info.tombs.swap(0, Relaxed);
             self.tombs.fetch_sub(i64::from(tombs), Relaxed);
-            let hidden = info.live.swap(0, Relaxed);
+            let hidden = info.forget_live();
             self.live.fetch_sub(i64::from(hidden), Relaxed);
             info.set_state(State::Limbo);
             self.tally.cleaned.fetch_add(1, Relaxed);

@@ -563,19 +563,12 @@ impl<M: Medium> Engine<M> {
 
     /// Counts a record that the index now points at.
     pub(crate) fn enliven(&self, at: Off, len: u32) {
-        let info = self.info_at(at);
-        info.live.fetch_add(len, Relaxed);
-        info.records.fetch_add(1, Relaxed);
+        self.info_at(at).enliven(len);
     }
 
     /// Counts a record that the index no longer points at.
     pub(crate) fn kill(&self, at: Off, len: u32) {
-        let info = self.info_at(at);
-        // A damaged header hides the length: what is left over keeps the segment from being chosen,
-        // which is right, it is to be looked at.
-        info.live
-            .fetch_sub(len.min(info.live.load(Relaxed)), Relaxed);
-        info.records.fetch_sub(1, Relaxed);
+        self.info_at(at).kill(len);
     }
 
     /// Takes a free segment if more than `keep` would remain.

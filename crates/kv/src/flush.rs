@@ -34,11 +34,10 @@ pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
         let info = engine.info(segment);
         engine
             .live
-            .fetch_sub(i64::from(info.live.swap(0, Relaxed)), Relaxed);
+            .fetch_sub(i64::from(info.forget_live()), Relaxed);
         engine
             .tombs
             .fetch_sub(i64::from(info.tombs.swap(0, Relaxed)), Relaxed);
-        info.records.store(0, Relaxed);
         info.groups.store(0, Relaxed);
         info.expires_ms.store(0, Relaxed);
         if info.turn(State::Extent, State::Limbo) || info.turn(State::Members, State::Limbo) {

@@ -19,7 +19,7 @@
 use std::collections::HashMap;
 
 use farbank_pm::sync::Arc;
-use farbank_pm::sync::atomic::Ordering::{AcqRel, Relaxed};
+use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Medium, Off};
 
 use crate::engine::{Engine, Located};
@@ -195,7 +195,6 @@ impl<M: Medium> Worker<M> {
             });
             let header = Header { seq, ..*header };
             let write = encode_member(engine, &mut buffers[buffer], at, header, key, &slot.change);
-            engine.info_at(at).unpublished.fetch_add(1, AcqRel);
             self.writes.push(Write {
                 hash: slot.hash,
                 located,
@@ -234,15 +233,10 @@ impl<M: Medium> Worker<M> {
         header.body_crc = body_crc(&FILLER, &rest);
         let at = self.log.next(class);
         self.log.stage(engine, class, &header, &[&FILLER, &rest]);
-        engine.info_at(at).unpublished.fetch_add(1, AcqRel);
         engine
             .info_at(at)
             .groups
             .fetch_add(u32::from(header.large), Relaxed);
-        self.writes
-            .last_mut()
-            .expect("a group has members")
-            .group_at = Some(at);
     }
 
     /// Writes a group's extent: the whole payload, so that its length needs no telling.
@@ -312,7 +306,6 @@ fn encode_member<M: Medium>(
         located: Located::default(),
         outrun: false,
         grouped: true,
-        group_at: None,
     }
 }
 

@@ -228,9 +228,8 @@ impl Index {
         if group.lines == 0 {
             return None;
         }
-        let start = home(tag, group.lines);
-        for step in 0..group.lines {
-            let line = (start + step) % group.lines;
+        let mut line = home(tag, group.lines);
+        for _ in 0..group.lines {
             let row = &self.rows.get(group.first + line).0;
             for slot in row {
                 if let Some(answer) = visit(slot) {
@@ -240,6 +239,7 @@ impl Index {
             if row.iter().any(|slot| slot.load(Ordering::Relaxed) == 0) {
                 return None;
             }
+            line = if line + 1 == group.lines { 0 } else { line + 1 };
         }
         None
     }
@@ -250,24 +250,26 @@ impl Index {
             .is_some()
     }
 
-    fn slot(&self, hash: u64, at: Off) -> Option<(&AtomicU64, u64, Group)> {
+    /// The slot that names `at`, and the tag to write there.
+    fn slot(&self, hash: u64, at: Off) -> Option<(&AtomicU64, u64)> {
         let (_, group) = self.find(hash);
         let tag = tag_of(hash, group.depth);
-        if group.lines == 0 {
-            return None;
-        }
-        let start = home(tag, group.lines);
-        (0..group.lines)
-            .flat_map(|step| &self.rows.get(group.first + (start + step) % group.lines).0)
-            .find_map(|slot| {
+        let mut line = if group.lines == 0 { 0 } else { home(tag, group.lines) };
+        for _ in 0..group.lines {
+            for slot in &self.rows.get(group.first + line).0 {
                 let entry = slot.load(Ordering::Relaxed);
-                (agrees(entry, tag) && at_of(entry) == at).then_some((slot, tag, group))
-            })
+                if agrees(entry, tag) && at_of(entry) == at {
+                    return Some((slot, tag));
+                }
+            }
+            line = if line + 1 == group.lines { 0 } else { line + 1 };
+        }
+        None
     }
 
     /// Under the stripe's lock: makes the entry that names `old` name `new`. False if none does.
     pub(crate) fn replace(&self, hash: u64, old: Off, new: Off) -> bool {
-        let Some((slot, tag, _)) = self.slot(hash, old) else {
+        let Some((slot, tag)) = self.slot(hash, old) else {
             return false;
         };
         slot.store(entry(tag, new), Ordering::Release);

@@ -11,7 +11,7 @@
 //!                                          `from`
 //! ```
 
-use farbank_pm::sync::atomic::Ordering::{AcqRel, Relaxed};
+use farbank_pm::sync::atomic::Ordering::{Relaxed, Release};
 use farbank_pm::{LINE, Lane, Medium, Off, Poisoned, Ticket};
 
 use crate::engine::Engine;
@@ -89,7 +89,7 @@ impl Log {
             }
         }
         // Its end is still to be written down.
-        info.unpublished.fetch_add(1, AcqRel);
+        info.unsettled.store(1, Release);
         let fresh = Open {
             segment,
             base: engine.geometry.base(segment),
@@ -163,18 +163,25 @@ impl Log {
             .any(|open| !open.buffer.is_empty())
     }
 
-    /// Copies what is staged to the medium. Returns how many bytes.
-    pub(crate) fn copy_in<M: Medium>(&mut self, engine: &Engine<M>, lane: &mut Lane) -> u64 {
+    /// Copies what is staged to the medium. Returns how many bytes. `unpublished` is the first ticket
+    /// whose writes are not published yet: segments they lie in are not settled before.
+    pub(crate) fn copy_in<M: Medium>(
+        &mut self,
+        engine: &Engine<M>,
+        lane: &mut Lane,
+        unpublished: Option<Ticket>,
+    ) -> u64 {
         let m = engine.medium();
         self.sealing.retain(|seal| {
-            if !matches!(m.poll(seal.ticket), Ok(true)) {
+            let published = unpublished.is_none_or(|first| seal.ticket < first);
+            if !published || !matches!(m.poll(seal.ticket), Ok(true)) {
                 return true;
             }
             if engine.drains_are_real() {
                 let place = engine.geometry.place(seal.segment);
                 place.seal(m, lane, seal.generation, seal.end);
             }
-            engine.info(seal.segment).unpublished.fetch_sub(1, AcqRel);
+            engine.info(seal.segment).unsettled.store(0, Release);
             false
         });
         let mut bytes = 0;
@@ -245,7 +252,7 @@ impl Log {
             self.full.extend(open.take());
         }
         self.drained(engine, Ticket::DURABLE);
-        self.copy_in(engine, lane);
+        self.copy_in(engine, lane, None);
         engine.settle(engine.medium().drain(lane))
     }
 }

@@ -276,17 +276,16 @@ pub(crate) struct Info {
     pub born: AtomicU64,
     /// No expiry in it is earlier than this (0: nothing in it expires).
     pub expires_ms: AtomicU64,
+    /// Records the index points at: bytes in the low half, how many in the high half.
+    live: AtomicU64,
     pub seed: AtomicU32,
-    /// Bytes of records the index points at.
-    pub live: AtomicU32,
     /// Bytes of tombstones that are still needed.
     pub tombs: AtomicU32,
     /// Where its records end.
     pub used: AtomicU32,
-    /// Records that are staged but not yet published or given up: it cannot be cleaned before.
-    pub unpublished: AtomicU32,
-    /// Records the index points at.
-    pub records: AtomicU32,
+    /// Whether its end is still to be written down: its last records may be unpublished, and it cannot
+    /// be cleaned before.
+    pub unsettled: AtomicU32,
     /// Records of large groups: their members lie in extents and leave with them.
     pub groups: AtomicU32,
     state: AtomicU8,
@@ -320,19 +319,44 @@ impl Info {
             .is_ok()
     }
 
+    /// Counts a record that the index points at from now on.
+    pub(crate) fn enliven(&self, bytes: u32) {
+        self.live.fetch_add(1 << 32 | u64::from(bytes), Ordering::Relaxed);
+    }
+
+    /// Counts a record that the index no longer points at. A damaged header hides its length: bytes
+    /// are left over then.
+    pub(crate) fn kill(&self, bytes: u32) {
+        self.live.fetch_sub(1 << 32 | u64::from(bytes), Ordering::Relaxed);
+    }
+
+    /// Bytes of the records the index points at.
+    pub(crate) fn live_bytes(&self) -> u32 {
+        self.live.load(Ordering::Relaxed) as u32
+    }
+
+    /// How many records the index points at.
+    pub(crate) fn live_records(&self) -> u32 {
+        (self.live.load(Ordering::Relaxed) >> 32) as u32
+    }
+
+    /// Counts so many records, of so many bytes.
+    pub(crate) fn set_live(&self, records: u32, bytes: u32) {
+        self.live.store(u64::from(records) << 32 | u64::from(bytes), Ordering::Relaxed);
+    }
+
+    /// Counts no record any more. Returns the bytes that were counted.
+    pub(crate) fn forget_live(&self) -> u32 {
+        self.live.swap(0, Ordering::Relaxed) as u32
+    }
+
     /// Forgets its former life.
     pub(crate) fn reset(&self, generation: u64) {
         self.generation.store(generation, Ordering::Relaxed);
-        let counters = [
-            &self.live,
-            &self.tombs,
-            &self.used,
-            &self.unpublished,
-            &self.records,
-        ];
-        for counter in counters.into_iter().chain([&self.groups]) {
+        for counter in [&self.tombs, &self.used, &self.unsettled, &self.groups] {
             counter.store(0, Ordering::Relaxed);
         }
+        self.live.store(0, Ordering::Relaxed);
         self.expires_ms.store(0, Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);
         self.born.store(0, Ordering::Relaxed);

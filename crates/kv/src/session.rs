@@ -37,8 +37,8 @@ use crate::stripe::{Locked, Pending};
 
 /// Reads between two renewals of the pin, so that a long batch holds nothing back.
 const READS_PER_PIN: u32 = 256;
-/// How much of a record is fetched ahead: a header, a key and a small value.
-const FETCHED_BYTES: usize = 192;
+/// How much of a record is fetched ahead: its header and a short key.
+const FETCHED_BYTES: usize = 64;
 
 /// A staged write, until it is published.
 #[derive(Debug)]
@@ -57,8 +57,6 @@ pub(crate) struct Write {
     pub outrun: bool,
     /// Belongs to a group: published together with its neighbours that do.
     pub grouped: bool,
-    /// The last of a group: where the group's own record lies, which must stay till then.
-    pub group_at: Option<Off>,
 }
 
 /// The newest value of a key.
@@ -469,7 +467,6 @@ impl<M: Medium> Worker<M> {
         self.log
             .stage(&self.engine, class, &header, &[draft.key.bytes, rest]);
         let len = self.engine.record_len(&header) as u32;
-        self.engine.info_at(at).unpublished.fetch_add(1, AcqRel);
         self.writes.push(Write {
             hash,
             seq: header.seq,
@@ -482,7 +479,6 @@ impl<M: Medium> Worker<M> {
             located,
             outrun: false,
             grouped: false,
-            group_at: None,
         });
     }
 
@@ -561,8 +557,10 @@ impl<M: Medium> Worker<M> {
 
     /// Ends the batch.
     pub(crate) fn commit_batch(&mut self) -> Result<Ticket, Poisoned> {
+        let unpublished = self.unsynced.front().map(|(first, _)| *first);
         if self.writes.is_empty() {
             self.log.rotate(&self.engine);
+            self.log.copy_in(&self.engine, &mut self.lane, unpublished);
             let ticket = self
                 .unsynced
                 .back()
@@ -572,7 +570,7 @@ impl<M: Medium> Worker<M> {
         }
         let engine = Arc::clone(&self.engine);
         engine.check_poison()?;
-        let bytes = self.log.copy_in(&engine, &mut self.lane);
+        let bytes = self.log.copy_in(&engine, &mut self.lane, unpublished);
         let ticket = engine.medium().drain(&mut self.lane);
         self.log.drained(&engine, ticket);
         self.log.rotate(&engine);
@@ -664,9 +662,6 @@ impl<M: Medium> Worker<M> {
                 }
             }
         };
-        for at in [Some(write.at), write.group_at].into_iter().flatten() {
-            engine.info_at(at).unpublished.fetch_sub(1, AcqRel);
-        }
         grown
     }
 

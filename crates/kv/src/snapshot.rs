@@ -86,8 +86,9 @@ fn contents<M: Medium>(engine: &Engine<M>) -> Vec<u8> {
         for word in [&info.generation, &info.born, &info.expires_ms] {
             out.extend_from_slice(&word.load(Relaxed).to_le_bytes());
         }
-        for word in [&info.live, &info.tombs, &info.used, &info.records] {
-            out.extend_from_slice(&word.load(Relaxed).to_le_bytes());
+        let (tombs, used) = (info.tombs.load(Relaxed), info.used.load(Relaxed));
+        for word in [info.live_bytes(), tombs, used, info.live_records()] {
+            out.extend_from_slice(&word.to_le_bytes());
         }
         out.extend_from_slice(&(info.state() as u32).to_le_bytes());
         out.extend_from_slice(&info.groups.load(Relaxed).to_le_bytes());
@@ -141,10 +142,9 @@ fn restore<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) {
     info.born.store(u64_at(bytes, 8), Relaxed);
     info.expires_ms.store(u64_at(bytes, 16), Relaxed);
     let (live, tombs) = (u32_at(bytes, 24), u32_at(bytes, 28));
-    info.live.store(live, Relaxed);
+    info.set_live(u32_at(bytes, 36), live);
     info.tombs.store(tombs, Relaxed);
     info.used.store(u32_at(bytes, 32), Relaxed);
-    info.records.store(u32_at(bytes, 36), Relaxed);
     info.groups.store(u32_at(bytes, 44), Relaxed);
     engine.live.fetch_add(i64::from(live), Relaxed);
     engine.tombs.fetch_add(i64::from(tombs), Relaxed);

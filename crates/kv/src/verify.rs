@@ -54,7 +54,7 @@ fn count<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<u64, String> {
             }
         },
     );
-    let (believed, counted) = (info.live.load(Relaxed), info.records.load(Relaxed));
+    let (believed, counted) = (info.live_bytes(), info.live_records());
     if live != u64::from(believed) || records != u64::from(counted) {
         return Err(format!(
             "segment {segment}: {records} live records of {live} bytes, believed to be {counted} of \
