@@ -1,6 +1,6 @@
 //! The library facade: what an embedding program may rely on.
 
-use farbank::{Options, open};
+use farbank::{Options, SyncPolicy, open};
 
 fn small() -> Options {
     Options {
@@ -75,4 +75,38 @@ fn a_pool_is_open_once_and_a_failed_creation_leaves_nothing() {
     let path = folder.path().join("tiny");
     assert!(open(&path, &tiny).is_err());
     assert!(!path.exists());
+}
+
+#[test]
+fn the_readme_says_what_each_medium_says_of_itself() {
+    let readme = include_str!("../../../README.md");
+    let rows: Vec<&str> = readme.lines().filter(|l| l.starts_with("| `")).collect();
+    let folder = tempfile::tempdir().unwrap();
+    for (sync, row) in [
+        (SyncPolicy::Always, "| `file`, `--sync always`"),
+        (SyncPolicy::EverySec, "| `file`, `--sync everysec`"),
+        (SyncPolicy::Never, "| `file`, `--sync never`"),
+    ] {
+        let options = Options {
+            sync,
+            medium: Some(farbank::pm::Kind::File),
+            ..small()
+        };
+        let db = open(folder.path().join(sync.name()), &options).unwrap();
+        let survives = &db.store().caps().survives;
+        if survives.contains("the file is in memory") {
+            return; // The folder for temporary files is on tmpfs.
+        }
+        let row = rows.iter().find(|l| l.starts_with(row)).unwrap();
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let (kill, cut) = (cells[2], cells[3]);
+        assert_eq!(kill, "yes");
+        let cut_survived = survives.starts_with("a kill and a power cut");
+        assert_eq!(cut == "yes", cut_survived, "{survives}");
+        let lost = survives.split("may lose ").nth(1);
+        assert!(
+            lost.is_none_or(|lost| cut.starts_with(&lost[..12])),
+            "{cut}: {survives}"
+        );
+    }
 }
