@@ -250,7 +250,7 @@ impl<M: Medium> Worker<M> {
     }
 
     /// Where the value of `key` that a reader may see lies; `None`: absent.
-    fn visible(&mut self, hash: u64, key: Key<'_>, view: View) -> Result<Option<Off>, Error> {
+    fn visible(&mut self, hash: u64, key: Key<'_>, view: View) -> Option<Off> {
         let own = view == View::Pending && self.has_pending();
         let late = !self.engine.tickets_turn_at_once();
         if (own || late) && !self.engine.stripe(hash).is_quiet() {
@@ -259,8 +259,10 @@ impl<M: Medium> Worker<M> {
             for pending in locked.of(hash) {
                 let readable = match pending.ticket {
                     None => own && pending.session == self.id,
+                    // What was lost to an I/O error is not readable; what was there before is.
                     Some(ticket) => {
-                        (own && pending.session == self.id) || self.engine.poll(ticket)?
+                        (own && pending.session == self.id)
+                            || self.engine.poll(ticket).unwrap_or(false)
                     }
                 };
                 let newer = newest.is_none_or(|n| n.seq < pending.seq);
@@ -269,10 +271,10 @@ impl<M: Medium> Worker<M> {
                 }
             }
             if let Some(pending) = newest {
-                return Ok(Some(pending.at));
+                return Some(pending.at);
             }
         }
-        Ok(self.engine.locate(hash, key).found.map(|found| found.at))
+        self.engine.locate(hash, key).found.map(|found| found.at)
     }
 
     /// Runs `read` so that no group's publication falls into it.
@@ -291,7 +293,7 @@ impl<M: Medium> Worker<M> {
         }
     }
 
-    pub(crate) fn find(&mut self, key: Key<'_>, view: View) -> Result<Option<Off>, Error> {
+    pub(crate) fn find(&mut self, key: Key<'_>, view: View) -> Option<Off> {
         self.pin();
         let hash = self.engine.geometry.hash(key.db, key.bytes);
         self.undivided(|worker| worker.visible(hash, key, view))
@@ -313,15 +315,15 @@ impl<M: Medium> Worker<M> {
         for hash in &hashes {
             self.engine.index.touch(*hash);
         }
-        let look = |worker: &mut Self| -> Result<Vec<Option<Off>>, Error> {
+        let look = |worker: &mut Self| -> Vec<Option<Off>> {
             keys.iter()
                 .zip(&hashes)
                 .map(|(key, hash)| worker.visible(*hash, *key, view))
                 .collect()
         };
-        let mut places = self.undivided(look)?;
+        let mut places = self.undivided(look);
         while keys.len() > 1 {
-            let again = self.undivided(look)?;
+            let again = self.undivided(look);
             if again == places {
                 break;
             }
@@ -834,14 +836,14 @@ impl<M: Medium> Ops for Worker<M> {
         out: &mut Vec<u8>,
         head: Head<'_>,
     ) -> Result<bool, Error> {
-        match self.find(key, view)? {
+        match self.find(key, view) {
             None => Ok(false),
             Some(at) => self.emit(at, out, head),
         }
     }
 
     fn meta(&mut self, key: Key<'_>, view: View) -> Result<Option<Meta>, Error> {
-        let Some(at) = self.find(key, view)? else {
+        let Some(at) = self.find(key, view) else {
             return Ok(None);
         };
         let mut body = std::mem::take(&mut self.scratch);

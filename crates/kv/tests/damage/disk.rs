@@ -1,0 +1,304 @@
+//! Disks that fail, fill up, or are left by a killed process.
+
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use farbank_kv::store::{Error, Value};
+use farbank_kv::{Config, Kv, OpenError};
+use farbank_pm::media::{AnyMedium, File, Io, Kernel, OpenOptions, create_path, open_path};
+use farbank_pm::sim::Rng;
+use farbank_pm::{Kind, Poisoned};
+use tempfile::TempDir;
+
+use crate::world::{Claim, POOL, Past, SEGMENT, config, judge, key, read};
+
+/// The kernel, until the n-th call of a kind.
+#[derive(Default)]
+struct Failing {
+    /// Calls left before a write fails; at most 0: none does.
+    write_in: AtomicI64,
+    /// Whether the failing write writes half before it fails for good.
+    short: bool,
+    sync_in: AtomicI64,
+    /// Bytes that may still be allocated; negative: any number.
+    room: AtomicI64,
+}
+
+impl Failing {
+    fn nothing() -> Failing {
+        Failing {
+            room: AtomicI64::new(-1),
+            ..Failing::default()
+        }
+    }
+
+    fn counts_down(calls: &AtomicI64) -> bool {
+        calls.load(Ordering::SeqCst) > 0 && calls.fetch_sub(1, Ordering::SeqCst) == 1
+    }
+}
+
+impl Io for Failing {
+    fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
+        if !Failing::counts_down(&self.write_in) {
+            return Kernel.pwritev(file, parts, at);
+        }
+        if !self.short {
+            return Err(io::Error::other("the disk is on fire"));
+        }
+        // The rest of what was asked for is the next call, and fails.
+        self.write_in.store(1, Ordering::SeqCst);
+        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        match bytes.len() {
+            1 => Err(io::Error::other("the disk is on fire")),
+            len => Kernel.pwritev(file, &[IoSlice::new(&bytes[..len / 2])], at),
+        }
+    }
+
+    fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        if Failing::counts_down(&self.sync_in) {
+            return Err(io::Error::other("the disk is on fire"));
+        }
+        Kernel.fdatasync(file)
+    }
+
+    fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
+        let room = self.room.load(Ordering::SeqCst);
+        if room >= 0 && room < len as i64 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Kernel.fallocate(file, at, len)
+    }
+}
+
+/// A folder in memory if there is one: these tests sync often.
+fn folder() -> TempDir {
+    tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .expect("a temporary folder")
+}
+
+fn options(io: Arc<dyn Io>) -> OpenOptions {
+    OpenOptions {
+        medium: Some(Kind::File),
+        io,
+        ..OpenOptions::default()
+    }
+}
+
+fn file(medium: AnyMedium) -> File {
+    match medium {
+        AnyMedium::File(file) => file,
+        AnyMedium::Mapped(_) => panic!("a file was asked for"),
+    }
+}
+
+fn created(path: &Path) -> Kv<File> {
+    let medium = create_path(path, POOL, &options(Arc::new(Kernel)), &mut |_, _| {});
+    Kv::create(file(medium.expect("a file")), SEGMENT, config()).expect("a fresh store")
+}
+
+fn try_open(path: &Path, io: Arc<dyn Io>) -> Result<Kv<File>, OpenError> {
+    Kv::open(
+        file(open_path(path, &options(io)).expect("the file opens")),
+        config(),
+    )
+}
+
+fn opened(path: &Path) -> Kv<File> {
+    let kv = try_open(path, Arc::new(Kernel)).expect("it opens");
+    assert_eq!(kv.opened().damage, Vec::<String>::new());
+    kv
+}
+
+/// Writes until something fails or `count` writes are acknowledged. What was tried last may be there
+/// or not.
+fn write(kv: &Kv<File>, past: &mut Past, rng: &mut Rng, count: u64) -> Result<(), Error> {
+    let mut session = kv.session();
+    for n in 0..count {
+        let name = format!("key {}", rng.below(40)).into_bytes();
+        let value = format!(
+            "value {} of {count}, {}",
+            n,
+            "x".repeat(rng.below(300) as usize)
+        );
+        past.note(&name, Some(value.clone().into_bytes()));
+        session.put(
+            key(&name),
+            Value {
+                bytes: value.as_bytes(),
+                ..Value::default()
+            },
+        )?;
+        let ticket = session.commit()?;
+        session.wait(ticket)?;
+    }
+    Ok(())
+}
+
+/// Everything acknowledged is there; of the write that failed, nothing or all.
+fn all_but_the_last_write_is_there(kv: &Kv<File>, past: &Past, failed: bool) -> Result<(), String> {
+    let mut session = kv.session();
+    if judge(&mut *session, past, Claim::NothingIsLost).is_ok() {
+        return Ok(());
+    }
+    let mut wrong = String::from("several writes are lost");
+    for name in past.0.keys().filter(|_| failed) {
+        let mut before = past.clone();
+        let values = before.0.get_mut(name).expect("a key of it");
+        if values.len() > 1 {
+            values.pop();
+        }
+        match judge(&mut *session, &before, Claim::NothingIsLost) {
+            Ok(()) => return Ok(()),
+            Err(what) => wrong = what,
+        }
+    }
+    Err(wrong)
+}
+
+/// Fails one call on a pool in use; then nothing is acknowledged, reads go on, and all that was
+/// acknowledged is there when the pool is opened again.
+fn a_failure_is_survived(case: &str, seed: u64, io: Failing) {
+    let (folder, mut past, mut rng) = (folder(), Past::default(), Rng::new(seed));
+    let path = folder.path().join("pool");
+    let kv = created(&path);
+    write(&kv, &mut past, &mut rng, 20).expect("nothing fails yet");
+    drop(kv.into_medium());
+    let check = |what: Result<(), String>| {
+        if let Err(wrong) = what {
+            panic!("{case}, seed {seed}: {wrong}");
+        }
+    };
+    let mut failed = false;
+    match try_open(&path, Arc::new(io)) {
+        Err(error) => assert!(error.to_string().contains("the disk is on fire"), "{error}"),
+        Ok(kv) => {
+            if let Err(error) = write(&kv, &mut past, &mut rng, 150) {
+                assert!(matches!(error, Error::Poisoned(_)), "{case}: {error}");
+                failed = true;
+                let mut session = kv.session();
+                let refused = session.put(key(b"more"), Value::default());
+                let refused = refused.and_then(|_| Ok(session.commit()?));
+                let refused = refused.and_then(|ticket| Ok(session.wait(ticket)?));
+                let Err(Error::Poisoned(Poisoned { reason })) = refused else {
+                    panic!("{case}, seed {seed}: acknowledged after a failure: {refused:?}");
+                };
+                assert!(reason.contains("the disk is on fire"), "{reason}");
+                drop(session);
+                check(all_but_the_last_write_is_there(&kv, &past, failed));
+                assert!(
+                    kv.close().is_err(),
+                    "{case}: closed as if nothing had happened"
+                );
+            }
+        }
+    }
+    let kv = opened(&path);
+    check(all_but_the_last_write_is_there(&kv, &past, failed));
+    check(kv.verify());
+}
+
+#[test]
+fn after_a_failed_sync_nothing_is_acknowledged_and_nothing_acknowledged_is_lost() {
+    for n in 1..160 {
+        let io = Failing {
+            sync_in: AtomicI64::new(n),
+            ..Failing::nothing()
+        };
+        a_failure_is_survived(&format!("sync {n} fails"), n as u64, io);
+    }
+}
+
+#[test]
+fn after_a_failed_write_nothing_is_acknowledged_and_nothing_acknowledged_is_lost() {
+    for n in 1..200 {
+        for short in [false, true] {
+            let io = Failing {
+                write_in: AtomicI64::new(n),
+                short,
+                ..Failing::nothing()
+            };
+            a_failure_is_survived(&format!("write {n} fails, short: {short}"), n as u64, io);
+        }
+    }
+}
+
+#[test]
+fn no_room_for_a_new_pool_is_an_error_and_leaves_no_file() {
+    let folder = folder();
+    let path = folder.path().join("pool");
+    let io = Failing {
+        room: AtomicI64::new(POOL as i64 - 1),
+        ..Failing::nothing()
+    };
+    let made = create_path(&path, POOL, &options(Arc::new(io)), &mut |_, _| {});
+    let error = made.map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("no room"), "{error}");
+    assert!(!path.exists());
+}
+
+#[test]
+fn no_room_to_grow_is_a_full_pool_that_keeps_every_byte() {
+    let (folder, mut past, mut rng) = (folder(), Past::default(), Rng::new(1));
+    let path = folder.path().join("pool");
+    let kv = created(&path);
+    write(&kv, &mut past, &mut rng, 20).expect("nothing fails");
+    drop(kv.into_medium());
+    let io = Arc::new(Failing {
+        room: AtomicI64::new(0),
+        ..Failing::nothing()
+    });
+    let medium = file(open_path(&path, &options(io.clone())).expect("the file opens"));
+    let config = Config {
+        pool_bytes_max: 8 * POOL,
+        ..config()
+    };
+    let kv = Kv::open(medium, config.clone()).expect("it opens");
+    let fill = |past: &mut Past, from: u32, to: u32| {
+        let mut session = kv.session();
+        (from..to).try_for_each(|n| {
+            let value = Value {
+                bytes: &[n as u8; 500],
+                ..Value::default()
+            };
+            session.put(key(&n.to_le_bytes()), value)?;
+            let ticket = session.commit()?;
+            session.wait(ticket)?;
+            past.note(&n.to_le_bytes(), Some(vec![n as u8; 500]));
+            Ok::<(), Error>(())
+        })
+    };
+    assert_eq!(fill(&mut past, 0, 1_000), Err(Error::Full));
+    judge(&mut *kv.session(), &past, Claim::NothingIsLost).unwrap();
+    io.room.store(-1, Ordering::SeqCst);
+    fill(&mut past, 1_000, 1_400).expect("now it may grow");
+    judge(&mut *kv.session(), &past, Claim::NothingIsLost).unwrap();
+    kv.verify().unwrap();
+    drop(kv.into_medium());
+    let kv = opened(&path);
+    judge(&mut *kv.session(), &past, Claim::NothingIsLost).unwrap();
+}
+
+#[test]
+fn copies_of_the_file_taken_while_it_is_written_have_all_that_was_acknowledged_by_then() {
+    let (folder, mut past, mut rng) = (folder(), Past::default(), Rng::new(2));
+    let (path, copy) = (folder.path().join("pool"), folder.path().join("copy"));
+    let mut kv = created(&path);
+    for round in 0..40 {
+        write(&kv, &mut past, &mut rng, 30).expect("nothing fails");
+        std::fs::copy(&path, &copy).expect("a copy");
+        let killed = opened(&copy);
+        judge(&mut *killed.session(), &past, Claim::NothingIsLost).unwrap();
+        killed.verify().unwrap();
+        drop(killed);
+        if round % 4 == 0 {
+            drop(kv);
+            std::fs::rename(&copy, &path).expect("the copy takes its place");
+            kv = opened(&path);
+        }
+    }
+    assert_eq!(read(&mut *kv.session(), b"nobody"), Ok(None));
+}

@@ -1,0 +1,135 @@
+//! Flipped bits: in what the pool and its segments say of themselves, and in records.
+
+use farbank_pm::Off;
+use farbank_pm::sim::{Image, Rng};
+
+use crate::world::{Claim, FIRST, Pool, SEGMENT, SEGMENTS, flip, judge};
+
+/// Where records may lie in a segment.
+const RECORDS: std::ops::Range<u64> = 64..SEGMENT - 64;
+
+/// The pools on which every byte of a kind is damaged.
+fn pools() -> [Pool; 2] {
+    [Pool::closed(1), Pool::killed(1)]
+}
+
+/// Damages each byte of `places`, one at a time, by one bit and whole: nothing at all may be lost.
+fn nothing_is_lost(pool: &Pool, places: impl Iterator<Item = u64>) {
+    for at in places {
+        for mask in [1 << (at % 8), 0xff] {
+            let mut image = pool.image.clone();
+            flip(&mut image, at, mask);
+            let outcome = pool.examine(image, |_, kv| {
+                let mut session = kv.session();
+                judge(&mut *session, &pool.past, Claim::NothingIsLost)?;
+                kv.verify()
+            });
+            if let Err(wrong) = outcome {
+                panic!("{}, byte {at:#x} xor {mask:#x}: {wrong}", pool.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_flipped_byte_of_a_superblock_copy_loses_nothing() {
+    for pool in pools() {
+        nothing_is_lost(&pool, (0..512).chain(4096..4608));
+    }
+}
+
+#[test]
+fn a_flipped_byte_of_a_segments_head_or_tail_loses_nothing() {
+    for pool in pools() {
+        let lines = (0..SEGMENTS).flat_map(|s| {
+            let base = FIRST + s * SEGMENT;
+            (base..base + 64).chain(base + SEGMENT - 64..base + SEGMENT)
+        });
+        nothing_is_lost(&pool, lines);
+    }
+}
+
+/// The segments the index snapshot lies in.
+fn snapshot_segments(image: &Image) -> Vec<u64> {
+    const NAMED_AT: u64 = 128;
+    let mut segments = Vec::new();
+    let mut next = image.word(Off(NAMED_AT));
+    while next != 0 {
+        segments.push(next - 1);
+        next = image.word(Off(FIRST + (next - 1) * SEGMENT + RECORDS.start));
+    }
+    segments
+}
+
+#[test]
+fn a_flipped_byte_of_the_index_snapshot_loses_nothing() {
+    let pool = Pool::closed(1);
+    let segments = snapshot_segments(&pool.image);
+    assert!(!segments.is_empty(), "a clean close leaves a snapshot");
+    for segment in segments {
+        let base = FIRST + segment * SEGMENT;
+        nothing_is_lost(&pool, base..base + SEGMENT);
+    }
+}
+
+/// Bytes of `image` that records may be made of, except those of the snapshot.
+fn record_bytes(image: &Image) -> Vec<u64> {
+    let snapshot = snapshot_segments(image);
+    let segments = (0..SEGMENTS).filter(|s| !snapshot.contains(s));
+    let words = segments.flat_map(|s| RECORDS.step_by(8).map(move |at| FIRST + s * SEGMENT + at));
+    let written = words.filter(|at| image.word(Off(*at)) != 0);
+    written.flat_map(|word| word..word + 8).collect()
+}
+
+/// Flips `count` bytes of records on each of `copies` copies of a pool.
+fn records_flipped(pool: &Pool, copies: u64, count: u64) {
+    let places = record_bytes(&pool.image);
+    for seed in 0..copies {
+        let mut rng = Rng::new(seed);
+        let mut image = pool.image.clone();
+        for _ in 0..count {
+            let at = places[rng.below(places.len() as u64) as usize];
+            flip(&mut image, at, 1 << rng.below(8));
+        }
+        if let Err(wrong) = pool.stands(image, seed, Claim::NothingIsOld) {
+            panic!(
+                "{}, {count} record bytes flipped by seed {seed}: {wrong}",
+                pool.name
+            );
+        }
+    }
+}
+
+#[test]
+fn a_hundred_flipped_record_bytes_give_errors_and_no_wrong_value() {
+    for seed in 0..8 {
+        for pool in [Pool::closed(seed), Pool::killed(seed)] {
+            records_flipped(&pool, 63, 100);
+        }
+    }
+}
+
+#[test]
+fn a_flipped_record_byte_gives_an_error_and_no_wrong_value() {
+    for seed in 0..4 {
+        for pool in [Pool::closed(seed), Pool::killed(seed)] {
+            records_flipped(&pool, 400, 1);
+        }
+    }
+}
+
+#[test]
+fn a_record_damaged_while_the_pool_is_closed_is_never_an_older_value() {
+    let pool = Pool::closed(2);
+    for at in record_bytes(&pool.image).into_iter().step_by(3) {
+        let mut image = pool.image.clone();
+        flip(&mut image, at, 0xff);
+        let outcome = pool.examine(image, |_, kv| {
+            assert!(kv.opened().clean);
+            judge(&mut *kv.session(), &pool.past, Claim::NothingIsOld)
+        });
+        if let Err(wrong) = outcome {
+            panic!("{}, byte {at:#x} xor 0xff: {wrong}", pool.name);
+        }
+    }
+}

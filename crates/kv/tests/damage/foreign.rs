@@ -1,0 +1,190 @@
+//! Pools of which parts were cut off, or replaced by something else.
+
+use farbank_kv::Kv;
+use farbank_pm::media::{AnyMedium, OpenOptions, open_path};
+use farbank_pm::sim::{Image, Persistency, Rng, Sim};
+
+use crate::world::{Claim, FIRST, POOL, Pool, SEGMENT, SEGMENTS, config};
+
+/// Whether opening `bytes` as a pool is an error, and a panic none.
+fn is_refused(bytes: &[u8]) -> Result<(), String> {
+    let sim = Sim::from_image(Image::from_bytes(bytes), Persistency::Eadr);
+    let opened = std::panic::catch_unwind(|| Kv::open(sim, config()).map(|_| ()));
+    match opened {
+        Ok(Err(error)) if !error.to_string().is_empty() => Ok(()),
+        Ok(other) => Err(format!("opened: {other:?}")),
+        Err(_) => Err("panic".into()),
+    }
+}
+
+#[test]
+fn a_pool_cut_at_any_length_is_refused() {
+    for pool in [Pool::closed(3), Pool::killed(3)] {
+        let bytes = pool.image.to_bytes();
+        let ends = (0..FIRST).chain((FIRST..POOL - 8).step_by(61));
+        for len in ends {
+            if let Err(wrong) = is_refused(&bytes[..len as usize]) {
+                panic!("{}, cut to {len} bytes: {wrong}", pool.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pool_file_cut_at_any_length_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("pool");
+    let bytes = Pool::killed(3).image.to_bytes();
+    for len in [
+        0,
+        1,
+        511,
+        512,
+        4095,
+        4096,
+        8191,
+        8192,
+        12_288,
+        bytes.len() - 4096,
+        bytes.len() - 1,
+    ] {
+        std::fs::write(&path, &bytes[..len]).expect("a file");
+        let error = match open_path(&path, &OpenOptions::default()) {
+            Err(error) => error.to_string(),
+            Ok(AnyMedium::File(medium)) => Kv::open(medium, config())
+                .map(|_| ())
+                .unwrap_err()
+                .to_string(),
+            Ok(AnyMedium::Mapped(medium)) => Kv::open(medium, config())
+                .map(|_| ())
+                .unwrap_err()
+                .to_string(),
+        };
+        assert!(!error.is_empty());
+        let left = std::fs::read(&path).expect("a file");
+        assert!(
+            left == bytes[..len],
+            "the file of {len} bytes was changed: {error}"
+        );
+    }
+}
+
+#[test]
+fn zeros_and_random_bytes_are_no_pool() {
+    is_refused(&vec![0; POOL as usize]).unwrap();
+    for seed in 0..2_000 {
+        let mut rng = Rng::new(seed);
+        let len = 1 + rng.below(6 * SEGMENT);
+        let bytes: Vec<u8> = (0..len).map(|_| rng.draw() as u8).collect();
+        if let Err(wrong) = is_refused(&bytes) {
+            panic!("{len} random bytes of seed {seed}: {wrong}");
+        }
+    }
+}
+
+/// What a damaged stretch of a pool is replaced by.
+#[derive(Clone, Copy, Debug)]
+enum With {
+    Random,
+    Zeros,
+    Ones,
+    /// The bytes at the same place of another pool.
+    Another,
+    /// The bytes of another place of this pool.
+    Elsewhere,
+}
+
+const WAYS: [With; 5] = [
+    With::Random,
+    With::Zeros,
+    With::Ones,
+    With::Another,
+    With::Elsewhere,
+];
+
+/// Replaces `words` words at `at`.
+fn replace(image: &mut Image, at: u64, words: u64, with: With, another: &Image, rng: &mut Rng) {
+    let away = FIRST + rng.below((POOL - FIRST) / 64 - words / 8) * 64;
+    let source = image.clone();
+    for word in 0..words {
+        let here = farbank_pm::Off(at + word * 8);
+        image.set_word(
+            here,
+            match with {
+                With::Random => rng.draw(),
+                With::Zeros => 0,
+                With::Ones => u64::MAX,
+                With::Another => another.word(here),
+                With::Elsewhere => source.word(farbank_pm::Off(away + word * 8)),
+            },
+        );
+    }
+}
+
+/// Replaces stretches of several copies of a pool, and goes on using it.
+fn stretches_replaced(units: u64, unit_bytes: u64, seeds: u64) {
+    let another = Pool::closed(100).image;
+    for pool in [Pool::closed(4), Pool::killed(4)] {
+        for seed in 0..seeds {
+            let mut rng = Rng::new(seed);
+            let mut image = pool.image.clone();
+            let with = WAYS[(seed % WAYS.len() as u64) as usize];
+            for _ in 0..=rng.below(units) {
+                let at = FIRST + rng.below((POOL - FIRST) / unit_bytes) * unit_bytes;
+                replace(&mut image, at, unit_bytes / 8, with, &another, &mut rng);
+            }
+            if let Err(wrong) = pool.stands(image, seed, Claim::NothingIsWrong) {
+                panic!(
+                    "{}, {unit_bytes}-byte units, {with:?}, seed {seed}: {wrong}",
+                    pool.name
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn whole_lines_of_something_else_give_errors_and_no_wrong_value() {
+    stretches_replaced(3, 64, 500);
+}
+
+#[test]
+fn whole_sectors_of_something_else_give_errors_and_no_wrong_value() {
+    stretches_replaced(3, 512, 500);
+}
+
+#[test]
+fn whole_segments_of_something_else_give_errors_and_no_wrong_value() {
+    stretches_replaced(2, SEGMENT, 500);
+}
+
+#[test]
+fn a_sound_superblock_before_anything_else_gives_errors_and_no_wrong_value() {
+    let another = Pool::closed(100).image;
+    for pool in [Pool::closed(5), Pool::killed(5)] {
+        for seed in 0..300 {
+            let mut rng = Rng::new(seed);
+            let mut image = pool.image.clone();
+            let with = WAYS[(seed % 4) as usize];
+            // The heads and tails stay, or nothing does.
+            let keep = if rng.one_in(2) { 64 } else { 0 };
+            for segment in 0..SEGMENTS {
+                let at = FIRST + segment * SEGMENT + keep;
+                replace(
+                    &mut image,
+                    at,
+                    (SEGMENT - 2 * keep) / 8,
+                    with,
+                    &another,
+                    &mut rng,
+                );
+            }
+            if let Err(wrong) = pool.stands(image, seed, Claim::NothingIsWrong) {
+                panic!(
+                    "{}, all segments replaced, {with:?}, keep {keep}, seed {seed}: {wrong}",
+                    pool.name
+                );
+            }
+        }
+    }
+}

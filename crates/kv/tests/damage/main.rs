@@ -1,0 +1,11 @@
+//! The engine on damaged pools and failing disks: a clear error or a quarantined record, never a panic,
+//! a hang or a wrong value.
+//!
+//! * `world` writes pools and remembers what was written, and when.
+//! * `flips` damages bytes of pools, `foreign` replaces whole parts of them.
+//! * `disk` has the system calls of a file fail.
+
+mod disk;
+mod flips;
+mod foreign;
+mod world;
