@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod check;
 mod serve;
 mod size;
 
@@ -23,6 +24,9 @@ struct Cli {
 enum Verb {
     /// Serve a pool to Redis clients.
     Serve(serve::Serve),
+    /// Check that what is promised holds.
+    #[command(subcommand)]
+    Check(check::Check),
 }
 
 /// Why the program ends with an error.
@@ -50,6 +54,7 @@ impl Failure {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().verb {
         Verb::Serve(serve) => serve.run(),
+        Verb::Check(check) => check.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
