@@ -246,8 +246,8 @@ impl<M: Medium> Session for Worker<M> {
         self.run_group(keys, body)
     }
 
-    fn prefetch(&mut self, keys: &[Key<'_>]) {
-        self.fetch_ahead(keys);
+    fn prefetch(&mut self, keys: &[Key<'_>], reads: bool) {
+        self.fetch_ahead(keys, reads);
     }
 
     fn scan(

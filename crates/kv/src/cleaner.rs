@@ -43,6 +43,8 @@ use crate::store::{Error, Key};
 /// Bytes of victims a pass takes, at most, and segments, at least.
 const PASS_BYTES: usize = 8 << 20;
 const PASS_SEGMENTS: usize = 4;
+/// Records that are met before what the index says of them is fetched.
+const MET_MAX: usize = 64;
 /// How often a victim may keep live records nobody finds before it counts as damaged.
 const FAILURES_MAX: u8 = 8;
 
@@ -299,13 +301,38 @@ impl<M: Medium> Engine<M> {
         }
         let end = info.used.load(Relaxed) as usize;
         let mut fits = true;
+        let mut met = Vec::with_capacity(MET_MAX);
+        let mut key = Vec::new();
         let whole = self.walk(victim, end, &mut |at, header| {
-            fits = fits && self.copy_record(cleaner, pass, victim, at, header);
+            key.clear();
+            let from = at.plus(header.len() as u64);
+            self.medium().append_out(from, header.key_len, &mut key);
+            met.push((at, *header, self.geometry.hash(header.db, &key)));
+            if met.len() == MET_MAX {
+                fits = fits && self.copy_met(cleaner, pass, victim, &met);
+                met.clear();
+            }
         });
         if !whole {
             pass.damaged.push(victim);
         }
-        fits
+        fits && self.copy_met(cleaner, pass, victim, &met)
+    }
+
+    /// Copies what must be kept of some records; false if there is no room. What the index says of
+    /// them is fetched for all at once.
+    fn copy_met(
+        &self,
+        cleaner: &mut Cleaner,
+        pass: &mut Pass,
+        victim: u32,
+        met: &[(Off, Header, u64)],
+    ) -> bool {
+        for (_, _, hash) in met {
+            self.index.touch(*hash);
+        }
+        met.iter()
+            .all(|(at, header, hash)| self.copy_record(cleaner, pass, victim, *at, header, *hash))
     }
 
     /// Calls `each` for every record in a segment's first `end` bytes, members of groups included
@@ -370,8 +397,10 @@ impl<M: Medium> Engine<M> {
         victim: u32,
         at: Off,
         header: &Header,
+        hash: u64,
     ) -> bool {
         match header.what {
+            Type::Put if !self.index.names(hash, at) => return true,
             Type::Pad => return true,
             Type::Group if self.body_holds(at, header) => {
                 pass.tables.push((victim, self.table_of(at, header)));
@@ -391,15 +420,10 @@ impl<M: Medium> Engine<M> {
             db: header.db,
             bytes: &body[..header.key_len],
         };
-        let hash = self.geometry.hash(key.db, key.bytes);
         let tomb = header.what == Type::Tomb;
         // A tombstone whose key cannot be trusted may be needed.
         let sound = Engine::<M>::body_matches(header, key.bytes, &body[header.key_len..]);
-        let keep = if tomb {
-            !sound || self.tomb_is_needed(pass, victim, hash, key, header, &body)
-        } else {
-            self.index.names(hash, at)
-        };
+        let keep = !tomb || !sound || self.tomb_is_needed(pass, victim, hash, key, header, &body);
         if keep && !sound {
             pass.damaged.push(victim);
         }

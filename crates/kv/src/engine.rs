@@ -301,7 +301,7 @@ impl<M: Medium> Engine<M> {
 
     /// Gives the engine its index, and the stripes that go with it, numbering on from `seq_max`.
     pub(crate) fn install(&mut self, index: Index, seq_max: u64) {
-        let stripes = 1_usize << index.first_depth().min(12);
+        let stripes = 1_usize << index.first_depth().min(10);
         self.stripes = (0..stripes)
             .map(|_| CachePadded::<Stripe>::default())
             .collect();

@@ -254,7 +254,11 @@ impl Index {
     fn slot(&self, hash: u64, at: Off) -> Option<(&AtomicU64, u64)> {
         let (_, group) = self.find(hash);
         let tag = tag_of(hash, group.depth);
-        let mut line = if group.lines == 0 { 0 } else { home(tag, group.lines) };
+        let mut line = if group.lines == 0 {
+            0
+        } else {
+            home(tag, group.lines)
+        };
         for _ in 0..group.lines {
             for slot in &self.rows.get(group.first + line).0 {
                 let entry = slot.load(Ordering::Relaxed);

@@ -321,13 +321,15 @@ impl Info {
 
     /// Counts a record that the index points at from now on.
     pub(crate) fn enliven(&self, bytes: u32) {
-        self.live.fetch_add(1 << 32 | u64::from(bytes), Ordering::Relaxed);
+        self.live
+            .fetch_add(1 << 32 | u64::from(bytes), Ordering::Relaxed);
     }
 
     /// Counts a record that the index no longer points at. A damaged header hides its length: bytes
     /// are left over then.
     pub(crate) fn kill(&self, bytes: u32) {
-        self.live.fetch_sub(1 << 32 | u64::from(bytes), Ordering::Relaxed);
+        self.live
+            .fetch_sub(1 << 32 | u64::from(bytes), Ordering::Relaxed);
     }
 
     /// Bytes of the records the index points at.
@@ -342,7 +344,10 @@ impl Info {
 
     /// Counts so many records, of so many bytes.
     pub(crate) fn set_live(&self, records: u32, bytes: u32) {
-        self.live.store(u64::from(records) << 32 | u64::from(bytes), Ordering::Relaxed);
+        self.live.store(
+            u64::from(records) << 32 | u64::from(bytes),
+            Ordering::Relaxed,
+        );
     }
 
     /// Counts no record any more. Returns the bytes that were counted.

@@ -203,9 +203,9 @@ pub trait Session: Ops + Send {
     ) -> Result<Verdict, Error>;
 
     /// Hints that operations on `keys` follow soon: what they will need is fetched for all of them
-    /// at once. Changes nothing.
-    fn prefetch(&mut self, keys: &[Key<'_>]) {
-        let _ = keys;
+    /// at once; for `reads`, values too. Changes nothing.
+    fn prefetch(&mut self, keys: &[Key<'_>], reads: bool) {
+        let _ = (keys, reads);
     }
 
     /// Visits about `count` keys of `db` in hash order from `cursor` (0: the start); returns the next

@@ -20,7 +20,7 @@ use farbank_kv::store::{Error, Key, Session};
 use farbank_pm::{Poisoned, Ticket};
 use mio::{Events, Interest, Poll, Token};
 
-use crate::cmd::table::{self, Command};
+use crate::cmd::table::{self, Command, flag};
 use crate::cmd::{self, Ctx, Door};
 use crate::conn::{Conn, READ_BYTES};
 use crate::resp::{Limits, Parser, reply};
@@ -554,19 +554,20 @@ fn look_ahead(
         db: ctx.client.db,
         bytes: &[],
     }; WINDOW];
-    let (count, mut found) = (parser.len(), 0);
+    let (count, mut found, mut reads) = (parser.len(), 0, false);
     for (index, slot) in window[..count].iter_mut().enumerate() {
         let args = parser.args(input, index);
         *slot = table::find(args.at(0));
         if slot.is_some_and(|command| command.keys.first > 0) {
             keys[found].bytes = args.at(1);
             found += 1;
+            reads |= slot.is_some_and(|command| command.flags & flag::READONLY != 0);
         }
     }
     if found > 1
         && let Door::Session(session) = &mut ctx.door
     {
-        session.prefetch(&keys[..found]);
+        session.prefetch(&keys[..found], reads);
     }
     (window, count)
 }
