@@ -1,1 +1,3 @@
 //! Workloads, drivers and the measurements Farbank states.
+
+#![forbid(unsafe_code)]
