@@ -1,0 +1,165 @@
+//! A client that speaks as much RESP as is needed.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use super::{Stop, Violation};
+
+/// A server that says nothing for so long hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a server answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Simple(String),
+    Error(String),
+    Number(i64),
+    Bulk(Option<Vec<u8>>),
+}
+
+/// One connection.
+pub(crate) struct Client {
+    stream: TcpStream,
+    input: BufReader<TcpStream>,
+    output: Vec<u8>,
+}
+
+/// What INFO says of the pool.
+pub(crate) struct PoolFigures {
+    pub(crate) live_share: f64,
+    pub(crate) segments_cleaned: u64,
+}
+
+fn gone(why: impl ToString) -> Stop {
+    Stop::Gone(why.to_string())
+}
+
+fn wrong(what: String) -> Stop {
+    Stop::Wrong(Box::new(Violation {
+        key: "protocol".into(),
+        what,
+        history: Vec::new(),
+    }))
+}
+
+impl Client {
+    pub(crate) fn connect(addr: &str) -> Result<Client, Stop> {
+        let stream = TcpStream::connect(addr).map_err(gone)?;
+        stream.set_nodelay(true).map_err(gone)?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(gone)?;
+        let input = BufReader::with_capacity(64 << 10, stream.try_clone().map_err(gone)?);
+        Ok(Client {
+            stream,
+            input,
+            output: Vec::new(),
+        })
+    }
+
+    /// Adds a command to what is sent next.
+    pub(crate) fn send<T: AsRef<[u8]>>(&mut self, words: &[T]) {
+        self.output
+            .extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+        for word in words {
+            let word = word.as_ref();
+            self.output
+                .extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            self.output.extend_from_slice(word);
+            self.output.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Sends all commands that were added.
+    pub(crate) fn flush(&mut self) -> Result<(), Stop> {
+        let sent = self.stream.write_all(&self.output);
+        self.output.clear();
+        sent.map_err(gone)
+    }
+
+    fn line(&mut self) -> Result<String, Stop> {
+        let mut line = Vec::new();
+        self.input
+            .read_until(b'\n', &mut line)
+            .map_err(|e| match e.kind() {
+                std::io::ErrorKind::WouldBlock => wrong("no reply within a minute".into()),
+                _ => gone(e),
+            })?;
+        if !line.ends_with(b"\r\n") {
+            return Err(gone("the connection ended"));
+        }
+        line.truncate(line.len() - 2);
+        String::from_utf8(line).map_err(|e| wrong(format!("a line of no text: {e}")))
+    }
+
+    /// Reads one reply.
+    pub(crate) fn reply(&mut self) -> Result<Reply, Stop> {
+        let line = self.line()?;
+        let Some((kind, rest)) = line.split_at_checked(1) else {
+            return Err(wrong("an empty line".into()));
+        };
+        let number = || {
+            rest.parse::<i64>()
+                .map_err(|e| wrong(format!("{line:?}: {e}")))
+        };
+        match kind {
+            "+" => Ok(Reply::Simple(rest.into())),
+            "-" => Ok(Reply::Error(rest.into())),
+            ":" => Ok(Reply::Number(number()?)),
+            "$" => match usize::try_from(number()?) {
+                Err(_) => Ok(Reply::Bulk(None)),
+                Ok(len) => {
+                    let mut bytes = vec![0; len + 2];
+                    self.input.read_exact(&mut bytes).map_err(gone)?;
+                    bytes.truncate(len);
+                    Ok(Reply::Bulk(Some(bytes)))
+                }
+            },
+            _ => Err(wrong(format!("{line:?} is no reply"))),
+        }
+    }
+
+    fn ask(&mut self, words: &[&str]) -> Result<Reply, Stop> {
+        self.send(words);
+        self.flush()?;
+        self.reply()
+    }
+
+    /// The number stored under `key`, 0 if there is none.
+    pub(crate) fn number(&mut self, key: &str) -> Result<u64, Stop> {
+        match self.ask(&["GET", key])? {
+            Reply::Bulk(None) => Ok(0),
+            Reply::Bulk(Some(digits)) => String::from_utf8_lossy(&digits)
+                .parse()
+                .map_err(|e| wrong(format!("{key} is no number: {e}"))),
+            other => Err(wrong(format!("GET {key}: {other:?}"))),
+        }
+    }
+
+    /// Keys the server counts.
+    pub(crate) fn key_count(&mut self) -> Result<u64, Stop> {
+        match self.ask(&["DBSIZE"])? {
+            Reply::Number(keys) if keys >= 0 => Ok(keys as u64),
+            other => Err(wrong(format!("DBSIZE: {other:?}"))),
+        }
+    }
+
+    /// What INFO says of the pool.
+    pub(crate) fn pool_figures(&mut self) -> Result<PoolFigures, Stop> {
+        let Reply::Bulk(Some(text)) = self.ask(&["INFO", "farbank"])? else {
+            return Err(wrong("INFO is no text".into()));
+        };
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let figure = |name: &str| {
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.and_then(|figure| figure.trim().parse::<u64>().ok())
+                .ok_or_else(|| wrong(format!("INFO has no {name}")))
+        };
+        let live = figure("pool_live_bytes")?;
+        Ok(PoolFigures {
+            live_share: live as f64 / figure("pool_bytes")?.max(1) as f64,
+            segments_cleaned: figure("pool_segments_cleaned")?,
+        })
+    }
+}

@@ -1,0 +1,147 @@
+//! `farbank check` as a process: what it prints, how it ends, and that it can fail.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use farbank_bench::kill;
+
+fn check(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.arg("check").args(arguments).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (status.code(), text(stdout), text(stderr))
+}
+
+fn last_line(text: &str) -> serde_json::Value {
+    let line = text.lines().last().unwrap_or_default();
+    serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))
+}
+
+/// A folder in memory, where there is one: syncs are not what is tested.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .unwrap()
+}
+
+#[test]
+fn a_server_killed_three_times_under_load_loses_nothing() {
+    let folder = folder();
+    for medium in ["auto", "file"] {
+        let pool = folder.path().join(medium);
+        let pool_text = pool.to_str().unwrap();
+        let (code, out, error) = check(&[
+            "kill", "--cycles", "3", "--size", "32mb", "--pool", pool_text, "--medium", medium,
+            "--json",
+        ]);
+        assert_eq!(code, Some(0), "{medium}: {error}");
+        let figures = last_line(&out);
+        assert_eq!(
+            (&figures["holds"], &figures["cycles"]),
+            (&true.into(), &3.into()),
+            "{figures}"
+        );
+        assert!(figures["live_share_min"].as_f64() > Some(0.78), "{figures}");
+        assert!(figures["segments_cleaned"].as_u64() > Some(0), "{figures}");
+        assert!(!pool.exists(), "the pool was left behind");
+    }
+}
+
+/// A `farbank` that, from its third start on, finds the pool as it was at its second.
+fn forgetful(folder: &Path, pool: &Path) -> std::path::PathBuf {
+    let (program, pool) = (folder.join("forgetful"), pool.display());
+    let script = format!(
+        "#!/bin/sh\nif [ -e {pool}.old ]; then cp {pool}.old {pool}\n\
+         elif [ -e {pool} ]; then cp {pool} {pool}.old; fi\nexec {} \"$@\"\n",
+        env!("CARGO_BIN_EXE_farbank")
+    );
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    program
+}
+
+#[test]
+fn a_server_that_forgets_is_found_out() {
+    let folder = folder();
+    let pool = folder.path().join("pool");
+    let options = kill::Options {
+        program: forgetful(folder.path(), &pool),
+        pool,
+        pool_bytes: 32 << 20,
+        arguments: Vec::new(),
+        cycles: 5,
+        connections: 2,
+        seed: 1,
+    };
+    match kill::run(&options, &mut |_| ()) {
+        Err(kill::Failure::Violation(violation)) => {
+            assert!(!violation.history.is_empty(), "{violation:?}");
+        }
+        other => panic!("a pool of an earlier cycle passed: {other:?}"),
+    }
+}
+
+#[test]
+fn one_crash_of_one_seed_can_be_looked_at_again() {
+    for pick in ["0", "kill"] {
+        let (code, out, error) = check(&[
+            "crash",
+            "--persistency",
+            "adr",
+            "--seeds",
+            "0x2",
+            "--crash",
+            "40",
+            "--image",
+            pick,
+            "--json",
+        ]);
+        assert_eq!(code, Some(0), "{error}");
+        let figures = last_line(&out);
+        assert_eq!(figures["holds"], true, "{figures}");
+        assert_eq!(figures["runs"][0]["seeds"], 1, "{figures}");
+    }
+}
+
+#[test]
+fn too_few_steps_to_crash_everywhere_do_not_pass() {
+    let (code, out, error) = check(&[
+        "crash",
+        "--persistency",
+        "page",
+        "--seeds",
+        "0..1",
+        "--steps",
+        "3",
+    ]);
+    assert_eq!(code, Some(1), "{out}");
+    assert!(error.contains("no crash was tried where"), "{error}");
+    assert!(
+        out.lines().last().unwrap().contains("DOES NOT HOLD"),
+        "{out}"
+    );
+}
+
+#[test]
+fn what_cannot_be_checked_is_refused() {
+    for (arguments, text) in [
+        (&["crash", "--crash", "3"][..], "--crash needs one seed"),
+        (&["crash", "--seeds", "4..4"], "no seed is in that range"),
+        (&["crash", "--image", "3"], "--crash"),
+        (
+            &["crash", "--persistency", "word"],
+            "possible values: adr, eadr, page, all",
+        ),
+        (&["kill", "--size", "1mb"], "--size must be at least"),
+        (&["kill", "--pool", "/"], "is there already"),
+    ] {
+        let (code, _, error) = check(arguments);
+        assert_eq!(code, Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(text), "{arguments:?}: {error}");
+    }
+}
