@@ -37,7 +37,8 @@ use crate::engine::{Engine, Found};
 use crate::log::{Heritage, Log};
 use crate::record::{ALIGN, Extent, Header, Type, u64_at};
 use crate::segment::{FIRST, State};
-use crate::session::{Worker, note_expiry};
+use crate::publish::note_expiry;
+use crate::session::Worker;
 use crate::store::{Error, Key};
 
 /// Bytes of victims a pass takes, at most, and segments, at least.

@@ -309,6 +309,9 @@ fn encode_member<M: Medium>(
     }
 }
 
+/// Of each member its buffer and its offset; and the extents, one a buffer, if there are any.
+type Places = (Vec<(usize, Off)>, Vec<u32>);
+
 /// How a group's members are laid out.
 struct Plan {
     headers: Vec<Header>,
@@ -383,7 +386,7 @@ impl Plan {
         &self,
         worker: &mut Worker<M>,
         class: usize,
-    ) -> Option<(Vec<(usize, Off)>, Vec<u32>)> {
+    ) -> Option<Places> {
         let engine = Arc::clone(&worker.engine);
         let mut places = Vec::with_capacity(self.headers.len());
         if self.runs.is_empty() {

@@ -25,6 +25,8 @@ mod group;
 mod index;
 mod large;
 mod log;
+mod publish;
+mod read;
 mod record;
 mod recover;
 mod segment;

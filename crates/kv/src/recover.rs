@@ -34,13 +34,19 @@ use crate::engine::{Config, Engine, RootWords};
 use crate::index::{Bulk, Index};
 use crate::record::{ALIGN, Extent, Header, RECORD_MIN, Type};
 use crate::segment::{FIRST, Info, Life, Purpose, State};
-use crate::session::note_expiry;
+use crate::publish::note_expiry;
 use crate::store::{DATABASES, Opened};
 
 /// Hash groups are at least this many bits: stripes, too, follow from it.
 fn depth_min(segments: u32) -> u32 {
     (segments.ilog2() + 2).clamp(4, 12)
 }
+
+/// Accepted records are sorted and indexed in parts of this many bits of hash, a part at a time.
+const PART_BITS: u32 = 8;
+
+/// How far ahead of the scan bytes are fetched.
+const AHEAD: usize = 1024;
 
 /// A record the scan accepted.
 #[derive(Clone, Copy, Debug)]
@@ -53,13 +59,25 @@ struct Item {
     db: u8,
     what: Type,
     large: bool,
-    expires_ms: u64,
+    expires: bool,
+}
+
+/// Items, some lists of them.
+type Parts = Vec<Vec<Item>>;
+
+/// What the index will point at, counted by one thread.
+struct Tally {
+    keys: [i64; DATABASES],
+    /// Of each segment: live records in the high half, their bytes in the low half.
+    live: Vec<u64>,
+    tombs: Vec<u32>,
 }
 
 /// What scanning a segment found.
 #[derive(Debug, Default)]
 struct Scanned {
-    items: Vec<Item>,
+    /// By the low bits of their hashes.
+    items: Vec<Vec<Item>>,
     /// Torn ranges, to be padded.
     pads: Vec<(usize, usize)>,
     /// Where accepted records end.
@@ -71,6 +89,8 @@ struct Scanned {
     damage: Vec<String>,
     records: u64,
     seq_max: u64,
+    /// The key that was read last.
+    key: Vec<u8>,
 }
 
 /// One piece of a scanned segment.
@@ -164,7 +184,7 @@ fn scan_and_build<M: Medium>(
     lives: &[Option<Life>],
     depth: u32,
 ) -> Result<(), Poisoned> {
-    let parts = 1_usize << depth;
+    let parts = 1_usize << depth.min(PART_BITS);
     let logs: Vec<u32> = (0..engine.pool.segments())
         .filter(|s| lives[*s as usize].is_some_and(|l| l.opened == Some(Purpose::Log)))
         .collect();
@@ -205,13 +225,14 @@ fn scan_and_build<M: Medium>(
     Ok(())
 }
 
-/// Scans segments in parallel. Returns what each holds, and its items by the low bits of their hashes.
+/// Scans segments in parallel. Returns what each holds, and each thread's items by the low bits of
+/// their hashes.
 fn scan_all<M: Medium>(
     engine: &Engine<M>,
     lives: &[Option<Life>],
     logs: &[u32],
     parts: usize,
-) -> (Vec<(u32, Scanned)>, Vec<Vec<Item>>) {
+) -> (Vec<(u32, Scanned)>, Vec<Parts>) {
     let threads = threads_for(engine, logs.len());
     let next = farbank_pm::sync::atomic::AtomicUsize::new(0);
     let work = || {
@@ -219,28 +240,19 @@ fn scan_all<M: Medium>(
         let mut items = vec![Vec::new(); parts];
         while let Some(&segment) = logs.get(next.fetch_add(1, Relaxed)) {
             let life = lives[segment as usize].expect("an opened segment has a life");
-            let mut found = Scan {
+            let scan = Scan {
                 engine,
                 segment,
                 life,
-            }
-            .run();
-            for item in found.items.drain(..) {
-                let hash = item.rank.reverse_bits();
-                items[hash as usize & (parts - 1)].push(item);
-            }
+            };
+            let mut found = scan.run(std::mem::take(&mut items));
+            items = std::mem::take(&mut found.items);
             scanned.push((segment, found));
         }
         (scanned, items)
     };
-    let mut results = in_parallel(threads, &work);
-    let (mut scanned, mut items) = results.pop().expect("one worker at least");
-    for (more, parts) in results {
-        scanned.extend(more);
-        for (all, part) in items.iter_mut().zip(parts) {
-            all.extend(part);
-        }
-    }
+    let (scanned, items): (Vec<_>, Vec<_>) = in_parallel(threads, &work).into_iter().unzip();
+    let mut scanned: Vec<(u32, Scanned)> = scanned.into_iter().flatten().collect();
     scanned.sort_by_key(|(segment, _)| *segment);
     (scanned, items)
 }
@@ -272,14 +284,20 @@ struct Scan<'a, M: Medium> {
 }
 
 impl<M: Medium> Scan<'_, M> {
-    fn run(&self) -> Scanned {
-        let pieces = self.pieces();
+    fn run(&self, items: Vec<Vec<Item>>) -> Scanned {
         let mut found = Scanned {
+            items,
             end: FIRST,
             ..Scanned::default()
         };
-        // From the right: what a sealed end or a settled record to the right vouches for.
-        let mut vouched = self.life.sealed.is_some();
+        if self.life.sealed.is_some() {
+            self.cut(&mut |piece| self.take(&piece, true, &mut found));
+            return found;
+        }
+        let mut pieces = Vec::new();
+        self.cut(&mut |piece| pieces.push(piece));
+        // From the right: what a settled record to the right vouches for.
+        let mut vouched = false;
         let mut durable = vec![false; pieces.len()];
         for (piece, durable) in pieces.iter().zip(&mut durable).rev() {
             *durable = vouched;
@@ -291,46 +309,41 @@ impl<M: Medium> Scan<'_, M> {
         found
     }
 
-    /// Cuts the segment into records and bytes that are none.
-    fn pieces(&self) -> Vec<Piece> {
-        let limit = self
-            .life
-            .sealed
-            .unwrap_or(self.engine.geometry.segment_bytes - LINE);
-        let mut pieces: Vec<Piece> = Vec::new();
-        let mut from = FIRST;
+    /// Cuts the segment into records and bytes that are none, from left to right.
+    fn cut(&self, each: &mut dyn FnMut(Piece)) {
+        let end = self.engine.geometry.segment_bytes - LINE;
+        let limit = self.life.sealed.unwrap_or(end);
+        let (mut from, mut gap) = (FIRST, FIRST);
         while from < limit {
-            let header = self
-                .engine
-                .header(self.at(from))
-                .filter(|header| from + self.engine.record_len(header) <= limit);
-            match header {
-                Some(header) => {
-                    let to = from + self.engine.record_len(&header);
-                    let whole = self.is_whole(from, &header);
-                    pieces.push(Piece {
-                        from,
-                        to,
-                        header: Some(header),
-                        whole,
-                    });
-                    from = to;
-                }
-                None => {
-                    match pieces.last_mut() {
-                        Some(gap) if gap.header.is_none() => gap.to += ALIGN,
-                        _ => pieces.push(Piece {
-                            from,
-                            to: from + ALIGN,
-                            header: None,
-                            whole: false,
-                        }),
-                    }
-                    from += ALIGN;
-                }
-            }
+            self.engine.medium().prefetch(self.at(from + AHEAD), AHEAD / 4);
+            let fits = |header: &Header| from + self.engine.record_len(header) <= limit;
+            let Some(header) = self.engine.header(self.at(from)).filter(fits) else {
+                from += ALIGN;
+                continue;
+            };
+            self.cut_gap(gap, from, each);
+            let to = from + self.engine.record_len(&header);
+            let whole = self.is_whole(from, &header);
+            each(Piece {
+                from,
+                to,
+                header: Some(header),
+                whole,
+            });
+            (from, gap) = (to, to);
         }
-        pieces
+        self.cut_gap(gap, from, each);
+    }
+
+    fn cut_gap(&self, from: usize, to: usize, each: &mut dyn FnMut(Piece)) {
+        if from < to {
+            each(Piece {
+                from,
+                to,
+                header: None,
+                whole: false,
+            });
+        }
     }
 
     fn at(&self, within: usize) -> Off {
@@ -402,9 +415,13 @@ impl<M: Medium> Scan<'_, M> {
         if header.large {
             found.large.push(at);
         }
-        let key = self.engine.key_of(at, header);
-        let hash = self.engine.geometry.hash(header.db, &key);
-        found.items.push(Item {
+        found.key.clear();
+        let from = at.plus(header.len() as u64);
+        let medium = self.engine.medium();
+        medium.append_out(from, header.key_len, &mut found.key);
+        let hash = self.engine.geometry.hash(header.db, &found.key);
+        let part = hash as usize & (found.items.len() - 1);
+        found.items[part].push(Item {
             rank: hash.reverse_bits(),
             seq: header.seq,
             at,
@@ -412,7 +429,7 @@ impl<M: Medium> Scan<'_, M> {
             db: header.db.min(DATABASES as u8 - 1),
             what: header.what,
             large: header.large,
-            expires_ms: header.expires_ms,
+            expires: header.expires_ms != 0,
         });
     }
 
@@ -472,24 +489,34 @@ impl<M: Medium> Scan<'_, M> {
 }
 
 /// The newest record of each key, in hash order, a part at a time.
-fn newest_of<M: Medium>(engine: &Engine<M>, parts: Vec<Vec<Item>>) -> Vec<Vec<Item>> {
-    let total: usize = parts.iter().map(Vec::len).sum();
+fn newest_of<M: Medium>(engine: &Engine<M>, items: Vec<Parts>) -> Vec<Vec<Item>> {
+    let total: usize = items.iter().flatten().map(Vec::len).sum();
     let threads = if total < 10_000 {
         1
     } else {
         engine.config.open_threads.max(1)
     };
-    let parts: Vec<Mutex<Vec<Item>>> = parts.into_iter().map(Mutex::new).collect();
+    let mut parts: Vec<Parts> = Vec::new();
+    for thread in items {
+        parts.resize_with(thread.len(), Vec::new);
+        parts
+            .iter_mut()
+            .zip(thread)
+            .for_each(|(all, part)| all.push(part));
+    }
+    let parts: Vec<Mutex<Parts>> = parts.into_iter().map(Mutex::new).collect();
     let next = farbank_pm::sync::atomic::AtomicUsize::new(0);
     in_parallel(threads, &|| {
         while let Some(part) = parts.get(next.fetch_add(1, Relaxed)) {
-            keep_newest(engine, &mut part.lock().expect("no holder panics"));
+            let mut part = part.lock().expect("no holder panics");
+            let mut all = part.pop().unwrap_or_default();
+            part.drain(..).for_each(|more| all.extend(more));
+            keep_newest(engine, &mut all);
+            part.push(all);
         }
     });
-    parts
-        .into_iter()
-        .map(|part| part.into_inner().expect("no holder panics"))
-        .collect()
+    let only = |part: Mutex<Parts>| part.into_inner().expect("no holder panics").pop();
+    parts.into_iter().filter_map(only).collect()
 }
 
 fn keep_newest<M: Medium>(engine: &Engine<M>, items: &mut Vec<Item>) {
@@ -542,14 +569,20 @@ fn build<M: Medium>(engine: &mut Engine<M>, newest: &[Vec<Item>], depth: u32) ->
     };
     let mask = !(u64::MAX >> bulk.depth());
     let shared = &*engine;
-    let counted = in_parallel(threads, &|| {
-        let mut keys = [0_i64; DATABASES];
+    let segments = shared.pool.segments() as usize;
+    let tallies = in_parallel(threads, &|| {
+        let (live, tombs) = (vec![0; segments], vec![0; segments]);
+        let mut tally = Tally {
+            keys: [0; DATABASES],
+            live,
+            tombs,
+        };
         let mut group = Vec::new();
         while let Some(items) = newest.get(next.fetch_add(1, Relaxed)) {
             for run in items.chunk_by(|a, b| a.rank & mask == b.rank & mask) {
                 group.clear();
                 for item in run {
-                    count(shared, item, &mut keys);
+                    count(shared, item, &mut tally);
                     if item.what == Type::Put {
                         group.push((item.rank.reverse_bits(), item.at));
                     }
@@ -557,33 +590,48 @@ fn build<M: Medium>(engine: &mut Engine<M>, newest: &[Vec<Item>], depth: u32) ->
                 bulk.fill(&shared.epochs, &group);
             }
         }
-        keys
+        tally
     });
-    let own = &engine.enrolled()[0].clone();
-    for keys in counted {
-        for (total, more) in own.keys.iter().zip(keys) {
-            total.fetch_add(more, Relaxed);
-        }
+    for tally in tallies {
+        shared.add(&tally);
     }
     engine.opened.keys = puts;
     bulk.finish()
 }
 
-fn count<M: Medium>(engine: &Engine<M>, item: &Item, keys: &mut [i64; DATABASES]) {
-    let info = engine.info_at(item.at);
-    if item.what == Type::Put {
-        keys[item.db as usize] += 1;
-        engine.enliven(item.at, item.len);
-        engine.live.fetch_add(i64::from(item.len), Relaxed);
-        note_expiry(&info.expires_ms, item.expires_ms);
-        if item.large
-            && let Some(header) = engine.header(item.at)
-        {
+fn count<M: Medium>(engine: &Engine<M>, item: &Item, tally: &mut Tally) {
+    let segment = engine.geometry.segment_of(item.at);
+    if item.what != Type::Put {
+        tally.tombs[segment as usize] += item.len;
+        return;
+    }
+    tally.keys[item.db as usize] += 1;
+    tally.live[segment as usize] += 1 << 32 | u64::from(item.len);
+    if !item.large && !item.expires {
+        return;
+    }
+    if let Some(header) = engine.header(item.at) {
+        note_expiry(&engine.info(segment).expires_ms, header.expires_ms);
+        if item.large {
             claim(engine, &engine.table_of(item.at, &header), State::Extent);
         }
-    } else {
-        info.tombs.fetch_add(item.len, Relaxed);
-        engine.tombs.fetch_add(i64::from(item.len), Relaxed);
+    }
+}
+
+impl<M: Medium> Engine<M> {
+    /// Adds what one thread counted.
+    fn add(&self, tally: &Tally) {
+        for (total, more) in self.enrolled()[0].keys.iter().zip(tally.keys) {
+            total.fetch_add(more, Relaxed);
+        }
+        for (segment, (&live, &tombs)) in tally.live.iter().zip(&tally.tombs).enumerate() {
+            let info = self.info(segment as u32);
+            let (records, bytes) = ((live >> 32) as u32, live as u32);
+            info.set_live(info.live_records() + records, info.live_bytes() + bytes);
+            info.tombs.fetch_add(tombs, Relaxed);
+            self.live.fetch_add(i64::from(bytes), Relaxed);
+            self.tombs.fetch_add(i64::from(tombs), Relaxed);
+        }
     }
 }
 

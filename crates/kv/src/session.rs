@@ -1,4 +1,4 @@
-//! A session: one worker's operations, batches and their publication.
+//! A session: one worker's operations and batches. `read` finds values, `publish` ends a batch.
 //!
 //! ```text
 //!   put ── locate ── lock stripe ── number, list ── unlock ── stage      (any number of times)
@@ -24,12 +24,12 @@ use std::collections::VecDeque;
 
 use farbank_pm::epoch::Slot;
 use farbank_pm::sync::Arc;
-use farbank_pm::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Lane, Medium, Off, Poisoned, Ticket};
 
-use crate::engine::{Engine, Found, Located, Shared};
+use crate::engine::{Engine, Located, Shared};
 use crate::log::{Log, NoRoom};
-use crate::record::{HEADER_MAX, Header, Type, body_crc};
+use crate::record::{Header, Type, body_crc};
 use crate::store::{
     Change, Error, Head, Item, KEY_BYTES_MAX, Key, Meta, Ops, VALUE_BYTES_MAX, Value, View,
 };
@@ -37,9 +37,6 @@ use crate::stripe::{Locked, Pending};
 
 /// Reads between two renewals of the pin, so that a long batch holds nothing back.
 const READS_PER_PIN: u32 = 256;
-/// How much of a record is fetched ahead: its header and a short key; with them, a small value.
-const FETCHED_BY_WRITES: usize = 48;
-const FETCHED_BY_READS: usize = 176;
 
 /// A staged write, until it is published.
 #[derive(Debug)]
@@ -79,16 +76,16 @@ pub(crate) struct Worker<M: Medium> {
     pub(crate) lane: Lane,
     pub(crate) log: Log,
     pub(crate) id: u32,
-    slot: Arc<Slot>,
+    pub(crate) slot: Arc<Slot>,
     pinned: bool,
     reads: u32,
     pub(crate) writes: Vec<Write>,
-    unsynced: VecDeque<(Ticket, Vec<Write>)>,
+    pub(crate) unsynced: VecDeque<(Ticket, Vec<Write>)>,
     /// The newest ticket of another session's write that something was decided on.
-    relied_on: Ticket,
-    shared: Arc<Shared>,
-    scratch: Vec<u8>,
-    hashes: Vec<u64>,
+    pub(crate) relied_on: Ticket,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) hashes: Vec<u64>,
 }
 
 /// What is to be written of one key.
@@ -135,249 +132,8 @@ impl<M: Medium> Worker<M> {
 
     /// Whether any write of this session is not yet published.
     #[inline]
-    fn has_pending(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         !self.writes.is_empty() || !self.unsynced.is_empty()
-    }
-
-    /// The newest write of `key`, in its stripe's list or beyond.
-    pub(crate) fn newest(&self, locked: &Locked<'_>, hash: u64, key: Key<'_>) -> Newest {
-        let mut newest: Option<Pending> = None;
-        for pending in locked.of(hash) {
-            if pending.ticket.is_none() && pending.session != self.id {
-                return Newest::Foreign;
-            }
-            let newer = newest.is_none_or(|n| n.seq < pending.seq);
-            if newer && self.is_of(pending, key) {
-                newest = Some(*pending);
-            }
-        }
-        match newest {
-            None => Newest::Published,
-            Some(pending) if pending.ticket.is_none() => Newest::Staged(pending),
-            Some(pending) => Newest::Drained(pending),
-        }
-    }
-
-    /// Notes that a reply depends on a write that may not be durable yet, whoever wrote it.
-    pub(crate) fn rely_on(&mut self, newest: &Newest) {
-        if let Newest::Drained(Pending {
-            ticket: Some(ticket),
-            ..
-        }) = newest
-        {
-            self.relied_on = self.relied_on.max(*ticket);
-        }
-    }
-
-    /// Whether a listed write that may be read (W3) is of `key`.
-    fn is_of(&self, pending: &Pending, key: Key<'_>) -> bool {
-        let same = |header: &Header| header.db == key.db && header.key_len == key.bytes.len();
-        if let Some((header, body)) = self.staged_record(pending.at) {
-            return same(&header) && body.starts_with(key.bytes);
-        }
-        self.engine.header(pending.at).is_some_and(|header| {
-            let from = pending.at.plus(header.len() as u64);
-            same(&header) && self.engine.medium().matches(from, key.bytes)
-        })
-    }
-
-    /// The header and the body of a record that is staged here.
-    fn staged_record(&self, at: Off) -> Option<(Header, &[u8])> {
-        let staged = self.log.staged(at)?;
-        let mut bytes = [0; HEADER_MAX];
-        let known = staged.len().min(bytes.len());
-        bytes[..known].copy_from_slice(&staged[..known]);
-        let header = Header::decode(&bytes, Log::seed(&self.engine, at))?;
-        Some((
-            header,
-            &staged[header.len()..][..self.engine.body_len(&header)],
-        ))
-    }
-
-    /// The header, and into `body` the bytes, of a record that is staged here or on the medium.
-    pub(crate) fn read_record(&self, at: Off, body: &mut Vec<u8>) -> Option<Header> {
-        body.clear();
-        if let Some((header, bytes)) = self.staged_record(at) {
-            body.extend_from_slice(bytes);
-            return Some(header);
-        }
-        let header = self.engine.header(at)?;
-        let from = at.plus(header.len() as u64);
-        self.engine
-            .medium()
-            .append_out(from, self.engine.body_len(&header), body);
-        Some(header)
-    }
-
-    /// Appends the value of the record at `at` to `out`, after `head`; `Ok(false)` if it is no value
-    /// any more. On error `out` is as it was.
-    fn emit(&mut self, at: Off, out: &mut Vec<u8>, head: Head<'_>) -> Result<bool, Error> {
-        let mut body = std::mem::take(&mut self.scratch);
-        let header = self.read_record(at, &mut body);
-        let start = out.len();
-        let result = match header {
-            None => Err(Error::Damaged(at.0)),
-            Some(header)
-                if header.what != Type::Put || self.engine.is_expired(header.expires_ms) =>
-            {
-                Ok(false)
-            }
-            Some(header) => {
-                head(&meta_of(&header), out);
-                self.emit_body(&header, &body, out)
-                    .then_some(true)
-                    .ok_or(Error::Damaged(at.0))
-            }
-        };
-        if result.is_err() {
-            out.truncate(start);
-            self.engine.tally.damaged.fetch_add(1, Relaxed);
-        }
-        self.scratch = body;
-        result
-    }
-
-    /// Appends a value whose record's body has been read; false if a checksum fails.
-    fn emit_body(&self, header: &Header, body: &[u8], out: &mut Vec<u8>) -> bool {
-        let (key, rest) = body.split_at(header.key_len);
-        if !Engine::<M>::body_matches(header, key, rest) {
-            return false;
-        }
-        if header.large {
-            return self.engine.read_extents(header.value_len, rest, out);
-        }
-        out.extend_from_slice(rest);
-        true
-    }
-
-    /// Where the value of `key` that a reader may see lies; `None`: absent.
-    fn visible(&mut self, hash: u64, key: Key<'_>, view: View) -> Option<Off> {
-        let own = view == View::Pending && self.has_pending();
-        let late = !self.engine.tickets_turn_at_once();
-        if (own || late) && !self.engine.stripe(hash).is_quiet() {
-            let locked = self.engine.stripe(hash).lock();
-            let mut newest: Option<Pending> = None;
-            for pending in locked.of(hash) {
-                let readable = match pending.ticket {
-                    None => own && pending.session == self.id,
-                    // What was lost to an I/O error is not readable; what was there before is.
-                    Some(ticket) => {
-                        (own && pending.session == self.id)
-                            || self.engine.poll(ticket).unwrap_or(false)
-                    }
-                };
-                let newer = newest.is_none_or(|n| n.seq < pending.seq);
-                if readable && newer && self.is_of(pending, key) {
-                    newest = Some(*pending);
-                }
-            }
-            if let Some(pending) = newest {
-                return Some(pending.at);
-            }
-        }
-        self.engine.locate(hash, key).found.map(|found| found.at)
-    }
-
-    /// Runs `read` so that no group's publication falls into it.
-    pub(crate) fn undivided<R>(&mut self, mut read: impl FnMut(&mut Self) -> R) -> R {
-        loop {
-            let before = self.engine.groups.load(Acquire);
-            if before.is_multiple_of(2) {
-                let answer = read(self);
-                farbank_pm::sync::atomic::fence(Acquire);
-                if self.engine.groups.load(Relaxed) == before {
-                    return answer;
-                }
-            } else {
-                farbank_pm::sync::thread::yield_now();
-            }
-        }
-    }
-
-    pub(crate) fn find(&mut self, key: Key<'_>, view: View) -> Option<Off> {
-        self.pin();
-        let hash = self.engine.geometry.hash(key.db, key.bytes);
-        self.undivided(|worker| worker.visible(hash, key, view))
-    }
-
-    /// Reads several keys as they were at one moment: where each lies is looked up twice, and nothing
-    /// changed in between (an offset is not used again while this session is pinned).
-    pub(crate) fn read_together(
-        &mut self,
-        keys: &[Key<'_>],
-        view: View,
-        each: &mut dyn FnMut(usize, Option<Item<'_>>),
-    ) -> Result<(), Error> {
-        self.engine.epochs.pin(&self.slot);
-        let hashes: Vec<u64> = keys
-            .iter()
-            .map(|key| self.engine.geometry.hash(key.db, key.bytes))
-            .collect();
-        for hash in &hashes {
-            self.engine.index.touch(*hash);
-        }
-        let look = |worker: &mut Self| -> Vec<Option<Off>> {
-            keys.iter()
-                .zip(&hashes)
-                .map(|(key, hash)| worker.visible(*hash, *key, view))
-                .collect()
-        };
-        let mut places = self.undivided(look);
-        while keys.len() > 1 {
-            let again = self.undivided(look);
-            if again == places {
-                break;
-            }
-            places = again;
-        }
-        let mut values = Vec::with_capacity(keys.len());
-        for at in places {
-            let mut bytes = Vec::new();
-            let meta = at.map_or(Ok(None), |at| self.load(at, &mut bytes))?;
-            values.push(meta.map(|meta| (bytes, meta)));
-        }
-        for (place, value) in values.iter().enumerate() {
-            each(
-                place,
-                value
-                    .as_ref()
-                    .map(|(bytes, meta)| Item { bytes, meta: *meta }),
-            );
-        }
-        Ok(())
-    }
-
-    /// Fetches what operations on `keys` will look at: first every line of the index, then every
-    /// record those name.
-    pub(crate) fn fetch_ahead(&mut self, keys: &[Key<'_>], reads: bool) {
-        self.pin();
-        let engine = &*self.engine;
-        let mut hashes = std::mem::take(&mut self.hashes);
-        hashes.clear();
-        hashes.extend(
-            keys.iter()
-                .map(|key| engine.geometry.hash(key.db, key.bytes)),
-        );
-        for hash in &hashes {
-            engine.index.touch(*hash);
-        }
-        let bytes = if reads { FETCHED_BY_READS } else { FETCHED_BY_WRITES };
-        for hash in &hashes {
-            engine.index.search(*hash, |at| -> Option<()> {
-                engine.medium().prefetch(at, bytes);
-                None
-            });
-        }
-        self.hashes = hashes;
-    }
-
-    /// A located value's bytes and meta, into `bytes`.
-    pub(crate) fn load(&mut self, at: Off, bytes: &mut Vec<u8>) -> Result<Option<Meta>, Error> {
-        bytes.clear();
-        let mut meta = None;
-        let mut note = |m: &Meta, _: &mut Vec<u8>| meta = Some(*m);
-        self.emit(at, bytes, &mut note)?;
-        Ok(meta)
     }
 
     /// Refuses what could not be written.
@@ -597,203 +353,6 @@ impl<M: Medium> Worker<M> {
         Ok(ticket)
     }
 
-    /// Publishes what has become durable. Returns whether `ticket` is.
-    pub(crate) fn publish_durable(&mut self, ticket: Ticket) -> Result<bool, Poisoned> {
-        while let Some((first, _)) = self.unsynced.front() {
-            if !self.engine.poll(*first)? {
-                break;
-            }
-            let (_, mut writes) = self.unsynced.pop_front().expect("there is a first");
-            self.publish_all(&mut writes)?;
-        }
-        self.unpin();
-        self.engine.grow_index();
-        let turned = self.engine.poll(ticket)?;
-        if turned && ticket >= self.relied_on {
-            self.relied_on = Ticket::DURABLE;
-        }
-        Ok(turned)
-    }
-
-    /// Waits for `ticket` and publishes what it covers.
-    pub(crate) fn settle(&mut self, ticket: Ticket) -> Result<(), Poisoned> {
-        self.engine.wait(ticket)?;
-        self.publish_durable(ticket).map(|_| ())
-    }
-
-    /// Publishes durable writes, in order; groups at once.
-    fn publish_all(&mut self, writes: &mut Vec<Write>) -> Result<(), Poisoned> {
-        self.pin();
-        let (mut live, mut tombs) = (0, 0);
-        for run in writes.chunk_by(|a, b| a.grouped && b.grouped) {
-            let _group = run[0]
-                .grouped
-                .then(|| GroupPublication::start(&self.engine));
-            for write in run {
-                let (more_live, more_tombs) = self.publish(write);
-                live += more_live;
-                tombs += more_tombs;
-            }
-        }
-        writes.clear();
-        self.engine.live.fetch_add(live, Relaxed);
-        self.engine.tombs.fetch_add(tombs, Relaxed);
-        Ok(())
-    }
-
-    /// Publishes one write. Returns by how much live and tombstone bytes grew.
-    fn publish(&self, write: &Write) -> (i64, i64) {
-        let engine = &*self.engine;
-        let grown = match if write.outrun {
-            None
-        } else {
-            self.swing(write)
-        } {
-            None => {
-                if write.large {
-                    engine.free_extents_of(write.at);
-                }
-                (0, 0)
-            }
-            Some(old) => {
-                if let Some(old) = old.filter(|old| old.header.is_some_and(|h| h.large)) {
-                    engine.free_extents_of(old.at);
-                }
-                let old_len = old.map_or(0, |old| i64::from(old.len));
-                match write.what {
-                    Type::Put => (i64::from(write.len) - old_len, 0),
-                    _ => (-old_len, i64::from(write.len)),
-                }
-            }
-        };
-        grown
-    }
-
-    /// Takes `write` off its list and swings the index to it. Returns what it replaced; `None` if a
-    /// newer write, or a flush, was faster.
-    fn swing(&self, write: &Write) -> Option<Option<Found>> {
-        let engine = &*self.engine;
-        let stripe = engine.stripe(write.hash);
-        let mut fresh: Option<Located> = None;
-        loop {
-            let located = fresh.as_ref().unwrap_or(&write.located);
-            {
-                let mut locked = stripe.lock();
-                let listed = locked.of(write.hash).any(|p| p.seq == write.seq);
-                if !listed || write.seq <= engine.floor.load(Acquire) {
-                    locked.unlist(write.seq);
-                    return None;
-                }
-                if self.swing_locked(write, located) {
-                    self.unlist_older(&mut locked, write);
-                    locked.unlist(write.seq);
-                    return Some(located.found);
-                }
-            }
-            fresh = Some(self.relocate(write));
-        }
-    }
-
-    /// Under the stripe's lock: makes the index name `write` instead of what was located, and counts.
-    /// False, and nothing done, if something else is there by now (N3).
-    fn swing_locked(&self, write: &Write, located: &Located) -> bool {
-        let engine = &*self.engine;
-        let old = located.found;
-        let swung = match (old, write.what) {
-            (Some(old), Type::Put) => engine.index.replace(write.hash, old.at, write.at),
-            (Some(old), _) => engine.index.remove(write.hash, old.at),
-            (None, what) => {
-                let fresh = engine.confirm(write.hash, located);
-                if fresh && what == Type::Put {
-                    let rehash = |at| engine.rehash(at);
-                    engine
-                        .index
-                        .insert(write.hash, write.at, &engine.epochs, &rehash);
-                }
-                fresh
-            }
-        };
-        if !swung {
-            return false;
-        }
-        if let Some(old) = old {
-            engine.kill(old.at, old.len);
-        }
-        if write.what == Type::Put {
-            engine.enliven(write.at, write.len);
-            note_expiry(&engine.info_at(write.at).expires_ms, write.expires_ms);
-        } else {
-            engine.info_at(write.at).tombs.fetch_add(write.len, Relaxed);
-        }
-        let keys = i64::from(write.what == Type::Put) - i64::from(old.is_some());
-        self.shared.keys[write.db as usize].fetch_add(keys, Relaxed);
-        true
-    }
-
-    /// Drained writes of the same key that were not published yet never will be.
-    fn unlist_older(&self, locked: &mut Locked<'_>, write: &Write) {
-        let older: Vec<Pending> = locked
-            .of(write.hash)
-            .filter(|p| p.seq < write.seq && p.ticket.is_some())
-            .copied()
-            .collect();
-        if older.is_empty() {
-            return;
-        }
-        let mut body = Vec::new();
-        let Some(header) = self.read_record(write.at, &mut body) else {
-            return;
-        };
-        let key = Key {
-            db: header.db,
-            bytes: &body[..header.key_len],
-        };
-        for pending in older.iter().filter(|p| self.is_of(p, key)) {
-            locked.unlist(pending.seq);
-        }
-    }
-
-    /// Looks again for what a durable write replaces.
-    fn relocate(&self, write: &Write) -> Located {
-        let mut body = Vec::new();
-        let Some(header) = self.read_record(write.at, &mut body) else {
-            return Located::default();
-        };
-        let key = Key {
-            db: header.db,
-            bytes: &body[..header.key_len],
-        };
-        self.engine.locate(write.hash, key)
-    }
-}
-
-/// Readers that overlap with this start over: they see all of a group or nothing of it.
-struct GroupPublication<'a, M: Medium> {
-    engine: &'a Engine<M>,
-    _one: farbank_pm::sync::MutexGuard<'a, ()>,
-}
-
-impl<'a, M: Medium> GroupPublication<'a, M> {
-    fn start(engine: &'a Engine<M>) -> Self {
-        let one = engine.group_lock.lock().expect("no holder panics");
-        engine.groups.fetch_add(1, AcqRel);
-        GroupPublication { engine, _one: one }
-    }
-}
-
-impl<M: Medium> Drop for GroupPublication<'_, M> {
-    fn drop(&mut self) {
-        self.engine.groups.fetch_add(1, AcqRel);
-    }
-}
-
-/// Lowers a segment's earliest expiry.
-pub(crate) fn note_expiry(earliest: &farbank_pm::sync::atomic::AtomicU64, expires_ms: u64) {
-    if expires_ms != 0 {
-        let _ = earliest.fetch_update(Relaxed, Relaxed, |known| {
-            (known == 0 || known > expires_ms).then_some(expires_ms)
-        });
-    }
 }
 
 pub(crate) fn meta_of(header: &Header) -> Meta {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use farbank_kv::store::{DATABASES, Error, Key, Ops, Session, Store, Value, Verdict, View};
+use farbank_kv::store::{DATABASES, Error, Key, Ops, Store, Value, Verdict, View};
 use support::{Time, User, key, kill, memory, reopen};
 
 mod support;
@@ -48,7 +48,15 @@ fn it_behaves_like_a_map_through_kills_and_closes() {
                 }
                 7 => assert_eq!(user.delete(&k), model.remove(&k).is_some()),
                 8 => {
-                    user.update(&k, |old| [old.unwrap_or(b"").split_at_checked(100).map_or(&b""[..], |h| h.0), b"!"].concat());
+                    user.update(&k, |old| {
+                        [
+                            old.unwrap_or(b"")
+                                .split_at_checked(100)
+                                .map_or(&b""[..], |h| h.0),
+                            b"!",
+                        ]
+                        .concat()
+                    });
                     let old = model.entry(k).or_default();
                     *old = [old.split_at_checked(100).map_or(&b""[..], |h| h.0), b"!"].concat();
                 }
@@ -58,7 +66,11 @@ fn it_behaves_like_a_map_through_kills_and_closes() {
         assert_eq!(user.0.len(0).unwrap(), model.len() as u64);
         drop(user);
         kv.verify().unwrap();
-        kv = if round % 2 == 0 { kill(kv, time.config()) } else { reopen(kv, time.config()) };
+        kv = if round % 2 == 0 {
+            kill(kv, time.config())
+        } else {
+            reopen(kv, time.config())
+        };
         assert_eq!(kv.opened().clean, round % 2 == 1);
         assert_eq!(kv.opened().damage, Vec::<String>::new());
         kv.verify().unwrap();
@@ -74,9 +86,19 @@ fn it_behaves_like_a_map_through_kills_and_closes() {
 fn a_batch_sees_its_own_writes_and_nobody_else_does_before_the_commit() {
     let kv = memory(4 << 20, 64 << 10);
     let (mut one, mut other) = (kv.session(), User::of(&kv));
-    one.put(key(b"a"), Value { bytes: b"1", ..Value::default() }).unwrap();
+    one.put(
+        key(b"a"),
+        Value {
+            bytes: b"1",
+            ..Value::default()
+        },
+    )
+    .unwrap();
     let mut out = Vec::new();
-    assert!(one.get(key(b"a"), View::Pending, &mut out, &mut |_, _| {}).unwrap());
+    assert!(
+        one.get(key(b"a"), View::Pending, &mut out, &mut |_, _| {})
+            .unwrap()
+    );
     assert_eq!(out, b"1");
     assert_eq!(other.get(b"a"), None);
     one.commit().unwrap();
@@ -143,7 +165,13 @@ fn a_group_is_seen_whole_and_survives_whole() {
             for n in 0..2_000_u32 {
                 let mut body = |ops: &mut dyn Ops| {
                     for k in &keys {
-                        ops.put(*k, Value { bytes: &n.to_le_bytes(), ..Value::default() })?;
+                        ops.put(
+                            *k,
+                            Value {
+                                bytes: &n.to_le_bytes(),
+                                ..Value::default()
+                            },
+                        )?;
                     }
                     Ok(Verdict::Apply)
                 };
@@ -155,7 +183,9 @@ fn a_group_is_seen_whole_and_survives_whole() {
         for _ in 0..2_000 {
             let mut seen = Vec::new();
             session
-                .get_many(&keys, View::Durable, &mut |_, item| seen.push(item.map(|i| i.bytes.to_vec())))
+                .get_many(&keys, View::Durable, &mut |_, item| {
+                    seen.push(item.map(|i| i.bytes.to_vec()))
+                })
                 .unwrap();
             session.commit().unwrap();
             assert!(seen.iter().all(|s| s == &seen[0]), "{seen:?}");
@@ -178,7 +208,13 @@ fn a_group_larger_than_a_segment_is_whole_too_and_can_be_cleaned() {
     for round in 0..40_u8 {
         let mut body = |ops: &mut dyn Ops| {
             for k in &keys {
-                ops.put(*k, Value { bytes: &[round; 300], ..Value::default() })?;
+                ops.put(
+                    *k,
+                    Value {
+                        bytes: &[round; 300],
+                        ..Value::default()
+                    },
+                )?;
             }
             Ok(Verdict::Apply)
         };
@@ -209,7 +245,11 @@ fn what_has_expired_is_gone_and_stays_gone_when_the_clock_goes_back() {
     drop(user);
     time.set(1);
     for round in 0..3 {
-        kv = if round % 2 == 0 { kill(kv, time.config()) } else { reopen(kv, time.config()) };
+        kv = if round % 2 == 0 {
+            kill(kv, time.config())
+        } else {
+            reopen(kv, time.config())
+        };
         assert_eq!(User::of(&kv).get(b"k"), None);
         kv.clean().unwrap();
         assert_eq!(User::of(&kv).get(b"k"), None);
@@ -222,12 +262,31 @@ fn a_flush_empties_every_database_for_good() {
     let mut session = kv.session();
     for db in 0..DATABASES as u8 {
         for n in 0..50_u32 {
-            let k = Key { db, bytes: &n.to_le_bytes() };
-            session.put(k, Value { bytes: &[db; 1000], ..Value::default() }).unwrap();
+            let k = Key {
+                db,
+                bytes: &n.to_le_bytes(),
+            };
+            session
+                .put(
+                    k,
+                    Value {
+                        bytes: &[db; 1000],
+                        ..Value::default()
+                    },
+                )
+                .unwrap();
         }
     }
     session.flush_all().unwrap();
-    session.put(key(b"after"), Value { bytes: b"1", ..Value::default() }).unwrap();
+    session
+        .put(
+            key(b"after"),
+            Value {
+                bytes: b"1",
+                ..Value::default()
+            },
+        )
+        .unwrap();
     session.commit().unwrap();
     assert_eq!(session.len(3).unwrap(), 0);
     drop(session);
@@ -258,7 +317,9 @@ fn a_full_pool_refuses_writes_takes_deletes_and_keeps_every_byte() {
     }
     assert_eq!(user.0.len(0).unwrap(), 0);
     for n in 0..stored {
-        if let Err(e) = user.try_set(&n.to_le_bytes(), &[1; 500]) { panic!("{n} {e} {:?}", kv_stats(&kv)); }
+        if let Err(e) = user.try_set(&n.to_le_bytes(), &[1; 500]) {
+            panic!("{n} {e} {:?}", kv_stats(&kv));
+        }
     }
     drop(user);
     kv.verify().unwrap();
@@ -270,13 +331,20 @@ fn uniform_updates_and_a_change_of_sizes_are_never_refused_while_the_data_fits()
     let mut user = User::of(&kv);
     let mut dice = Dice(3);
     let mut before = 0;
-    for (bytes, rounds) in [(200_u64, 200_000), (3_000, 20_000), (60, 300_000), (1_500, 40_000)] {
+    for (bytes, rounds) in [
+        (200_u64, 200_000),
+        (3_000, 20_000),
+        (60, 300_000),
+        (1_500, 40_000),
+    ] {
         let keys = kv_stats(&kv).pool_bytes * 78 / 100 / (bytes + 48);
         for n in keys..before {
             user.delete(&n.to_le_bytes());
         }
         for n in (0..keys).chain((0..rounds).map(|_| dice.roll(keys))) {
-            if let Err(e) = user.try_set(&n.to_le_bytes(), &vec![1; bytes as usize]) { panic!("{bytes} {n} {e} {:?}", kv_stats(&kv)); }
+            if let Err(e) = user.try_set(&n.to_le_bytes(), &vec![1; bytes as usize]) {
+                panic!("{bytes} {n} {e} {:?}", kv_stats(&kv));
+            }
         }
         before = keys;
     }
@@ -314,11 +382,23 @@ fn a_scan_meets_every_key_of_its_database() {
     let mut session = kv.session();
     for n in 0..3_000_u32 {
         let db = (n % 2) as u8;
-        session.put(Key { db, bytes: &n.to_le_bytes() }, Value::default()).unwrap();
+        session
+            .put(
+                Key {
+                    db,
+                    bytes: &n.to_le_bytes(),
+                },
+                Value::default(),
+            )
+            .unwrap();
     }
     let (mut seen, mut cursor) = (std::collections::HashSet::new(), 0);
     loop {
-        cursor = session.scan(1, cursor, 10, &mut |k, _| { seen.insert(k.to_vec()); }).unwrap();
+        cursor = session
+            .scan(1, cursor, 10, &mut |k, _| {
+                seen.insert(k.to_vec());
+            })
+            .unwrap();
         if cursor == 0 {
             break;
         }
@@ -341,7 +421,15 @@ fn a_set_costs_one_fence_and_a_batch_of_sixteen_one_too() {
     for batch in 0..100_u32 {
         for n in 0..16 {
             let name = (batch * 16 + n).to_le_bytes();
-            user.0.put(key(&name), Value { bytes: &[7; 100], ..Value::default() }).unwrap();
+            user.0
+                .put(
+                    key(&name),
+                    Value {
+                        bytes: &[7; 100],
+                        ..Value::default()
+                    },
+                )
+                .unwrap();
         }
         user.0.commit().unwrap();
     }

@@ -3,32 +3,32 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farbank_kv::store::{Error, Item, Key, Meta, Ops, Session, Value, View};
+use farbank_kv::store::{Error, Item, Key, Meta, Session, Value, View};
 use farbank_kv::{Cleaning, Config, Kv};
 use farbank_pm::media::Mapped;
 
 /// A clock that stands still until it is moved.
 #[derive(Clone)]
-pub struct Time(Arc<AtomicU64>);
+pub(crate) struct Time(Arc<AtomicU64>);
 
 impl Time {
-    pub fn new() -> Time {
+    pub(crate) fn new() -> Time {
         Time(Arc::new(AtomicU64::new(1_000_000)))
     }
 
-    pub fn pass(&self, ms: u64) {
+    pub(crate) fn pass(&self, ms: u64) {
         self.0.fetch_add(ms, Ordering::Relaxed);
     }
 
-    pub fn set(&self, ms: u64) {
+    pub(crate) fn set(&self, ms: u64) {
         self.0.store(ms, Ordering::Relaxed);
     }
 
-    pub fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    pub fn config(&self) -> Config {
+    pub(crate) fn config(&self) -> Config {
         let time = self.clone();
         Config {
             clock: Arc::new(move || time.now()),
@@ -39,67 +39,84 @@ impl Time {
     }
 }
 
-pub fn memory(pool_bytes: u64, segment_bytes: u64) -> Kv<Mapped> {
+pub(crate) fn memory(pool_bytes: u64, segment_bytes: u64) -> Kv<Mapped> {
     let medium = Mapped::anonymous(pool_bytes).expect("memory");
     Kv::create(medium, segment_bytes, Time::new().config()).expect("a fresh store")
 }
 
 /// Opens what `kv` left behind, as after a kill.
-pub fn kill(kv: Kv<Mapped>, config: Config) -> Kv<Mapped> {
+pub(crate) fn kill(kv: Kv<Mapped>, config: Config) -> Kv<Mapped> {
     let medium = kv.into_medium().expect("no session is left");
     Kv::open(medium, config).expect("it opens")
 }
 
 /// Opens what `kv` left behind, as after a clean close.
-pub fn reopen(kv: Kv<Mapped>, config: Config) -> Kv<Mapped> {
+pub(crate) fn reopen(kv: Kv<Mapped>, config: Config) -> Kv<Mapped> {
     let medium = kv.close().expect("it closes").expect("no session is left");
     Kv::open(medium, config).expect("it opens")
 }
 
-pub fn key(bytes: &[u8]) -> Key<'_> {
+pub(crate) fn key(bytes: &[u8]) -> Key<'_> {
     Key { db: 0, bytes }
 }
 
 /// One session, committing after every write.
-pub struct User(pub Box<dyn Session>);
+pub(crate) struct User(pub(crate) Box<dyn Session>);
 
 impl User {
-    pub fn of(kv: &Kv<Mapped>) -> User {
+    pub(crate) fn of(kv: &Kv<Mapped>) -> User {
         User(kv.session())
     }
 
-    pub fn set(&mut self, k: &[u8], v: &[u8]) {
+    pub(crate) fn set(&mut self, k: &[u8], v: &[u8]) {
         self.try_set(k, v).expect("a write");
     }
 
-    pub fn try_set(&mut self, k: &[u8], v: &[u8]) -> Result<(), Error> {
-        self.0.put(key(k), Value { bytes: v, ..Value::default() })?;
+    pub(crate) fn try_set(&mut self, k: &[u8], v: &[u8]) -> Result<(), Error> {
+        self.0.put(
+            key(k),
+            Value {
+                bytes: v,
+                ..Value::default()
+            },
+        )?;
         self.0.commit().map(|_| ())
     }
 
-    pub fn set_until(&mut self, k: &[u8], v: &[u8], expires_ms: u64) {
-        self.0.put(key(k), Value { bytes: v, expires_ms, ..Value::default() }).expect("a write");
+    pub(crate) fn set_until(&mut self, k: &[u8], v: &[u8], expires_ms: u64) {
+        self.0
+            .put(
+                key(k),
+                Value {
+                    bytes: v,
+                    expires_ms,
+                    ..Value::default()
+                },
+            )
+            .expect("a write");
         self.0.commit().expect("a commit");
     }
 
-    pub fn delete(&mut self, k: &[u8]) -> bool {
+    pub(crate) fn delete(&mut self, k: &[u8]) -> bool {
         let was = self.0.delete(key(k)).expect("a delete");
         self.0.commit().expect("a commit");
         was
     }
 
-    pub fn get(&mut self, k: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn get(&mut self, k: &[u8]) -> Option<Vec<u8>> {
         self.try_get(k).expect("a read")
     }
 
-    pub fn try_get(&mut self, k: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    pub(crate) fn try_get(&mut self, k: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut out = Vec::new();
-        let found = self.0.get(key(k), View::Durable, &mut out, &mut |_: &Meta, _| {});
+        let found = self
+            .0
+            .get(key(k), View::Durable, &mut out, &mut |_: &Meta, _| {});
         self.0.commit().expect("a commit");
         found.map(|found| found.then_some(out))
     }
 
-    pub fn update(&mut self, k: &[u8], decide: impl Fn(Option<&[u8]>) -> Vec<u8>) {
+    pub(crate) fn update(&mut self, k: &[u8], decide: impl Fn(Option<&[u8]>) -> Vec<u8>) {
         let mut change = |item: Option<Item<'_>>| farbank_kv::store::Change::Put {
             bytes: decide(item.map(|i| i.bytes)),
             expires_ms: 0,
