@@ -113,11 +113,11 @@ fn too_few_steps_to_crash_everywhere_do_not_pass() {
     let (code, out, error) = check(&[
         "crash",
         "--persistency",
-        "page",
+        "adr",
         "--seeds",
-        "0..1",
+        "1..3",
         "--steps",
-        "3",
+        "2",
     ]);
     assert_eq!(code, Some(1), "{out}");
     assert!(error.contains("no crash was tried where"), "{error}");
