@@ -2,4 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod counted;
+pub mod figure;
 pub mod kill;
+pub mod kv;
+pub mod server;
+mod temp;

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod check;
 mod serve;
 mod size;
@@ -27,6 +28,9 @@ enum Verb {
     /// Check that what is promised holds.
     #[command(subcommand)]
     Check(check::Check),
+    /// Measure what Farbank states of itself.
+    #[command(subcommand)]
+    Bench(bench::Bench),
 }
 
 /// Why the program ends with an error.
@@ -55,6 +59,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().verb {
         Verb::Serve(serve) => serve.run(),
         Verb::Check(check) => check.run(),
+        Verb::Bench(bench) => bench.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

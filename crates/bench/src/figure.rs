@@ -1,0 +1,253 @@
+//! What a measurement hands back: figures with their bounds, and why it could not be made.
+//!
+//! A figure is *counted* (exact: it would be the same on any machine) or *measured* (this machine,
+//! this run, with what else was going on there). It is always shown with that word beside it.
+
+use std::fmt;
+
+/// How a figure was come by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Exact, and independent of the machine.
+    Counted,
+    /// What a clock said, on this machine and in this run.
+    Measured,
+}
+
+impl Kind {
+    /// The word that is printed beside the figure.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Counted => "counted",
+            Kind::Measured => "measured",
+        }
+    }
+}
+
+/// A figure that was found, and the bound it must hold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figure {
+    /// The experiment it belongs to.
+    pub experiment: &'static str,
+    /// What was counted or measured.
+    pub name: String,
+    /// How it was come by.
+    pub kind: Kind,
+    /// What was found.
+    pub value: f64,
+    /// What it is counted in.
+    pub unit: &'static str,
+    /// The least and the most of several rounds.
+    pub spread: Option<(f64, f64)>,
+    /// At most this, if a bound is stated.
+    pub at_most: Option<f64>,
+}
+
+impl Figure {
+    /// A counted figure without a bound.
+    #[must_use]
+    pub fn counted(experiment: &'static str, name: impl Into<String>, value: f64) -> Figure {
+        Figure {
+            experiment,
+            name: name.into(),
+            kind: Kind::Counted,
+            value,
+            unit: "",
+            spread: None,
+            at_most: None,
+        }
+    }
+
+    /// A measured figure without a bound.
+    #[must_use]
+    pub fn measured(experiment: &'static str, name: impl Into<String>, value: f64) -> Figure {
+        Figure {
+            kind: Kind::Measured,
+            ..Figure::counted(experiment, name, value)
+        }
+    }
+
+    /// The same, in `unit`.
+    #[must_use]
+    pub fn unit(self, unit: &'static str) -> Figure {
+        Figure { unit, ..self }
+    }
+
+    /// The same, with a bound.
+    #[must_use]
+    pub fn at_most(self, most: f64) -> Figure {
+        Figure {
+            at_most: Some(most),
+            ..self
+        }
+    }
+
+    /// The same, with what the rounds found.
+    #[must_use]
+    pub fn spread(self, rounds: &[f64]) -> Figure {
+        Figure {
+            spread: Some(spread(rounds)),
+            ..self
+        }
+    }
+
+    /// Whether the bound holds; true without one. What is no number holds no bound.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.at_most.is_none_or(|most| self.value <= most)
+    }
+}
+
+/// What a measurement found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// The figures, in the order they were found.
+    pub figures: Vec<Figure>,
+    /// What should be known to read them: lines for people.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    /// The first figure whose bound does not hold.
+    #[must_use]
+    pub fn broken(&self) -> Option<&Figure> {
+        self.figures.iter().find(|figure| !figure.holds())
+    }
+}
+
+/// The median: of an even number of values, the mean of the two in the middle. 0 of none.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => 0.0,
+        odd if odd % 2 == 1 => sorted[middle],
+        _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+/// The least and the most; 0 and 0 of none.
+#[must_use]
+pub fn spread(values: &[f64]) -> (f64, f64) {
+    let least = values.iter().copied().reduce(f64::min);
+    let most = values.iter().copied().reduce(f64::max);
+    (least.unwrap_or_default(), most.unwrap_or_default())
+}
+
+/// How far a measurement has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step<'a> {
+    /// What is being done.
+    pub what: &'a str,
+    /// How much of it is done.
+    pub done: u64,
+    /// How much there is to do.
+    pub all: u64,
+}
+
+/// Told how far a measurement has come, several times a second; answers whether to go on.
+pub type Watch<'a> = &'a mut dyn FnMut(Step<'_>) -> bool;
+
+/// Why a measurement could not be made.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The medium could not be made or opened.
+    Medium(farbank_pm::media::OpenError),
+    /// The store could not be made or opened.
+    Open(farbank_kv::OpenError),
+    /// An operation on the store failed.
+    Store(farbank_kv::store::Error),
+    /// A program that is measured against is not there.
+    Missing {
+        /// The program.
+        program: String,
+        /// The Debian package it is in.
+        package: &'static str,
+    },
+    /// Anything else, in words.
+    Failed(String),
+    /// The watcher said so.
+    Stopped,
+}
+
+impl Error {
+    /// An error of the system, and what was tried.
+    pub(crate) fn doing(what: impl fmt::Display) -> impl FnOnce(std::io::Error) -> Error {
+        move |error| Error::Failed(format!("cannot {what}: {error}"))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Medium(error) => error.fmt(f),
+            Error::Open(error) => error.fmt(f),
+            Error::Store(error) => error.fmt(f),
+            Error::Missing { program, .. } => write!(f, "{program} is not there"),
+            Error::Failed(why) => f.write_str(why),
+            Error::Stopped => f.write_str("stopped before the end"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<farbank_pm::media::OpenError> for Error {
+    fn from(error: farbank_pm::media::OpenError) -> Error {
+        Error::Medium(error)
+    }
+}
+
+impl From<farbank_kv::OpenError> for Error {
+    fn from(error: farbank_kv::OpenError) -> Error {
+        Error::Open(error)
+    }
+}
+
+impl From<farbank_kv::store::Error> for Error {
+    fn from(error: farbank_kv::store::Error) -> Error {
+        Error::Store(error)
+    }
+}
+
+impl From<farbank_pm::Poisoned> for Error {
+    fn from(error: farbank_pm::Poisoned) -> Error {
+        Error::Store(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        for (values, middle) in [
+            (&[][..], 0.0),
+            (&[3.0], 3.0),
+            (&[9.0, 1.0, 2.0], 2.0),
+            (&[4.0, 1.0, 2.0, 100.0], 3.0),
+        ] {
+            assert_eq!(median(values), middle, "{values:?}");
+        }
+        assert_eq!(spread(&[3.0, 1.0, 2.0]), (1.0, 3.0));
+        assert_eq!(spread(&[]), (0.0, 0.0));
+    }
+
+    #[test]
+    fn a_bound_holds_up_to_itself() {
+        let figure = Figure::counted("load", "fences a set", 1.0);
+        assert!(figure.holds());
+        assert!(figure.clone().at_most(1.0).holds());
+        assert!(!figure.clone().at_most(0.99).holds());
+        let nothing = Figure {
+            value: f64::NAN,
+            ..figure
+        };
+        assert!(!nothing.at_most(1.0).holds());
+    }
+}

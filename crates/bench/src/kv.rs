@@ -1,0 +1,701 @@
+//! The engine by itself: what it writes for what users write, what a set costs, how it comes back.
+//!
+//! | experiment    | does                                             | and finds                            |
+//! |---------------|--------------------------------------------------|--------------------------------------|
+//! | amplification | updates a nearly full pool for eight turns       | whole writes a user write            |
+//! |               | changes every value's size, always as full       | writes that were refused             |
+//! | load          | sets new keys, alone and sixteen a commit        | fences, reads, index bytes, slowest  |
+//! | reopen        | opens a pool again after a kill and after a close| how long that takes                  |
+//!
+//! All three run in one thread, with a cleaner that works only when a session finds no room, so that
+//! what is counted does not depend on who was scheduled when. Nothing is read back or checked here
+//! beyond the number of keys: that is what the tests and `farbank check` are for.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use farbank_kv::store::{Error as Refusal, Key, Session, Store, Value};
+use farbank_kv::{Cleaning, Config, Kv, segment_bytes_for};
+use farbank_pm::Ticket;
+use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path, open_path};
+use farbank_pm::sim::Rng;
+use farbank_pm::table::Table;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::counted::{Counted, Reads};
+use crate::figure::{Error, Figure, Report, Step, Watch, median};
+use crate::temp::TempFile;
+
+/// Operations between two looks at the watch.
+const LOOK_EVERY: u64 = 4096;
+/// Bytes of a value in the load and reopen experiments.
+const LOAD_VALUE_BYTES: usize = 100;
+/// Bytes of its record: header, an 8-byte key, the value.
+const LOAD_RECORD_BYTES: u64 = 144;
+/// Times a pool is opened again after each way of leaving it.
+const OPENS: u64 = 5;
+/// Refusals after which a change of sizes is given up.
+const REFUSALS_MAX: u64 = 1000;
+/// The smallest pool for [`Experiment::Amplification`]: its largest values still lie in the log.
+pub const POOL_BYTES_MIN: u64 = 16 << 20;
+
+/// What is found out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Experiment {
+    /// What the medium is written for what users write, and whether anything is refused.
+    Amplification,
+    /// What setting new keys costs.
+    Load,
+    /// How long a pool takes to come back.
+    Reopen,
+}
+
+/// What the pools are made on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Memory of this process; for [`Experiment::Reopen`] a file on tmpfs.
+    Dram,
+    /// A file, made and removed. It must not be there yet.
+    File(PathBuf),
+}
+
+/// What is run, and at which size.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The experiments, in order.
+    pub experiments: Vec<Experiment>,
+    /// Where the pools are.
+    pub place: Place,
+    /// Keys of [`Experiment::Load`] and [`Experiment::Reopen`].
+    pub keys: u64,
+    /// Bytes of the pool of [`Experiment::Amplification`].
+    pub pool_bytes: u64,
+}
+
+/// Runs the experiments.
+pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
+    let mut report = Report::default();
+    for experiment in &options.experiments {
+        match experiment {
+            Experiment::Amplification => amplification(options, &mut report, watch)?,
+            Experiment::Load => load(options, &mut report, watch)?,
+            Experiment::Reopen => reopen(options, &mut report, watch)?,
+        }
+    }
+    Ok(report)
+}
+
+fn look(watch: Watch<'_>, what: &str, done: u64, all: u64) -> Result<(), Error> {
+    if watch(Step { what, done, all }) {
+        Ok(())
+    } else {
+        Err(Error::Stopped)
+    }
+}
+
+fn config() -> Config {
+    Config {
+        cleaning: Cleaning::Inline,
+        ..Config::default()
+    }
+}
+
+impl Place {
+    /// A new medium, every page of it present, and the file to be removed afterwards.
+    fn make(&self, bytes: u64, watch: Watch<'_>) -> Result<(Option<TempFile>, AnyMedium), Error> {
+        look(watch, "making the pool", 0, bytes)?;
+        let (file, medium) = match self {
+            Place::Dram => {
+                let medium = Mapped::anonymous(bytes).map_err(Error::doing("map memory"))?;
+                (None, AnyMedium::Mapped(medium))
+            }
+            Place::File(path) => {
+                let (file, medium) = make_file(path, bytes, watch)?;
+                (Some(file), medium)
+            }
+        };
+        medium.prefault(&mut |_, _| {});
+        look(watch, "making the pool", bytes, bytes)?;
+        Ok((file, medium))
+    }
+}
+
+fn make_file(path: &Path, bytes: u64, watch: Watch<'_>) -> Result<(TempFile, AnyMedium), Error> {
+    // Asked before anything is touched: a device is there, too, and is not ours to remove.
+    if path.exists() {
+        let path = path.display();
+        return Err(Error::Failed(format!(
+            "{path} exists already: name a file to be made"
+        )));
+    }
+    let mut go_on = true;
+    let medium = create_path(path, bytes, &OpenOptions::default(), &mut |done, all| {
+        go_on &= watch(Step {
+            what: "making the pool",
+            done,
+            all,
+        });
+    })?;
+    let file = TempFile::new(path);
+    if go_on {
+        Ok((file, medium))
+    } else {
+        Err(Error::Stopped)
+    }
+}
+
+/// An empty store on all of `medium`.
+fn store_on(medium: AnyMedium) -> Result<Box<dyn Store>, Error> {
+    let segment_bytes = segment_bytes_for(medium.bytes());
+    Ok(match medium {
+        AnyMedium::Mapped(medium) => Box::new(Kv::create(medium, segment_bytes, config())?),
+        AnyMedium::File(medium) => Box::new(Kv::create(medium, segment_bytes, config())?),
+    })
+}
+
+/// The same, and how often its medium is read.
+fn counted_store_on(medium: AnyMedium) -> Result<(Box<dyn Store>, Reads), Error> {
+    let segment_bytes = segment_bytes_for(medium.bytes());
+    Ok(match medium {
+        AnyMedium::Mapped(medium) => {
+            let medium = Counted::new(medium);
+            let reads = medium.reads();
+            (
+                Box::new(Kv::create(medium, segment_bytes, config())?),
+                reads,
+            )
+        }
+        AnyMedium::File(medium) => {
+            let medium = Counted::new(medium);
+            let reads = medium.reads();
+            (
+                Box::new(Kv::create(medium, segment_bytes, config())?),
+                reads,
+            )
+        }
+    })
+}
+
+fn put(session: &mut dyn Session, key: u64, bytes: &[u8]) -> Result<(), Refusal> {
+    let name = key.to_le_bytes();
+    let value = Value {
+        bytes,
+        ..Value::default()
+    };
+    session
+        .put(
+            Key {
+                db: 0,
+                bytes: &name,
+            },
+            value,
+        )
+        .map(|_| ())
+}
+
+// ---------------------------------------------------------------------------------------------
+// Amplification
+
+/// Which keys are updated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Skew {
+    /// Every key alike.
+    Uniform,
+    /// Nine updates in ten hit one key in ten.
+    Hot,
+}
+
+impl Skew {
+    fn name(self) -> &'static str {
+        match self {
+            Skew::Uniform => "uniform",
+            Skew::Hot => "90 % on 10 % of keys",
+        }
+    }
+
+    fn key(self, rng: &mut Rng, keys: u64) -> u64 {
+        match self {
+            Skew::Hot if rng.below(10) < 9 => rng.below(keys / 10),
+            _ => rng.below(keys),
+        }
+    }
+}
+
+fn amplification(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<(), Error> {
+    const TURNS: u64 = 8;
+    for (percent, skew, bound) in [
+        (78, Skew::Uniform, Some(2.9)),
+        (78, Skew::Hot, Some(1.8)),
+        (86, Skew::Uniform, None),
+        (86, Skew::Hot, None),
+    ] {
+        let (_file, medium) = options.place.make(options.pool_bytes, watch)?;
+        let store = store_on(medium)?;
+        let name = format!("{percent} % live, {}", skew.name());
+        let found = update(&*store, skew, percent, TURNS, &mut |done, all| {
+            look(watch, &name, done, all)
+        })?;
+        let figure = Figure::counted("amplification", name, found).unit("writes a write");
+        report.figures.push(Figure {
+            at_most: bound,
+            ..figure
+        });
+    }
+    let (_file, medium) = options.place.make(options.pool_bytes, watch)?;
+    change_sizes(&*store_on(medium)?, report, watch)
+}
+
+/// A session that commits after every operation, and waits for a batch of them at a time.
+struct Writer {
+    session: Box<dyn Session>,
+    done: u64,
+    newest: Ticket,
+}
+
+impl Writer {
+    fn new(store: &dyn Store) -> Writer {
+        Writer {
+            session: store.session(),
+            done: 0,
+            newest: Ticket::DURABLE,
+        }
+    }
+
+    fn put(&mut self, key: u64, value: &[u8]) -> Result<(), Refusal> {
+        put(&mut *self.session, key, value)?;
+        self.commit()
+    }
+
+    fn delete(&mut self, key: u64) -> Result<(), Refusal> {
+        let name = key.to_le_bytes();
+        self.session.delete(Key {
+            db: 0,
+            bytes: &name,
+        })?;
+        self.commit()
+    }
+
+    fn commit(&mut self) -> Result<(), Refusal> {
+        // Where a drain is a sync, one serves this many.
+        const TOGETHER: u64 = 64;
+        self.newest = self.session.commit()?;
+        self.done += 1;
+        if self.done.is_multiple_of(TOGETHER) {
+            self.session.wait(self.newest)?;
+        }
+        Ok(())
+    }
+}
+
+/// Fills `percent` of the pool with live records and updates them, `turns` times as often as there are
+/// keys; whole writes a user's write over the last half.
+fn update(
+    store: &dyn Store,
+    skew: Skew,
+    percent: u64,
+    turns: u64,
+    look: &mut dyn FnMut(u64, u64) -> Result<(), Error>,
+) -> Result<f64, Error> {
+    const VALUE: [u8; 200] = [7; 200];
+    const RECORD_BYTES: u64 = (24 + 8 + VALUE.len() as u64).next_multiple_of(16);
+    let pool = store.stats();
+    let keys = u64::from(pool.segments) * pool.segment_bytes / 100 * percent / RECORD_BYTES;
+    let mut writer = Writer::new(store);
+    for key in 0..keys {
+        writer.put(key, &VALUE)?;
+    }
+    let mut rng = Rng::new(1);
+    let updates = keys * turns;
+    let mut start = store.stats();
+    for n in 0..updates {
+        if n == updates / 2 {
+            start = store.stats();
+        }
+        if n.is_multiple_of(LOOK_EVERY) {
+            look(n, updates)?;
+        }
+        writer.put(skew.key(&mut rng, keys), &VALUE)?;
+    }
+    let end = store.stats();
+    let user = (end.user_bytes - start.user_bytes) as f64;
+    Ok((user + (end.moved_bytes - start.moved_bytes) as f64) / user)
+}
+
+/// Fills the pool with values of one size, and then replaces them by ones of the next, key by key in
+/// random order: as many are deleted as make room for one, so that the pool stays as full as it was.
+/// Each size is then updated for a turn.
+fn change_sizes(store: &dyn Store, report: &mut Report, watch: Watch<'_>) -> Result<(), Error> {
+    let pool = store.stats();
+    let full = u64::from(pool.segments) * pool.segment_bytes / 100 * 78;
+    let mut change = Change {
+        store,
+        writer: Writer::new(store),
+        rng: Rng::new(2),
+        keys: Vec::new(),
+        next: 0,
+        refusals: 0,
+    };
+    for value_bytes in [200, 60, 1500] {
+        change.turn_into(value_bytes, full, watch)?;
+        change.update(value_bytes, watch)?;
+    }
+    let Change {
+        refusals,
+        keys,
+        mut writer,
+        ..
+    } = change;
+    let found = writer.session.len(0)?;
+    if refusals == 0 && found != keys.len() as u64 {
+        let expected = keys.len();
+        return Err(Error::Failed(format!(
+            "{found} keys were found, not {expected}"
+        )));
+    }
+    let name = "200 to 60 to 1500 bytes a value, 78 % live: refusals";
+    report
+        .figures
+        .push(Figure::counted("amplification", name, refusals as f64).at_most(0.0));
+    Ok(())
+}
+
+struct Change<'a> {
+    store: &'a dyn Store,
+    writer: Writer,
+    rng: Rng,
+    /// Keys that are there.
+    keys: Vec<u64>,
+    next: u64,
+    refusals: u64,
+}
+
+impl Change<'_> {
+    /// Replaces every key by new ones with values of `value_bytes`, until `full` bytes are live.
+    fn turn_into(&mut self, value_bytes: usize, full: u64, watch: Watch<'_>) -> Result<(), Error> {
+        let what = format!("changing to {value_bytes} bytes");
+        let record_bytes = (40 + 8 + value_bytes as u64).next_multiple_of(16);
+        let value = vec![7; value_bytes];
+        let mut old = std::mem::take(&mut self.keys);
+        for last in (1..old.len()).rev() {
+            old.swap(last, self.rng.below(last as u64 + 1) as usize);
+        }
+        loop {
+            while self.store.stats().live_bytes + record_bytes > full {
+                let Some(key) = old.pop() else { return Ok(()) };
+                let deleted = self.writer.delete(key);
+                self.taken(deleted)?;
+            }
+            let done = self.keys.len() as u64;
+            if done.is_multiple_of(LOOK_EVERY) {
+                look(watch, &what, done, full / record_bytes)?;
+            }
+            let put = self.writer.put(self.next, &value);
+            if self.taken(put)? {
+                self.keys.push(self.next);
+            } else if self.refusals >= REFUSALS_MAX {
+                return Ok(());
+            }
+            self.next += 1;
+        }
+    }
+
+    /// Updates as many keys as there are, chosen alike.
+    fn update(&mut self, value_bytes: usize, watch: Watch<'_>) -> Result<(), Error> {
+        let what = format!("updating {value_bytes} bytes");
+        let value = vec![8; value_bytes];
+        let keys = self.keys.len() as u64;
+        for n in 0..keys {
+            if n.is_multiple_of(LOOK_EVERY) {
+                look(watch, &what, n, keys)?;
+            }
+            let key = self.keys[self.rng.below(keys) as usize];
+            let put = self.writer.put(key, &value);
+            self.taken(put)?;
+        }
+        Ok(())
+    }
+
+    /// Whether an operation was taken; counts it if the pool was said to be full.
+    fn taken(&mut self, outcome: Result<(), Refusal>) -> Result<bool, Error> {
+        match outcome {
+            Ok(()) => Ok(true),
+            Err(Refusal::Full) => {
+                self.refusals += 1;
+                Ok(false)
+            }
+            Err(other) => Err(other.into()),
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------------------------
+// Load
+
+/// Bytes of a pool that takes `keys` keys of the load without any cleaning.
+fn pool_bytes_for(keys: u64) -> u64 {
+    keys * LOAD_RECORD_BYTES / 3 * 4 + (32 << 20)
+}
+
+/// From how many keys on the index is looked at: with fewer, its first groups are mostly empty.
+const INDEX_FROM_KEYS: [(u64, &str); 2] = [(100_000, "100 thousand"), (1_000_000, "a million")];
+
+/// What loading new keys cost.
+struct Loaded {
+    fences_a_set: f64,
+    reads_a_set: f64,
+    /// From a hundred thousand keys on, and from a million.
+    index_bytes_a_key: [f64; 2],
+    slowest_cpu_us: f64,
+    slowest_wall_us: f64,
+    nanoseconds_a_set: f64,
+}
+
+fn load(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<(), Error> {
+    let counted = |name: String, value| Figure::counted("load", name, value);
+    let measured = |name: String, value| Figure::measured("load", name, value);
+    for (batch, how, fences) in [(1, "alone", 1.0), (16, "16 a commit", 1.0 / 15.0)] {
+        let (_file, medium) = options.place.make(pool_bytes_for(options.keys), watch)?;
+        let (store, reads) = counted_store_on(medium)?;
+        let what = format!("new keys, {how}");
+        let found = load_new(&*store, &reads, options.keys, batch, &mut |done, all| {
+            look(watch, &what, done, all)
+        })?;
+        report.figures.extend([
+            counted(format!("{how}: fences"), found.fences_a_set)
+                .unit("a set")
+                .at_most(fences),
+            counted(format!("{how}: far-memory reads"), found.reads_a_set)
+                .unit("a set")
+                .at_most(0.01),
+        ]);
+        for ((from, what), bytes) in INDEX_FROM_KEYS.into_iter().zip(found.index_bytes_a_key) {
+            if options.keys > from {
+                let name = format!("{how}: index at its largest, from {what} keys");
+                let figure = counted(name, bytes).unit("bytes a key").at_most(12.0);
+                report.figures.push(figure);
+            }
+        }
+        if batch > 1 {
+            let figure = measured(format!("{how}: time"), found.nanoseconds_a_set);
+            report.figures.push(figure.unit("ns a set"));
+            continue;
+        }
+        let touch = first_touch_us();
+        let slowest = measured(format!("{how}: slowest, CPU time"), found.slowest_cpu_us);
+        let slowest = slowest.unit("us").at_most(1000.0);
+        if !slowest.holds() {
+            report.notes.push(format!(
+                "the slowest set took {:.0} us of CPU time; the first touch of a fresh page of \
+                 DRAM, as the index has when it grows, takes up to {touch:.0} us here",
+                found.slowest_cpu_us
+            ));
+        }
+        report.figures.extend([
+            slowest,
+            measured(format!("{how}: slowest, wall time"), found.slowest_wall_us).unit("us"),
+            measured("slowest first touch of a page of the index".into(), touch).unit("us"),
+        ]);
+    }
+    Ok(())
+}
+
+/// Sets `keys` new keys, `batch` a commit, and waits for each commit.
+fn load_new(
+    store: &dyn Store,
+    reads: &Reads,
+    keys: u64,
+    batch: u64,
+    look: &mut dyn FnMut(u64, u64) -> Result<(), Error>,
+) -> Result<Loaded, Error> {
+    let value = [7; LOAD_VALUE_BYTES];
+    let mut session = store.session();
+    let (fences, reads_before) = (store.stats().counters.fences, reads.count());
+    let (mut slowest_cpu, mut slowest_wall) = (Duration::ZERO, Duration::ZERO);
+    let mut index_bytes_a_key = [0.0_f64; 2];
+    let started = Instant::now();
+    for first in (0..keys).step_by(batch as usize) {
+        let end = (first + batch).min(keys);
+        // Reading the clock of a thread is a system call: not where the whole is timed.
+        let before = (batch == 1).then(|| (thread_cpu(), Instant::now()));
+        for key in first..end {
+            put(&mut *session, key, &value)?;
+        }
+        let ticket = session.commit()?;
+        session.wait(ticket)?;
+        if let Some((cpu, wall)) = before {
+            slowest_wall = slowest_wall.max(wall.elapsed());
+            slowest_cpu = slowest_cpu.max(thread_cpu().saturating_sub(cpu));
+        }
+        if first % LOOK_EVERY < batch {
+            look(first, keys)?;
+            let now = store.stats().index_bytes as f64 / end as f64;
+            for ((from, _), worst) in INDEX_FROM_KEYS.iter().zip(&mut index_bytes_a_key) {
+                if end >= *from {
+                    *worst = worst.max(now);
+                }
+            }
+        }
+    }
+    let elapsed = started.elapsed();
+    let a_set = |count: u64| count as f64 / keys as f64;
+    Ok(Loaded {
+        fences_a_set: a_set(store.stats().counters.fences - fences),
+        reads_a_set: a_set(reads.count() - reads_before),
+        index_bytes_a_key,
+        slowest_cpu_us: slowest_cpu.as_secs_f64() * 1e6,
+        slowest_wall_us: slowest_wall.as_secs_f64() * 1e6,
+        nanoseconds_a_set: elapsed.as_nanos() as f64 / keys as f64,
+    })
+}
+
+/// CPU time this thread has had: being preempted does not count.
+fn thread_cpu() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// What the kernel takes, at most, for the first touch of a page of a table like the index's: it
+/// finds one and clears it, 2 MiB at a time where it gives huge pages.
+fn first_touch_us() -> f64 {
+    const BYTES: usize = 64 << 20;
+    const PAGE_BYTES: usize = 4096;
+    let table: Table<AtomicU64> = Table::new(BYTES / size_of::<u64>());
+    table.reserve(BYTES / size_of::<u64>());
+    let touches = (0..BYTES / PAGE_BYTES).map(|page| {
+        let before = thread_cpu();
+        table
+            .get(page * (PAGE_BYTES / size_of::<u64>()))
+            .store(1, Ordering::Relaxed);
+        thread_cpu().saturating_sub(before)
+    });
+    touches.max().unwrap_or_default().as_secs_f64() * 1e6
+}
+
+// ---------------------------------------------------------------------------------------------
+// Reopen
+
+fn reopen(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<(), Error> {
+    let path = match &options.place {
+        Place::Dram => TempFile::on_tmpfs("kv")?,
+        Place::File(path) => path.clone(),
+    };
+    let (_file, medium) = Place::File(path.clone()).make(pool_bytes_for(options.keys), watch)?;
+    let mut store = store_on(medium)?;
+    fill(&*store, options.keys, watch)?;
+    for (clean, how, bound) in [
+        (false, "after a kill", 500.0),
+        (true, "after a close", 100.0),
+    ] {
+        let mut times = Vec::new();
+        for open in 0..OPENS {
+            look(watch, &format!("opening {how}"), open, OPENS)?;
+            if clean {
+                store.close()?;
+            } else {
+                drop(store);
+            }
+            let started = Instant::now();
+            store = open_again(&path)?;
+            times.push(started.elapsed().as_secs_f64() * 1e3);
+            let opened = store.opened();
+            if opened.keys != options.keys || opened.clean != clean {
+                return Err(Error::Failed(format!(
+                    "not what was left {how}: {opened:?}"
+                )));
+            }
+        }
+        let best = times.iter().copied().fold(f64::INFINITY, f64::min);
+        let figure = |name, value| Figure::measured("reopen", name, value).unit("ms");
+        report.figures.extend([
+            figure(format!("{how}: median"), median(&times))
+                .spread(&times)
+                .at_most(bound),
+            figure(format!("{how}: best"), best),
+        ]);
+    }
+    Ok(())
+}
+
+fn fill(store: &dyn Store, keys: u64, watch: Watch<'_>) -> Result<(), Error> {
+    const BATCH: u64 = 64;
+    let value = [7; LOAD_VALUE_BYTES];
+    let mut session = store.session();
+    for first in (0..keys).step_by(BATCH as usize) {
+        for key in first..(first + BATCH).min(keys) {
+            put(&mut *session, key, &value)?;
+        }
+        let ticket = session.commit()?;
+        session.wait(ticket)?;
+        if first % LOOK_EVERY < BATCH {
+            look(watch, "filling the pool", first, keys)?;
+        }
+    }
+    Ok(())
+}
+
+/// From a path to a store that is served: the mapping, too, is new.
+fn open_again(path: &Path) -> Result<Box<dyn Store>, Error> {
+    Ok(match open_path(path, &OpenOptions::default())? {
+        AnyMedium::Mapped(medium) => Box::new(Kv::open(medium, config())?),
+        AnyMedium::File(medium) => Box::new(Kv::open(medium, config())?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tiny(experiments: &[Experiment], place: Place) -> Options {
+        Options {
+            experiments: experiments.to_vec(),
+            place,
+            keys: 20_000,
+            pool_bytes: POOL_BYTES_MIN,
+        }
+    }
+
+    #[test]
+    fn nothing_is_refused_while_sizes_change() {
+        let options = tiny(&[Experiment::Amplification], Place::Dram);
+        let report = run(&options, &mut |_| true).unwrap();
+        let names: Vec<_> = report.figures.iter().map(|f| f.name.as_str()).collect();
+        assert_eq!(names.len(), 5, "{names:?}");
+        assert_eq!(report.figures[4].value, 0.0, "{:?}", report.figures[4]);
+        assert!(
+            report.figures[..4].iter().all(|f| f.value > 1.0),
+            "{:?}",
+            report.figures
+        );
+    }
+
+    #[test]
+    fn a_pool_comes_back_and_its_file_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pool");
+        let options = tiny(&[Experiment::Reopen], Place::File(path.clone()));
+        let report = run(&options, &mut |_| true).unwrap();
+        assert_eq!(report.figures.len(), 4);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn being_stopped_leaves_no_file_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pool");
+        let options = tiny(&[Experiment::Load], Place::File(path.clone()));
+        let stopped = run(&options, &mut |step| step.what == "making the pool");
+        assert!(matches!(stopped, Err(Error::Stopped)));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_is_there_is_not_touched() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pool");
+        std::fs::write(&path, "mine").unwrap();
+        let options = tiny(&[Experiment::Load], Place::File(path.clone()));
+        assert!(run(&options, &mut |_| true).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+    }
+}

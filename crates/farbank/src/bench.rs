@@ -1,0 +1,436 @@
+//! `farbank bench`: the figures Farbank states, found again on this machine.
+//!
+//! Each experiment prints a table of figures, every one with how it was come by and the bound it must
+//! hold, and ends with an error if one does not. What measures is in `farbank_bench`; here are
+//! the arguments, the progress and the table.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, Subcommand, ValueEnum, value_parser};
+use farbank_bench::figure::{Error, Figure, Report, Step};
+use farbank_bench::{kv, server};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::{Failure, size};
+
+const KV_EXAMPLES: &str = "\
+Examples:
+  farbank bench kv --experiment all
+      every figure of the engine, in about two minutes and 1 GiB of memory
+  farbank bench kv --experiment amplification --size 1gb
+      what the medium is written for what users write, on a larger pool
+  farbank bench kv --experiment reopen --keys 20000000 --medium /mnt/pmem0/bench.pool
+      how 20 million keys come back on persistent memory; the file is removed afterwards";
+
+const SERVER_EXAMPLES: &str = "\
+Examples:
+  farbank bench server
+      five rounds each of SET and GET in pipelines of 64, 16 and 1, in about five minutes
+  farbank bench server --pipelines 32 --rounds 9
+      another pipeline, more rounds
+  farbank bench server --redis /opt/redis/bin/redis-server --pool /mnt/pmem0/bench.pool
+      another redis-server; the pool on persistent memory, removed afterwards";
+
+/// Measure what Farbank states of itself; an error if a bound does not hold.
+#[derive(Subcommand)]
+pub(crate) enum Bench {
+    /// The engine by itself: write amplification, what a set costs, how it comes back.
+    Kv(BenchKv),
+    /// The server against redis-server: processor time for an operation.
+    Server(BenchServer),
+}
+
+impl Bench {
+    /// Runs it.
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self {
+            Bench::Kv(bench) => bench.run(),
+            Bench::Server(bench) => bench.run(),
+        }
+    }
+}
+
+/// Measure the engine by itself.
+#[derive(Args)]
+#[command(after_help = KV_EXAMPLES)]
+pub(crate) struct BenchKv {
+    /// What is measured.
+    #[arg(long, value_enum, default_value = "all")]
+    experiment: ExperimentChoice,
+    /// What pools are made on: dram, which is memory of this process (for reopen a file in
+    /// /dev/shm), or a file that is not there yet. It is removed afterwards.
+    #[arg(long, value_name = "dram|PATH", default_value = "dram", value_parser = place)]
+    medium: kv::Place,
+    /// Keys that are loaded, and that come back.
+    #[arg(long, value_name = "N", default_value_t = 5_000_000, value_parser = value_parser!(u64).range(100..=1_000_000_000))]
+    keys: u64,
+    /// Bytes of the pool for amplification.
+    #[arg(long, value_name = "BYTES", default_value = "128mb", value_parser = size::parse)]
+    size: u64,
+    /// Print one JSON object on the last line.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ExperimentChoice {
+    /// Whole writes a user write, and whether anything is refused while sizes change.
+    Amplification,
+    /// Fences, far-memory reads and index bytes of new keys, and the slowest of them.
+    Load,
+    /// Milliseconds to open after a kill and after a clean close.
+    Reopen,
+    /// All of them.
+    All,
+}
+
+fn place(text: &str) -> Result<kv::Place, String> {
+    match text {
+        "" => Err("a path is not empty".into()),
+        "dram" => Ok(kv::Place::Dram),
+        path => Ok(kv::Place::File(path.into())),
+    }
+}
+
+impl BenchKv {
+    fn run(self) -> Result<(), Failure> {
+        use kv::Experiment::{Amplification, Load, Reopen};
+        let experiments = match self.experiment {
+            ExperimentChoice::Amplification => vec![Amplification],
+            ExperimentChoice::Load => vec![Load],
+            ExperimentChoice::Reopen => vec![Reopen],
+            ExperimentChoice::All => vec![Amplification, Load, Reopen],
+        };
+        if self.size < kv::POOL_BYTES_MIN {
+            let least = size::human(kv::POOL_BYTES_MIN);
+            return Err(Failure::Usage(format!("--size must be at least {least}")));
+        }
+        let options = kv::Options {
+            experiments,
+            place: self.medium,
+            keys: self.keys,
+            pool_bytes: self.size,
+        };
+        let settings = json!({ "keys": options.keys, "size": options.pool_bytes });
+        measure("kv", settings, self.json, |watch| kv::run(&options, watch))
+    }
+}
+
+/// Measure the server against redis-server.
+#[derive(Args)]
+#[command(after_help = SERVER_EXAMPLES)]
+pub(crate) struct BenchServer {
+    /// redis-server, run without persistence.
+    #[arg(long, value_name = "PATH", default_value = "redis-server")]
+    redis: PathBuf,
+    /// redis-benchmark, which loads both.
+    #[arg(long, value_name = "PATH", default_value = "redis-benchmark")]
+    redis_benchmark: PathBuf,
+    /// Rounds of each pipeline and operation, the servers taking turns.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u64).range(1..=1000))]
+    rounds: u64,
+    /// Requests of a round; without pipelining a sixth of them.
+    #[arg(long, value_name = "N", default_value_t = 3_000_000, value_parser = value_parser!(u64).range(1..=1_000_000_000))]
+    requests: u64,
+    /// Requests a client sends before it waits.
+    #[arg(long, value_name = "N,N,...", default_value = "64,16,1", value_delimiter = ',', value_parser = value_parser!(u64).range(1..=10_000))]
+    pipelines: Vec<u64>,
+    /// Farbank's pool, a file that is not there yet; one in /dev/shm if not given. It is removed
+    /// afterwards.
+    #[arg(long, value_name = "PATH", value_parser = NonEmptyStringValueParser::new())]
+    pool: Option<String>,
+    /// Print one JSON object on the last line.
+    #[arg(long)]
+    json: bool,
+}
+
+impl BenchServer {
+    fn run(self) -> Result<(), Failure> {
+        let farbank = std::env::current_exe()
+            .map_err(|e| Failure::failed(format!("cannot find this program: {e}")))?;
+        let options = server::Options {
+            farbank,
+            redis_server: self.redis,
+            redis_benchmark: self.redis_benchmark,
+            rounds: self.rounds,
+            requests: self.requests,
+            pipelines: self.pipelines,
+            pool: self.pool.map(PathBuf::from),
+        };
+        let settings = json!({ "rounds": options.rounds, "requests": options.requests });
+        measure("server", settings, self.json, |watch| {
+            server::run(&options, watch)
+        })
+    }
+}
+
+/// Measures under a progress bar, prints what was found, and fails if a bound does not hold.
+fn measure(
+    bench: &str,
+    settings: Value,
+    json: bool,
+    run: impl FnOnce(&mut dyn FnMut(Step<'_>) -> bool) -> Result<Report, Error>,
+) -> Result<(), Failure> {
+    // A signal ends it in good order: children and files are gone when the error is told.
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")))?;
+    }
+    let machine = Machine::now();
+    let started = Instant::now();
+    let bar = Bar::new();
+    let report = run(&mut |step| {
+        bar.show(&step);
+        !stop.load(Ordering::Relaxed)
+    });
+    bar.0.finish_and_clear();
+    let report = report.map_err(failure)?;
+    print!("{}", table(&report));
+    println!("{}", machine.line(started.elapsed()));
+    for note in &report.notes {
+        println!("note: {note}");
+    }
+    if json {
+        println!("{}", object(bench, settings, &report, &machine));
+    }
+    match report.broken() {
+        None => Ok(()),
+        Some(figure) => Err(Failure::failed(complaint(figure))),
+    }
+}
+
+fn failure(error: Error) -> Failure {
+    let hint = match &error {
+        Error::Missing { package, .. } => Some(format!(
+            "on Debian it is in the package {package}: apt install {package}"
+        )),
+        _ => None,
+    };
+    Failure::Failed {
+        error: error.to_string(),
+        hint,
+    }
+}
+
+fn complaint(figure: &Figure) -> String {
+    let most = figure.at_most.map(number).unwrap_or_default();
+    format!(
+        "{}: {} is {}, and should be at most {most}",
+        figure.experiment,
+        figure.name,
+        number(figure.value)
+    )
+}
+
+/// A figure with as many digits as say something.
+fn number(value: f64) -> String {
+    match value.abs() {
+        small if small == 0.0 => "0".into(),
+        small if small < 1.0 => format!("{value:.4}"),
+        small if small < 100.0 => format!("{value:.2}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+/// The figures in columns.
+fn table(report: &Report) -> String {
+    let rows: Vec<[String; 6]> = report.figures.iter().map(row).collect();
+    let head = ["experiment", "figure", "", "found", "spread", "bound"].map(str::to_owned);
+    let mut widths = [0; 6];
+    for cells in rows.iter().chain([&head]) {
+        for (width, cell) in widths.iter_mut().zip(cells) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for cells in std::iter::once(&head).chain(&rows) {
+        let padded: Vec<String> = (cells.iter().zip(widths))
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
+        text += padded.join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+fn row(figure: &Figure) -> [String; 6] {
+    let bound = match figure.at_most {
+        None => String::new(),
+        Some(most) if figure.holds() => format!("at most {}, holds", number(most)),
+        Some(most) => format!("at most {}, DOES NOT HOLD", number(most)),
+    };
+    let spread = figure
+        .spread
+        .map(|(least, most)| format!("{} to {}", number(least), number(most)));
+    let found = format!("{} {}", number(figure.value), figure.unit);
+    [
+        figure.experiment.into(),
+        figure.name.clone(),
+        figure.kind.name().into(),
+        found.trim_end().into(),
+        spread.unwrap_or_default(),
+        bound,
+    ]
+}
+
+/// Everything that was found, for programs.
+fn object(bench: &str, settings: Value, report: &Report, machine: &Machine) -> Value {
+    let figures: Vec<Value> = report
+        .figures
+        .iter()
+        .map(|figure| {
+            json!({
+                "experiment": figure.experiment,
+                "name": figure.name,
+                "kind": figure.kind.name(),
+                "value": figure.value,
+                "unit": figure.unit,
+                "least": figure.spread.map(|(least, _)| least),
+                "most": figure.spread.map(|(_, most)| most),
+                "at_most": figure.at_most,
+                "holds": figure.holds(),
+            })
+        })
+        .collect();
+    json!({
+        "bench": bench,
+        "holds": report.broken().is_none(),
+        "settings": settings,
+        "figures": figures,
+        "notes": report.notes,
+        "machine": {
+            "cpu": machine.cpu,
+            "cpus": machine.cpus,
+            "load_before": machine.load,
+        },
+    })
+}
+
+/// Where it was measured, and what else went on there when it started.
+struct Machine {
+    cpu: String,
+    cpus: usize,
+    load: Option<f64>,
+}
+
+impl Machine {
+    fn now() -> Machine {
+        let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        Machine {
+            cpu: cpu_name(&cpus).unwrap_or("an unknown processor").into(),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            load: load
+                .split_whitespace()
+                .next()
+                .and_then(|load| load.parse().ok()),
+        }
+    }
+
+    fn line(&self, took: Duration) -> String {
+        let load = self
+            .load
+            .map_or_else(|| "unknown".into(), |load| format!("{load:.2}"));
+        format!(
+            "in {:.0} s on {}, {} CPUs; load of the machine before: {load}",
+            took.as_secs_f64(),
+            self.cpu,
+            self.cpus
+        )
+    }
+}
+
+/// The processor's name, from `/proc/cpuinfo`.
+fn cpu_name(cpuinfo: &str) -> Option<&str> {
+    let line = cpuinfo
+        .lines()
+        .find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim())
+}
+
+/// A bar for people; hidden elsewhere.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new() -> Bar {
+        if !std::io::stderr().is_terminal() {
+            return Bar(ProgressBar::hidden());
+        }
+        let bar = ProgressBar::new(1);
+        let template = "{msg} {wide_bar} {percent} %, {elapsed}";
+        Bar(match ProgressStyle::with_template(template) {
+            Ok(style) => bar.with_style(style),
+            Err(_) => bar,
+        })
+    }
+
+    fn show(&self, step: &Step<'_>) {
+        self.0.set_length(step.all);
+        self.0.set_position(step.done);
+        self.0.set_message(step.what.to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_medium_is_dram_or_a_path() {
+        assert_eq!(place("dram"), Ok(kv::Place::Dram));
+        assert_eq!(place("./dram"), Ok(kv::Place::File("./dram".into())));
+        assert!(place("").is_err());
+    }
+
+    #[test]
+    fn numbers_have_the_digits_that_say_something() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.0625, "0.0625"),
+            (2.607, "2.61"),
+            (-2.607, "-2.61"),
+            (1_204_819.25, "1204819"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+    }
+
+    #[test]
+    fn the_processor_is_named() {
+        let text = "processor\t: 0\nmodel name\t: Some Processor @ 2 GHz\nflags\t: a b\n";
+        assert_eq!(cpu_name(text), Some("Some Processor @ 2 GHz"));
+        assert_eq!(cpu_name(""), None);
+    }
+
+    #[test]
+    fn a_table_says_of_each_figure_what_it_is_and_whether_it_holds() {
+        let report = Report {
+            figures: vec![
+                Figure::counted("load", "fences", 1.0)
+                    .unit("a set")
+                    .at_most(1.0),
+                Figure::measured("load", "slowest", 2000.0)
+                    .unit("us")
+                    .at_most(1000.0),
+                Figure::measured("load", "time", 500.0).spread(&[400.0, 600.0]),
+            ],
+            notes: Vec::new(),
+        };
+        let text = table(&report);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[1].ends_with("at most 1.00, holds"), "{text}");
+        assert!(lines[1].contains("counted"), "{text}");
+        assert!(lines[2].ends_with("at most 1000, DOES NOT HOLD"), "{text}");
+        assert!(lines[3].ends_with("400 to 600"), "{text}");
+        let broken = report.broken().map(complaint).unwrap();
+        assert_eq!(broken, "load: slowest is 2000, and should be at most 1000");
+    }
+}

@@ -1,0 +1,79 @@
+//! `farbank bench` as a process: what it prints for programs, and what it says when it cannot run.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn bench(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));
+    command.arg("bench").args(arguments).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn every_figure_of_bench_kv_is_in_its_last_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = folder.path().join("pool");
+    let pool = pool.to_str().unwrap();
+    for (experiment, figures) in [("amplification", 5), ("load", 8), ("reopen", 4)] {
+        let mut arguments = vec!["kv", "--json", "--size", "16mb", "--keys", "5000"];
+        arguments.extend(["--experiment", experiment]);
+        if experiment == "reopen" {
+            arguments.extend(["--medium", pool]);
+        }
+        let output = bench(&arguments);
+        // Whether bounds hold at this size, beside other tests, is not asked here.
+        let text = String::from_utf8(output.stdout.clone()).unwrap();
+        let last = text
+            .lines()
+            .last()
+            .unwrap_or_else(|| panic!("{}", stderr(&output)));
+        let object: Value = serde_json::from_str(last).unwrap();
+        assert_eq!(object["bench"], "kv");
+        assert_eq!(object["settings"]["keys"], 5000);
+        let found = object["figures"].as_array().unwrap();
+        assert_eq!(found.len(), figures, "{experiment}: {last}");
+        for figure in found {
+            assert_eq!(figure["experiment"], experiment);
+            assert!(figure["value"].is_number(), "{figure}");
+            let kind = figure["kind"].as_str().unwrap();
+            assert!(["counted", "measured"].contains(&kind), "{figure}");
+        }
+        let holds = found.iter().all(|figure| figure["holds"] == true);
+        assert_eq!(object["holds"], holds);
+        assert_eq!(output.status.code(), Some(if holds { 0 } else { 1 }));
+    }
+}
+
+#[test]
+fn a_missing_redis_is_an_error_that_names_its_package() {
+    let missing = "/nowhere/redis-server";
+    let output = bench(&["server", "--redis", missing]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(
+        text.contains(missing) && text.contains("package redis-server"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    for arguments in [
+        &["kv", "--size", "1mb"][..],
+        &["kv", "--keys", "0"],
+        &["server", "--rounds", "0"],
+        &["server", "--pipelines", "16,0"],
+    ] {
+        let output = bench(arguments);
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
+    }
+}
