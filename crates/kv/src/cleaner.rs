@@ -35,9 +35,9 @@ use farbank_pm::{Lane, Medium, Off, Poisoned};
 
 use crate::engine::{Engine, Found};
 use crate::log::{Heritage, Log};
+use crate::publish::note_expiry;
 use crate::record::{ALIGN, Extent, Header, Type, u64_at};
 use crate::segment::{FIRST, State};
-use crate::publish::note_expiry;
 use crate::session::Worker;
 use crate::store::{Error, Key};
 

@@ -12,10 +12,10 @@ use crate::segment::State;
 
 /// Removes every key. Durable on `Ok`; on `Err` nothing was removed.
 pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
-    // No copies in flight, and no group half published.
+    // No copies in flight, and no group half published: both take stripes after these.
     let _cleaner = engine.cleaner.lock().expect("no holder panics");
-    let mut stripes: Vec<_> = engine.stripes.iter().map(|stripe| stripe.lock()).collect();
     let _group = engine.group_lock.lock().expect("no holder panics");
+    let mut stripes: Vec<_> = engine.stripes.iter().map(|stripe| stripe.lock()).collect();
     let floor = stripes.iter().map(|stripe| stripe.seq()).max().unwrap_or(0);
     engine.set_root(|words| words.floor = floor)?;
     engine.floor.store(floor, Release);

@@ -382,11 +382,7 @@ impl Plan {
 
     /// Where each member lies: its buffer and its offset; and the extents, if there are any. `None`: another
     /// session took the last free segment.
-    fn places<M: Medium>(
-        &self,
-        worker: &mut Worker<M>,
-        class: usize,
-    ) -> Option<Places> {
+    fn places<M: Medium>(&self, worker: &mut Worker<M>, class: usize) -> Option<Places> {
         let engine = Arc::clone(&worker.engine);
         let mut places = Vec::with_capacity(self.headers.len());
         if self.runs.is_empty() {

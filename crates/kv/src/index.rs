@@ -451,27 +451,22 @@ impl Index {
 
     /// Calls `each` for the entries of groups in hash order from `cursor`, group by group, until it
     /// answers false at a group's end. Returns the next cursor; 0 at the end.
-    pub(crate) fn walk(&self, mut cursor: u64, mut each: impl FnMut(&[Off]) -> bool) -> u64 {
+    ///
+    /// Hash order is the order of the hash's bits read backwards: a group is one interval of it, and
+    /// splitting cuts the interval in two. A cursor is a position read backwards again, so that it is a
+    /// small number.
+    pub(crate) fn walk(&self, cursor: u64, mut each: impl FnMut(&[Off]) -> bool) -> u64 {
+        let mut position = cursor.reverse_bits();
         loop {
-            // Hash order is the order of the hash's bits read backwards: a group is one interval of
-            // it, and splitting cuts the interval in two.
-            let (_, group) = self.find(cursor.reverse_bits());
+            let (_, group) = self.find(position.reverse_bits());
             let offsets: Vec<Off> = self.entries(group).into_iter().map(at_of).collect();
             let go_on = each(&offsets);
-            let width = if group.depth == 0 {
-                0
-            } else {
-                1_u64 << (64 - group.depth)
-            };
-            let next = if width == 0 {
-                0
-            } else {
-                (cursor & !(width - 1)).wrapping_add(width)
-            };
+            let width = 1_u64.checked_shl(64 - group.depth).unwrap_or(0);
+            let next = (position & !width.wrapping_sub(1)).wrapping_add(width);
             if next == 0 || !go_on {
-                return next;
+                return next.reverse_bits();
             }
-            cursor = next;
+            position = next;
         }
     }
 

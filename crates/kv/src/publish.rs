@@ -5,9 +5,9 @@
 //! to it, under the stripe's lock; what it replaced is counted as dead. The members of a group are
 //! swung under [`Engine::groups`], which makes readers that overlap start over (G2).
 
+use farbank_pm::sync::MutexGuard;
 use farbank_pm::sync::atomic::AtomicU64;
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use farbank_pm::sync::MutexGuard;
 use farbank_pm::{Medium, Poisoned, Ticket};
 
 use crate::engine::{Engine, Found, Located};
@@ -64,7 +64,11 @@ impl<M: Medium> Worker<M> {
     /// Publishes one write. Returns by how much live and tombstone bytes grew.
     fn publish(&self, write: &Write) -> (i64, i64) {
         let engine = &*self.engine;
-        let swung = if write.outrun { None } else { self.swing(write) };
+        let swung = if write.outrun {
+            None
+        } else {
+            self.swing(write)
+        };
         match swung {
             None => {
                 if write.large {

@@ -92,7 +92,12 @@ impl<M: Medium> Worker<M> {
 
     /// Appends the value of the record at `at` to `out`, after `head`; `Ok(false)` if it is no value
     /// any more. On error `out` is as it was.
-    pub(crate) fn emit(&mut self, at: Off, out: &mut Vec<u8>, head: Head<'_>) -> Result<bool, Error> {
+    pub(crate) fn emit(
+        &mut self,
+        at: Off,
+        out: &mut Vec<u8>,
+        head: Head<'_>,
+    ) -> Result<bool, Error> {
         let mut body = std::mem::take(&mut self.scratch);
         let header = self.read_record(at, &mut body);
         let start = out.len();

@@ -32,9 +32,9 @@ use farbank_pm::{LINE, Lane, Medium, Off, Poisoned};
 
 use crate::engine::{Config, Engine, RootWords};
 use crate::index::{Bulk, Index};
+use crate::publish::note_expiry;
 use crate::record::{ALIGN, Extent, Header, RECORD_MIN, Type};
 use crate::segment::{FIRST, Info, Life, Purpose, State};
-use crate::publish::note_expiry;
 use crate::store::{DATABASES, Opened};
 
 /// Hash groups are at least this many bits: stripes, too, follow from it.
@@ -242,6 +242,7 @@ fn scan_all<M: Medium>(
             let life = lives[segment as usize].expect("an opened segment has a life");
             let scan = Scan {
                 engine,
+                lives,
                 segment,
                 life,
             };
@@ -279,6 +280,7 @@ fn in_parallel<R: Send>(threads: usize, work: &(impl Fn() -> R + Sync)) -> Vec<R
 /// The scan of one segment.
 struct Scan<'a, M: Medium> {
     engine: &'a Engine<M>,
+    lives: &'a [Option<Life>],
     segment: u32,
     life: Life,
 }
@@ -315,7 +317,9 @@ impl<M: Medium> Scan<'_, M> {
         let limit = self.life.sealed.unwrap_or(end);
         let (mut from, mut gap) = (FIRST, FIRST);
         while from < limit {
-            self.engine.medium().prefetch(self.at(from + AHEAD), AHEAD / 4);
+            self.engine
+                .medium()
+                .prefetch(self.at(from + AHEAD), AHEAD / 4);
             let fits = |header: &Header| from + self.engine.record_len(header) <= limit;
             let Some(header) = self.engine.header(self.at(from)).filter(fits) else {
                 from += ALIGN;
@@ -354,14 +358,15 @@ impl<M: Medium> Scan<'_, M> {
         header.what == Type::Pad || self.engine.body_holds(self.at(from), header)
     }
 
-    /// Whether the extents of a record that may be torn are there.
+    /// Whether the extents of a record that may be torn are there, opened and whole.
     fn extents_hold(&self, at: Off, header: &Header) -> bool {
         let payload = self.engine.geometry.payload();
         let mut left = header.value_len;
         Extent::decode_all(&self.engine.table_of(at, header)).all(|extent| {
             let len = left.min(payload);
             left -= len;
-            self.engine.extent_holds(&extent, len)
+            let life = self.lives.get(extent.segment as usize).copied().flatten();
+            life.is_some_and(|life| life.opened.is_some()) && self.engine.extent_holds(&extent, len)
         })
     }
 

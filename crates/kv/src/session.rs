@@ -352,7 +352,6 @@ impl<M: Medium> Worker<M> {
         engine.grow_index();
         Ok(ticket)
     }
-
 }
 
 pub(crate) fn meta_of(header: &Header) -> Meta {
