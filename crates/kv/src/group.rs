@@ -15,12 +15,14 @@
 //! G1  The stripes of all keys are locked, in order, from the first read of the body to the listing of
 //!     the last write: nobody else writes them in between.
 //! G2  Members are published under [`Engine::groups`], which makes overlapping readers start over.
+//! G3  A group stands by itself: what it relied on that is not durable yet becomes a member, too. Else
+//!     a crash could keep the group and lose what it was decided on.
 
 use std::collections::HashMap;
 
 use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
-use farbank_pm::{Medium, Off};
+use farbank_pm::{Medium, Off, Ticket};
 
 use crate::engine::{Engine, Located};
 use crate::record::{ALIGN, Header, Type, body_crc};
@@ -58,6 +60,8 @@ enum Retry {
     Foreign,
     /// There must be room for this many bytes, and this many extents, first.
     Room(usize, u32),
+    /// This must be durable first.
+    Durable(Ticket),
 }
 
 impl<M: Medium> Worker<M> {
@@ -85,6 +89,10 @@ impl<M: Medium> Worker<M> {
                 Ok(verdict) => return Ok(verdict),
                 Err(Retry::Foreign) => self.yield_to_others()?,
                 Err(Retry::Room(bytes, extents)) => room = Some((bytes, extents)),
+                Err(Retry::Durable(theirs)) => {
+                    let ours = self.commit_batch()?;
+                    self.settle(ours.max(theirs))?;
+                }
             }
         }
     }
@@ -138,7 +146,10 @@ impl<M: Medium> Worker<M> {
         if body(&mut ops)? == Verdict::Abandon {
             return Ok(Ok(Verdict::Abandon));
         }
-        let (slots, by_key) = (ops.slots, ops.by_key);
+        let (mut slots, by_key) = (ops.slots, ops.by_key);
+        if let Some(ticket) = self.rebase(&mut slots)? {
+            return Ok(Err(Retry::Durable(ticket)));
+        }
         let mut members: Vec<(Key<'_>, Slot)> = Vec::with_capacity(slots.len());
         let mut names: Vec<(&(u8, Vec<u8>), usize)> = by_key.iter().map(|(k, i)| (k, *i)).collect();
         names.sort_by_key(|(_, index)| *index);
@@ -154,6 +165,43 @@ impl<M: Medium> Worker<M> {
             }
         }
         self.write_members(engine, class, members, &mut locks)
+    }
+
+    /// G3: makes members of values the group relied on and does not replace, if they are not durable
+    /// yet. Returns a ticket to wait for instead, if one of them is too long to be a member.
+    fn rebase(&mut self, slots: &mut [Slot]) -> Result<Option<Ticket>, Error> {
+        if slots.iter().all(|slot| slot.change == Change::Keep) {
+            return Ok(None);
+        }
+        for slot in slots.iter_mut().filter(|slot| slot.change == Change::Keep) {
+            let pending = match &slot.newest {
+                Newest::Staged(pending) | Newest::Drained(pending) => *pending,
+                Newest::Published | Newest::Foreign => continue,
+            };
+            let ticket = pending.ticket.unwrap_or(Ticket::DURABLE);
+            if pending.ticket.is_some() && self.engine.poll(ticket)? {
+                continue;
+            }
+            let mut bytes = Vec::new();
+            slot.change = match self.load(pending.at, &mut bytes)? {
+                None => Change::Delete,
+                Some(meta) if meta.value_bytes > self.engine.geometry.inline_max() / 2 => {
+                    return Ok(Some(ticket));
+                }
+                Some(Meta {
+                    expires_ms,
+                    flags,
+                    kind,
+                    ..
+                }) => Change::Put {
+                    bytes,
+                    expires_ms,
+                    flags,
+                    kind,
+                },
+            };
+        }
+        Ok(None)
     }
 
     /// Under all locks: lists and stages the members as one record.
