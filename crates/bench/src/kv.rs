@@ -25,6 +25,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::counted::{Counted, Reads};
 use crate::figure::{Error, Figure, Report, Step, Watch, median};
+use crate::stat;
 use crate::temp::TempFile;
 
 /// Operations between two looks at the watch.
@@ -437,6 +438,8 @@ fn pool_bytes_for(keys: u64) -> u64 {
     keys * LOAD_RECORD_BYTES / 3 * 4 + (32 << 20)
 }
 
+/// Longest a set may take because of growth.
+const SLOWEST_US_MAX: f64 = 1000.0;
 /// From how many keys on the index is looked at: with fewer, its first groups are mostly empty.
 const INDEX_FROM_KEYS: [(u64, &str); 2] = [(100_000, "100 thousand"), (1_000_000, "a million")];
 
@@ -446,8 +449,7 @@ struct Loaded {
     reads_a_set: f64,
     /// From a hundred thousand keys on, and from a million.
     index_bytes_a_key: [f64; 2],
-    slowest_cpu_us: f64,
-    slowest_wall_us: f64,
+    slowest: Slowest,
     nanoseconds_a_set: f64,
 }
 
@@ -482,18 +484,24 @@ fn load(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<(), 
             continue;
         }
         let touch = first_touch_us();
-        let slowest = measured(format!("{how}: slowest, CPU time"), found.slowest_cpu_us);
-        let slowest = slowest.unit("us").at_most(1000.0);
+        let Slowest {
+            cpu_us,
+            wall_us,
+            key,
+            faults,
+        } = found.slowest;
+        let slowest = measured(format!("{how}: slowest, CPU time"), cpu_us);
+        let slowest = slowest.unit("us").at_most(SLOWEST_US_MAX);
         if !slowest.holds() {
             report.notes.push(format!(
-                "the slowest set took {:.0} us of CPU time; the first touch of a fresh page of \
-                 DRAM, as the index has when it grows, takes up to {touch:.0} us here",
-                found.slowest_cpu_us
+                "the slowest set, of key {key}, took {cpu_us:.0} us of CPU time, with {faults} page \
+                 faults in it and the few sets before it: a handful is the first touch of fresh \
+                 index pages (up to {touch:.0} us here, see the figure), hundreds are the growth's own"
             ));
         }
         report.figures.extend([
             slowest,
-            measured(format!("{how}: slowest, wall time"), found.slowest_wall_us).unit("us"),
+            measured(format!("{how}: slowest, wall time"), wall_us).unit("us"),
             measured("slowest first touch of a page of the index".into(), touch).unit("us"),
         ]);
     }
@@ -511,7 +519,8 @@ fn load_new(
     let value = [7; LOAD_VALUE_BYTES];
     let mut session = store.session();
     let (fences, reads_before) = (store.stats().counters.fences, reads.count());
-    let (mut slowest_cpu, mut slowest_wall) = (Duration::ZERO, Duration::ZERO);
+    let mut slowest = Slowest::default();
+    let mut faults_before = thread_faults();
     let mut index_bytes_a_key = [0.0_f64; 2];
     let started = Instant::now();
     for first in (0..keys).step_by(batch as usize) {
@@ -524,11 +533,26 @@ fn load_new(
         let ticket = session.commit()?;
         session.wait(ticket)?;
         if let Some((cpu, wall)) = before {
-            slowest_wall = slowest_wall.max(wall.elapsed());
-            slowest_cpu = slowest_cpu.max(thread_cpu().saturating_sub(cpu));
+            slowest.wall_us = slowest.wall_us.max(wall.elapsed().as_secs_f64() * 1e6);
+            let cpu_us = thread_cpu().saturating_sub(cpu).as_secs_f64() * 1e6;
+            if cpu_us > slowest.cpu_us {
+                let faults = if cpu_us > SLOWEST_US_MAX {
+                    thread_faults() - faults_before
+                } else {
+                    0
+                };
+                let wall_us = slowest.wall_us;
+                slowest = Slowest {
+                    cpu_us,
+                    wall_us,
+                    key: first,
+                    faults,
+                };
+            }
         }
         if first % LOOK_EVERY < batch {
             look(first, keys)?;
+            faults_before = thread_faults();
             let now = store.stats().index_bytes as f64 / end as f64;
             for ((from, _), worst) in INDEX_FROM_KEYS.iter().zip(&mut index_bytes_a_key) {
                 if end >= *from {
@@ -543,10 +567,26 @@ fn load_new(
         fences_a_set: a_set(store.stats().counters.fences - fences),
         reads_a_set: a_set(reads.count() - reads_before),
         index_bytes_a_key,
-        slowest_cpu_us: slowest_cpu.as_secs_f64() * 1e6,
-        slowest_wall_us: slowest_wall.as_secs_f64() * 1e6,
+        slowest,
         nanoseconds_a_set: elapsed.as_nanos() as f64 / keys as f64,
     })
+}
+
+/// The slowest of all sets, by CPU time.
+#[derive(Default)]
+struct Slowest {
+    cpu_us: f64,
+    /// Of the one that took longest by the clock on the wall: another one, maybe.
+    wall_us: f64,
+    key: u64,
+    /// Page faults since the last look, if it took longer than it should.
+    faults: u64,
+}
+
+/// Page faults of this thread so far.
+fn thread_faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
+    stat::faults(&stat).unwrap_or_default()
 }
 
 /// CPU time this thread has had: being preempted does not count.

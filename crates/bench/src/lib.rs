@@ -7,4 +7,5 @@ pub mod figure;
 pub mod kill;
 pub mod kv;
 pub mod server;
+mod stat;
 mod temp;

@@ -23,6 +23,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::figure::{Error, Figure, Report, Step, Watch, median};
+use crate::stat;
 use crate::temp::TempFile;
 
 /// Keys that are written and read, chosen alike.
@@ -276,16 +277,6 @@ fn requests_a_second(csv: &str) -> Option<f64> {
     fields(row).get(place)?.parse().ok()
 }
 
-/// User and system time in ticks, from `/proc/PID/stat`.
-fn ticks(stat: &str) -> Option<u64> {
-    // The name is in brackets and may hold anything; utime and stime are fields 14 and 15.
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some(user + system)
-}
-
 /// A child that does not outlive this.
 struct Guard(Child);
 
@@ -397,7 +388,8 @@ impl Server {
     fn cpu(&self) -> Result<Duration, Error> {
         let path = format!("/proc/{}/stat", self.child.0.id());
         let stat = fs::read_to_string(&path).map_err(Error::doing(format!("read {path}")))?;
-        let ticks = ticks(&stat).ok_or_else(|| Error::Failed(format!("{path} says {stat:?}")))?;
+        let ticks =
+            stat::ticks(&stat).ok_or_else(|| Error::Failed(format!("{path} says {stat:?}")))?;
         let a_second = rustix::param::clock_ticks_per_second();
         Ok(Duration::from_secs_f64(ticks as f64 / a_second as f64))
     }
@@ -433,14 +425,6 @@ mod tests {
         ] {
             assert_eq!(requests_a_second(text), None, "{text:?}");
         }
-    }
-
-    #[test]
-    fn ticks_are_found_behind_any_name() {
-        let stat = "42 (a) b (c) S 1 42 42 0 -1 4194560 100 0 0 0 123 45 0 0 20 0 3 0 100 0";
-        assert_eq!(ticks(stat), Some(168));
-        assert_eq!(ticks("42 (a) S 1"), None);
-        assert_eq!(ticks(""), None);
     }
 
     #[test]

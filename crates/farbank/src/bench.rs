@@ -233,7 +233,8 @@ fn complaint(figure: &Figure) -> String {
 /// A figure with as many digits as say something.
 fn number(value: f64) -> String {
     match value.abs() {
-        small if small == 0.0 => "0".into(),
+        0.0 => "0".into(),
+        small if small < 0.001 => format!("{value:.1e}"),
         small if small < 1.0 => format!("{value:.4}"),
         small if small < 100.0 => format!("{value:.2}"),
         _ => format!("{value:.0}"),
@@ -395,6 +396,7 @@ mod tests {
         for (value, text) in [
             (0.0, "0"),
             (0.0625, "0.0625"),
+            (0.000_006_6, "6.6e-6"),
             (2.607, "2.61"),
             (-2.607, "-2.61"),
             (1_204_819.25, "1204819"),
