@@ -29,14 +29,19 @@ pub struct Slot {
 
 impl Default for Epochs {
     fn default() -> Epochs {
-        Epochs { current: CachePadded::new(AtomicU64::new(1)), slots: Mutex::default() }
+        Epochs {
+            current: CachePadded::new(AtomicU64::new(1)),
+            slots: Mutex::default(),
+        }
     }
 }
 
 impl Epochs {
     /// A new reader's slot. It is forgotten when the reader drops it.
     pub fn slot(&self) -> Arc<Slot> {
-        let slot = Arc::new(Slot { pinned: CachePadded::new(AtomicU64::new(IDLE)) });
+        let slot = Arc::new(Slot {
+            pinned: CachePadded::new(AtomicU64::new(IDLE)),
+        });
         let mut slots = self.slots.lock().expect("no holder panics");
         slots.retain(|s| Arc::strong_count(s) > 1);
         slots.push(Arc::clone(&slot));
@@ -46,7 +51,8 @@ impl Epochs {
     /// Pins `slot`: what can be reached now stays until [`Slot::unpin`].
     #[inline]
     pub fn pin(&self, slot: &Slot) {
-        slot.pinned.store(self.current.load(Ordering::Relaxed), Ordering::Relaxed);
+        slot.pinned
+            .store(self.current.load(Ordering::Relaxed), Ordering::Relaxed);
         // The pin is visible before anything the reader loads afterwards (E1).
         fence(Ordering::SeqCst);
     }

@@ -56,7 +56,9 @@ impl<T: FromZeros> Table<T> {
     /// # Panics
     /// When the allocator has no memory, or `len` is beyond `first << 40`.
     pub fn reserve(&self, len: usize) {
-        let Some(last) = len.checked_sub(1) else { return };
+        let Some(last) = len.checked_sub(1) else {
+            return;
+        };
         for chunk in 0..=self.place(last).0 {
             self.chunks[chunk].get_or_init(|| zeroed(self.first << chunk.saturating_sub(1)));
         }
@@ -65,7 +67,11 @@ impl<T: FromZeros> Table<T> {
     /// Bytes of DRAM the reserved elements take.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.chunks.iter().filter_map(|c| c.get()).map(|c| size_of_val::<[T]>(c)).sum()
+        self.chunks
+            .iter()
+            .filter_map(|c| c.get())
+            .map(|c| size_of_val::<[T]>(c))
+            .sum()
     }
 
     /// Chunks 0 and 1 hold `first` each, chunk k >= 1 holds `first << (k - 1)`.
@@ -73,7 +79,11 @@ impl<T: FromZeros> Table<T> {
     fn place(&self, index: usize) -> (usize, usize) {
         let unit = index >> self.first.trailing_zeros();
         let chunk = (usize::BITS - unit.leading_zeros()) as usize;
-        let start = if chunk == 0 { 0 } else { self.first << (chunk - 1) };
+        let start = if chunk == 0 {
+            0
+        } else {
+            self.first << (chunk - 1)
+        };
         (chunk, index - start)
     }
 }
@@ -91,7 +101,8 @@ pub fn prefetch<T>(at: &T) {
 }
 
 fn zeroed<T: FromZeros>(len: usize) -> Box<[T]> {
-    let boxed = <[T]>::new_box_zeroed_with_elems(len).expect("the allocator has memory for a table");
+    let boxed =
+        <[T]>::new_box_zeroed_with_elems(len).expect("the allocator has memory for a table");
     advise_huge(boxed.as_ptr() as usize, size_of_val::<[T]>(&boxed));
     boxed
 }

@@ -21,7 +21,7 @@ fn nothing_is_lost(pool: &Pool, places: impl Iterator<Item = u64>) {
             flip(&mut image, at, mask);
             let outcome = pool.examine(image, |_, kv| {
                 let mut session = kv.session();
-                judge(&mut *session, &pool.past, Claim::NothingIsLost)?;
+                judge(&mut *session, &pool.past, Claim::Latest)?;
                 kv.verify()
             });
             if let Err(wrong) = outcome {
@@ -91,7 +91,7 @@ fn records_flipped(pool: &Pool, copies: u64, count: u64) {
             let at = places[rng.below(places.len() as u64) as usize];
             flip(&mut image, at, 1 << rng.below(8));
         }
-        if let Err(wrong) = pool.stands(image, seed, Claim::NothingIsOld) {
+        if let Err(wrong) = pool.stands(image, seed, Claim::LatestOrError) {
             panic!(
                 "{}, {count} record bytes flipped by seed {seed}: {wrong}",
                 pool.name
@@ -126,7 +126,7 @@ fn a_record_damaged_while_the_pool_is_closed_is_never_an_older_value() {
         flip(&mut image, at, 0xff);
         let outcome = pool.examine(image, |_, kv| {
             assert!(kv.opened().clean);
-            judge(&mut *kv.session(), &pool.past, Claim::NothingIsOld)
+            judge(&mut *kv.session(), &pool.past, Claim::LatestOrError)
         });
         if let Err(wrong) = outcome {
             panic!("{}, byte {at:#x} xor 0xff: {wrong}", pool.name);

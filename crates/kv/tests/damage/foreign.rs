@@ -133,7 +133,7 @@ fn stretches_replaced(units: u64, unit_bytes: u64, seeds: u64) {
                 let at = FIRST + rng.below((POOL - FIRST) / unit_bytes) * unit_bytes;
                 replace(&mut image, at, unit_bytes / 8, with, &another, &mut rng);
             }
-            if let Err(wrong) = pool.stands(image, seed, Claim::NothingIsWrong) {
+            if let Err(wrong) = pool.stands(image, seed, Claim::EverOrError) {
                 panic!(
                     "{}, {unit_bytes}-byte units, {with:?}, seed {seed}: {wrong}",
                     pool.name
@@ -179,7 +179,7 @@ fn a_sound_superblock_before_anything_else_gives_errors_and_no_wrong_value() {
                     &mut rng,
                 );
             }
-            if let Err(wrong) = pool.stands(image, seed, Claim::NothingIsWrong) {
+            if let Err(wrong) = pool.stands(image, seed, Claim::EverOrError) {
                 panic!(
                     "{}, all segments replaced, {with:?}, keep {keep}, seed {seed}: {wrong}",
                     pool.name

@@ -54,11 +54,11 @@ impl Past {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Claim {
     /// The latest value, whatever was damaged.
-    NothingIsLost,
+    Latest,
     /// The latest value or an error.
-    NothingIsOld,
+    LatestOrError,
     /// Some value the key once had, or an error.
-    NothingIsWrong,
+    EverOrError,
 }
 
 pub(crate) fn key(bytes: &[u8]) -> Key<'_> {
@@ -82,9 +82,9 @@ pub(crate) fn judge(session: &mut dyn Session, past: &Past, claim: Claim) -> Res
             Ok(value) if value.as_ref() == past.latest(k) => true,
             Ok(value) => {
                 let history = past.0.get(k).map_or(&[None][..], |values| &values[..]);
-                claim == Claim::NothingIsWrong && history.contains(value)
+                claim == Claim::EverOrError && history.contains(value)
             }
-            Err(Error::Damaged(_)) => claim != Claim::NothingIsLost,
+            Err(Error::Damaged(_)) => claim != Claim::Latest,
             Err(_) => false,
         };
         if !fine {
@@ -113,7 +113,7 @@ impl Claim {
         if kv.opened().damage.is_empty() {
             self
         } else {
-            Claim::NothingIsWrong
+            Claim::EverOrError
         }
     }
 }
