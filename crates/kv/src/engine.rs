@@ -359,8 +359,8 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Whether something that expires at `expires_ms` is gone. What is once gone stays gone, even if
-    /// the clock is set back over a restart: the clock is made durable first (on a medium that syncs,
-    /// by the cleaner, within a second).
+    /// the clock is set back over a restart: the clock is made durable first (on a file, by the
+    /// cleaner, within a second).
     pub(crate) fn is_expired(&self, expires_ms: u64) -> bool {
         if expires_ms == 0 {
             return false;
@@ -373,7 +373,7 @@ impl<M: Medium> Engine<M> {
         if expires_ms > now {
             return false;
         }
-        if self.tickets_turn_at_once() {
+        if self.caps().drain == Drain::Fence {
             self.set_root(|words| words.clock_ms = words.clock_ms.max(now))
                 .ok();
         }

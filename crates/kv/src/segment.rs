@@ -261,7 +261,7 @@ pub(crate) enum State {
     Extent = 5,
     /// Holds records of a large group.
     Members = 6,
-    /// Damaged: left alone, for `pool dump`.
+    /// Damaged: left alone.
     Quarantined = 7,
 }
 

@@ -120,8 +120,8 @@ impl fmt::Display for Error {
             Error::ValueTooLong => write!(f, "value is longer than {VALUE_BYTES_MAX} bytes"),
             Error::Damaged(at) => write!(
                 f,
-                "the record at offset {at:#x} is damaged (checksum); it is kept for \
-                 `farbank pool dump`, overwrite or delete the key to go on"
+                "the record at offset {at:#x} is damaged (checksum); its bytes are kept; \
+                 overwrite or delete the key to go on"
             ),
         }
     }

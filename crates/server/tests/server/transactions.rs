@@ -118,8 +118,8 @@ fn a_damaged_key_is_named_and_the_rest_goes_on() {
     let server = Running::new();
     server.store.damage("bad");
     let mut client = server.connect();
-    let error = "-ERR the record at offset 0x40 is damaged (checksum); it is kept for \
-                 `farbank pool dump`, overwrite or delete the key to go on\r\n";
+    let error = "-ERR the record at offset 0x40 is damaged (checksum); its bytes are kept; \
+                 overwrite or delete the key to go on\r\n";
     client.ask(
         "GET bad;INCR bad;MGET a bad;GET a",
         &format!("{error}{error}{error}$-1\r\n"),
