@@ -629,6 +629,7 @@ pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex
     let mut ticks = 0_u32;
     while !engine.stop.load(Acquire) {
         engine.clean_ahead();
+        engine.index.touch_ahead();
         ticks += 1;
         if ticks.is_multiple_of(TICKS_PER_SWEEP) {
             // An error has poisoned the engine, or the pool is full: either way writers hear of it.

@@ -720,6 +720,9 @@ impl<M: Medium> Engine<M> {
 
     /// Splits groups of the index that are behind. No locks may be held.
     pub(crate) fn grow_index(&self) {
+        if self.index.wants_touch() && self.config.cleaning == Cleaning::Background {
+            self.free.bell.notify_all();
+        }
         while self.index.wants_split() {
             let Ok(_one) = self.split_lock.try_lock() else {
                 return;

@@ -86,6 +86,9 @@ pub(crate) struct Index {
     groups: AtomicU64,
     lines: AtomicU64,
     space: Mutex<Space>,
+    /// Rows that were ever taken, and rows whose pages have been touched before they are.
+    taken: AtomicU64,
+    touched: AtomicU64,
     first_depth: u32,
 }
 
@@ -97,6 +100,11 @@ struct Space {
     free: Vec<Vec<usize>>,
     /// Runs that readers may still be in: epoch, first, lines.
     retired: std::collections::VecDeque<(u64, usize, usize)>,
+}
+
+/// How many rows are touched ahead when so many are taken: a quarter, from 512 KiB to 32 MiB of them.
+fn ahead(taken: u64) -> u64 {
+    (taken / 4).clamp(8 << 10, 512 << 10)
 }
 
 /// The tag of a hash at a depth: all bits known.
@@ -143,6 +151,8 @@ impl Index {
             groups: AtomicU64::new(groups as u64),
             lines: AtomicU64::new(0),
             space: Mutex::default(),
+            taken: AtomicU64::new(0),
+            touched: AtomicU64::new(0),
             first_depth: depth,
         };
         index.directory_words(0..groups, |_| Group {
@@ -335,8 +345,14 @@ impl Index {
         }
         let mut entries = self.entries(group);
         entries.push(entry(tag, at));
-        // One line at a time, with at least one free slot to spare.
-        let lines = entries.len() / SLOTS + 1;
+        // One line at a time, with at least one free slot to spare. The first groups start with as
+        // many as they will have when splitting begins: short runs would be of no use later.
+        let fewest = if group.depth == self.first_depth {
+            LINES_PER_GROUP as usize
+        } else {
+            1
+        };
+        let lines = (entries.len() / SLOTS + 1).max(fewest);
         let run = self.build(&entries, lines, group.depth, epochs, rehash);
         self.directory
             .get(number)
@@ -432,6 +448,30 @@ impl Index {
         }
         self.groups.store(groups + 1, Ordering::Release);
         self.retire(old, epochs);
+    }
+
+    /// Whether rows are taken faster than they are touched ahead.
+    pub(crate) fn wants_touch(&self) -> bool {
+        let taken = self.taken.load(Ordering::Relaxed);
+        taken + ahead(taken) / 2 > self.touched.load(Ordering::Relaxed)
+    }
+
+    /// Touches the pages of rows that will be taken soon, so that nobody waits for them. One caller at
+    /// a time.
+    pub(crate) fn touch_ahead(&self) {
+        const ROWS_PER_PAGE: usize = 4096 / LINE;
+        let taken = self.taken.load(Ordering::Relaxed);
+        let from = self.touched.load(Ordering::Relaxed).max(taken);
+        let to = taken + ahead(taken);
+        if from >= to {
+            return;
+        }
+        self.rows.reserve(to as usize);
+        for row in (from as usize..to as usize).step_by(ROWS_PER_PAGE) {
+            // A write that changes nothing: the row may be taken by now.
+            self.rows.get(row).0[0].fetch_or(0, Ordering::Relaxed);
+        }
+        self.touched.store(to, Ordering::Relaxed);
     }
 
     /// Under every stripe's lock: forgets every entry.
@@ -544,6 +584,7 @@ impl Index {
             let first = space.used;
             space.used += lines;
             self.rows.reserve(space.used);
+            self.taken.store(space.used as u64, Ordering::Relaxed);
             (first, lines)
         });
         self.lines.fetch_add(run.1 as u64, Ordering::Relaxed);
@@ -693,12 +734,18 @@ mod tests {
 
     #[test]
     fn a_key_takes_at_most_twelve_bytes_whatever_stage_growth_is_at() {
-        let (index, epochs) = (Index::new(6), Epochs::default());
+        for depth in [4, 6, 9, 12] {
+            a_key_takes_at_most_twelve_bytes_from(depth);
+        }
+    }
+
+    fn a_key_takes_at_most_twelve_bytes_from(depth: u32) {
+        let (index, epochs) = (Index::new(depth), Epochs::default());
         let mut worst: f64 = 0.0;
         for key in 0..600_000_u64 {
             index.insert(hash(key), at(key), &epochs, &no_rehash);
             grow(&index, &epochs);
-            if key > 20_000 && key % 1000 == 0 {
+            if key >= 100_000 && key % 1000 == 0 {
                 worst = worst.max(index.bytes() as f64 / key as f64);
             }
         }
