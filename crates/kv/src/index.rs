@@ -456,7 +456,7 @@ impl Index {
         taken + ahead(taken) / 2 > self.touched.load(Ordering::Relaxed)
     }
 
-    /// Touches the pages of rows that will be taken soon, so that nobody waits for them. One caller at
+    /// Touches the pages of rows and directory words that will be taken soon, so that nobody waits for them. One caller at
     /// a time.
     pub(crate) fn touch_ahead(&self) {
         const ROWS_PER_PAGE: usize = 4096 / LINE;
@@ -470,6 +470,12 @@ impl Index {
         for row in (from as usize..to as usize).step_by(ROWS_PER_PAGE) {
             // A write that changes nothing: the row may be taken by now.
             self.rows.get(row).0[0].fetch_or(0, Ordering::Relaxed);
+        }
+        let groups = self.groups.load(Ordering::Relaxed) as usize;
+        let soon = groups + groups / 4;
+        self.directory.reserve(soon);
+        for number in (groups..soon).step_by(4096 / size_of::<u64>()) {
+            self.directory.get(number).fetch_or(0, Ordering::Relaxed);
         }
         self.touched.store(to, Ordering::Relaxed);
     }
@@ -591,6 +597,16 @@ impl Index {
         run
     }
 
+    /// So many rows that were never used, hence zero.
+    fn take_fresh(&self, lines: usize) -> usize {
+        let mut space = self.space.lock().expect("no holder panics");
+        let first = space.used;
+        space.used += lines;
+        self.rows.reserve(space.used);
+        self.taken.store(space.used as u64, Ordering::Relaxed);
+        first
+    }
+
     fn retire(&self, group: Group, epochs: &Epochs) {
         if group.lines > 0 {
             self.lines.fetch_sub(group.lines as u64, Ordering::Relaxed);
@@ -640,6 +656,18 @@ fn refreshed(entry: u64, depth: u32, rehash: &dyn Fn(Off) -> Option<u64>) -> Opt
     rehash(at).map(|hash| self::entry(tag_of(hash, depth), at))
 }
 
+/// Fresh rows that one thread fills.
+#[derive(Default)]
+pub(crate) struct Rows {
+    first: usize,
+    end: usize,
+}
+
+impl Rows {
+    /// How many a thread takes at once.
+    const TAKEN: usize = 64;
+}
+
 /// The index as it is built in one go, by recovery or from a snapshot.
 pub(crate) struct Bulk {
     index: Index,
@@ -662,24 +690,43 @@ impl Bulk {
         self.depth
     }
 
-    /// Fills the group of these entries: all that have its low hash bits. Once a group.
-    pub(crate) fn fill(&self, epochs: &Epochs, hashes: &[(u64, Off)]) {
+    /// Fills the group of these entries: all that have its low hash bits. Once a group; `rows` is the
+    /// filling thread's own.
+    pub(crate) fn fill(&self, rows: &mut Rows, hashes: &[(u64, Off)]) {
         let Some((hash, _)) = hashes.first() else {
             return;
         };
         let number = (hash & ((1 << self.depth) - 1)) as usize;
-        let entries: Vec<u64> = hashes
-            .iter()
-            .map(|(hash, at)| entry(tag_of(*hash, self.depth), *at))
-            .collect();
-        let lines = entries.len().div_ceil(SLOTS);
-        let run = self
-            .index
-            .build(&entries, lines, self.depth, epochs, &|_| None);
-        self.index
-            .directory
-            .get(number)
-            .store(run.word(), Ordering::Release);
+        let lines = hashes.len().div_ceil(SLOTS);
+        if rows.end - rows.first < lines {
+            rows.first = self.index.take_fresh(Rows::TAKEN.max(lines));
+            rows.end = rows.first + Rows::TAKEN.max(lines);
+        }
+        let first = rows.first;
+        rows.first += lines;
+        let depth = self.depth;
+        let run = Group {
+            first,
+            lines,
+            depth,
+        };
+        for (hash, at) in hashes {
+            let fresh = entry(tag_of(*hash, depth), *at);
+            self.index.probe_rows(run, fresh >> OFFSET_BITS, |row| {
+                let slot = row.iter().find(|slot| slot.load(Ordering::Relaxed) == 0)?;
+                slot.store(fresh, Ordering::Relaxed);
+                Some(())
+            });
+        }
+        self.index.lines.fetch_add(lines as u64, Ordering::Relaxed);
+        let word = self.index.directory.get(number);
+        word.store(run.word(), Ordering::Release);
+    }
+
+    /// Gives back the rows a thread did not fill.
+    pub(crate) fn done(&self, rows: &Rows) {
+        let mut space = self.index.space.lock().expect("no holder panics");
+        space.give(rows.first, rows.end - rows.first);
     }
 
     /// The finished index.
@@ -689,153 +736,4 @@ impl Bulk {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use xxhash_rust::xxh3::xxh3_64;
-
-    fn hash(key: u64) -> u64 {
-        xxh3_64(&key.to_le_bytes())
-    }
-
-    fn at(key: u64) -> Off {
-        Off((key + 1) << 4)
-    }
-
-    fn no_rehash(_: Off) -> Option<u64> {
-        panic!("no key is read to grow")
-    }
-
-    fn grow(index: &Index, epochs: &Epochs) {
-        while index.wants_split() {
-            index.split(epochs, &no_rehash);
-        }
-    }
-
-    #[test]
-    fn every_key_is_found_at_every_size_and_removed_ones_are_not() {
-        let (index, epochs) = (Index::new(2), Epochs::default());
-        for key in 0..20_000 {
-            index.insert(hash(key), at(key), &epochs, &no_rehash);
-            grow(&index, &epochs);
-            if key % 3 == 0 {
-                assert!(index.remove(hash(key), at(key)));
-            }
-            if key % 1000 == 999 {
-                for known in 0..=key {
-                    assert_eq!(
-                        index.names(hash(known), at(known)),
-                        known % 3 != 0,
-                        "{known}"
-                    );
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_key_takes_at_most_twelve_bytes_whatever_stage_growth_is_at() {
-        for depth in [4, 6, 9, 12] {
-            a_key_takes_at_most_twelve_bytes_from(depth);
-        }
-    }
-
-    fn a_key_takes_at_most_twelve_bytes_from(depth: u32) {
-        let (index, epochs) = (Index::new(depth), Epochs::default());
-        let mut worst: f64 = 0.0;
-        for key in 0..600_000_u64 {
-            index.insert(hash(key), at(key), &epochs, &no_rehash);
-            grow(&index, &epochs);
-            if key >= 100_000 && key % 1000 == 0 {
-                worst = worst.max(index.bytes() as f64 / key as f64);
-            }
-        }
-        assert!(worst <= 12.0, "{worst:.2} bytes a key");
-    }
-
-    #[test]
-    fn strangers_are_looked_at_rarely() {
-        let (index, epochs) = (Index::new(6), Epochs::default());
-        let keys = 200_000;
-        for key in 0..keys {
-            index.insert(hash(key), at(key), &epochs, &no_rehash);
-            grow(&index, &epochs);
-        }
-        let mut strangers = 0;
-        for absent in keys..2 * keys {
-            index.search(hash(absent), |_| -> Option<()> {
-                strangers += 1;
-                None
-            });
-        }
-        assert!(
-            strangers < keys / 100,
-            "{strangers} of {keys} absent keys met a stranger"
-        );
-    }
-
-    #[test]
-    fn a_walk_meets_every_key_once_and_growth_in_between_hides_none() {
-        let (index, epochs) = (Index::new(2), Epochs::default());
-        let keys = 5_000;
-        for key in 0..keys {
-            index.insert(hash(key), at(key), &epochs, &no_rehash);
-            grow(&index, &epochs);
-        }
-        let mut seen = std::collections::HashSet::new();
-        let mut cursor = 0;
-        let mut more = keys;
-        loop {
-            cursor = index.walk(cursor, |found| {
-                seen.extend(found.iter().copied());
-                false
-            });
-            for _ in 0..50 {
-                index.insert(hash(more), at(more), &epochs, &no_rehash);
-                more += 1;
-            }
-            grow(&index, &epochs);
-            if cursor == 0 {
-                break;
-            }
-        }
-        assert!((0..keys).all(|key| seen.contains(&at(key))));
-    }
-
-    #[test]
-    fn a_bulk_built_index_is_the_same_and_grows_on() {
-        let epochs = Epochs::default();
-        let bulk = Bulk::new(10_000, 4);
-        let mask = (1 << bulk.depth()) - 1;
-        let mut all: Vec<(u64, Off)> = (0..10_000).map(|k| (hash(k), at(k))).collect();
-        all.sort_by_key(|(h, _)| h & mask);
-        for group in all.chunk_by(|a, b| a.0 & mask == b.0 & mask) {
-            bulk.fill(&epochs, group);
-        }
-        let index = bulk.finish();
-        for key in 10_000..40_000 {
-            index.insert(hash(key), at(key), &epochs, &no_rehash);
-            grow(&index, &epochs);
-        }
-        assert!((0..40_000).all(|key| index.names(hash(key), at(key))));
-    }
-
-    #[test]
-    fn an_exported_index_comes_back_at_any_stage_of_growth() {
-        let (index, epochs) = (Index::new(2), Epochs::default());
-        for key in 0..3_000 {
-            index.insert(hash(key), at(key), &epochs, &no_rehash);
-            grow(&index, &epochs);
-            if key % 199 == 0 {
-                let mut bytes = Vec::new();
-                index.export(&mut bytes);
-                let copy = Index::import(&bytes).unwrap();
-                assert!((0..=key).all(|known| copy.names(hash(known), at(known))));
-                assert!(
-                    (0..bytes.len())
-                        .step_by(97)
-                        .all(|n| Index::import(&bytes[..n]).is_none())
-                );
-            }
-        }
-    }
-}
+mod tests;

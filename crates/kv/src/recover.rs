@@ -31,7 +31,7 @@ use farbank_pm::table::Table;
 use farbank_pm::{LINE, Lane, Medium, Off, Poisoned};
 
 use crate::engine::{Config, Engine, RootWords};
-use crate::index::{Bulk, Index};
+use crate::index::{Bulk, Index, Rows};
 use crate::publish::note_expiry;
 use crate::record::{ALIGN, Extent, Header, RECORD_MIN, Type};
 use crate::segment::{FIRST, Info, Life, Purpose, State};
@@ -582,7 +582,7 @@ fn build<M: Medium>(engine: &mut Engine<M>, newest: &[Vec<Item>], depth: u32) ->
             live,
             tombs,
         };
-        let mut group = Vec::new();
+        let (mut group, mut rows) = (Vec::new(), Rows::default());
         while let Some(items) = newest.get(next.fetch_add(1, Relaxed)) {
             for run in items.chunk_by(|a, b| a.rank & mask == b.rank & mask) {
                 group.clear();
@@ -592,9 +592,10 @@ fn build<M: Medium>(engine: &mut Engine<M>, newest: &[Vec<Item>], depth: u32) ->
                         group.push((item.rank.reverse_bits(), item.at));
                     }
                 }
-                bulk.fill(&shared.epochs, &group);
+                bulk.fill(&mut rows, &group);
             }
         }
+        bulk.done(&rows);
         tally
     });
     for tally in tallies {

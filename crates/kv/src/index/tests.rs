@@ -1,0 +1,152 @@
+//! The index, by itself: found, removed, walked, grown, exported.
+
+use super::*;
+use xxhash_rust::xxh3::xxh3_64;
+
+fn hash(key: u64) -> u64 {
+    xxh3_64(&key.to_le_bytes())
+}
+
+fn at(key: u64) -> Off {
+    Off((key + 1) << 4)
+}
+
+fn no_rehash(_: Off) -> Option<u64> {
+    panic!("no key is read to grow")
+}
+
+fn grow(index: &Index, epochs: &Epochs) {
+    while index.wants_split() {
+        index.split(epochs, &no_rehash);
+    }
+}
+
+#[test]
+fn every_key_is_found_at_every_size_and_removed_ones_are_not() {
+    let (index, epochs) = (Index::new(2), Epochs::default());
+    for key in 0..20_000 {
+        index.insert(hash(key), at(key), &epochs, &no_rehash);
+        grow(&index, &epochs);
+        if key % 3 == 0 {
+            assert!(index.remove(hash(key), at(key)));
+        }
+        if key % 1000 == 999 {
+            for known in 0..=key {
+                assert_eq!(
+                    index.names(hash(known), at(known)),
+                    known % 3 != 0,
+                    "{known}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_key_takes_at_most_twelve_bytes_whatever_stage_growth_is_at() {
+    for depth in [4, 6, 9, 12] {
+        a_key_takes_at_most_twelve_bytes_from(depth);
+    }
+}
+
+fn a_key_takes_at_most_twelve_bytes_from(depth: u32) {
+    let (index, epochs) = (Index::new(depth), Epochs::default());
+    let mut worst: f64 = 0.0;
+    for key in 0..600_000_u64 {
+        index.insert(hash(key), at(key), &epochs, &no_rehash);
+        grow(&index, &epochs);
+        if key >= 100_000 && key % 1000 == 0 {
+            worst = worst.max(index.bytes() as f64 / key as f64);
+        }
+    }
+    assert!(worst <= 12.0, "{worst:.2} bytes a key");
+}
+
+#[test]
+fn strangers_are_looked_at_rarely() {
+    let (index, epochs) = (Index::new(6), Epochs::default());
+    let keys = 200_000;
+    for key in 0..keys {
+        index.insert(hash(key), at(key), &epochs, &no_rehash);
+        grow(&index, &epochs);
+    }
+    let mut strangers = 0;
+    for absent in keys..2 * keys {
+        index.search(hash(absent), |_| -> Option<()> {
+            strangers += 1;
+            None
+        });
+    }
+    assert!(
+        strangers < keys / 100,
+        "{strangers} of {keys} absent keys met a stranger"
+    );
+}
+
+#[test]
+fn a_walk_meets_every_key_once_and_growth_in_between_hides_none() {
+    let (index, epochs) = (Index::new(2), Epochs::default());
+    let keys = 5_000;
+    for key in 0..keys {
+        index.insert(hash(key), at(key), &epochs, &no_rehash);
+        grow(&index, &epochs);
+    }
+    let mut seen = std::collections::HashSet::new();
+    let mut cursor = 0;
+    let mut more = keys;
+    loop {
+        cursor = index.walk(cursor, |found| {
+            seen.extend(found.iter().copied());
+            false
+        });
+        for _ in 0..50 {
+            index.insert(hash(more), at(more), &epochs, &no_rehash);
+            more += 1;
+        }
+        grow(&index, &epochs);
+        if cursor == 0 {
+            break;
+        }
+    }
+    assert!((0..keys).all(|key| seen.contains(&at(key))));
+}
+
+#[test]
+fn a_bulk_built_index_is_the_same_and_grows_on() {
+    let epochs = Epochs::default();
+    let bulk = Bulk::new(10_000, 4);
+    let mask = (1 << bulk.depth()) - 1;
+    let mut all: Vec<(u64, Off)> = (0..10_000).map(|k| (hash(k), at(k))).collect();
+    all.sort_by_key(|(h, _)| h & mask);
+    let mut rows = Rows::default();
+    for group in all.chunk_by(|a, b| a.0 & mask == b.0 & mask) {
+        bulk.fill(&mut rows, group);
+    }
+    bulk.done(&rows);
+    let index = bulk.finish();
+    for key in 10_000..40_000 {
+        index.insert(hash(key), at(key), &epochs, &no_rehash);
+        grow(&index, &epochs);
+    }
+    assert!((0..40_000).all(|key| index.names(hash(key), at(key))));
+}
+
+#[test]
+fn an_exported_index_comes_back_at_any_stage_of_growth() {
+    let (index, epochs) = (Index::new(2), Epochs::default());
+    for key in 0..3_000 {
+        index.insert(hash(key), at(key), &epochs, &no_rehash);
+        grow(&index, &epochs);
+        if key % 199 == 0 {
+            let mut bytes = Vec::new();
+            index.export(&mut bytes);
+            let copy = Index::import(&bytes).unwrap();
+            assert!((0..=key).all(|known| copy.names(hash(known), at(known))));
+            assert!(
+                (0..bytes.len())
+                    .step_by(97)
+                    .all(|n| Index::import(&bytes[..n]).is_none())
+            );
+        }
+    }
+}
