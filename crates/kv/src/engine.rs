@@ -544,21 +544,14 @@ impl<M: Medium> Engine<M> {
         located
     }
 
-    /// Under the stripe's lock: whether `located` still tells the truth.
+    /// Under the stripe's lock: whether `located` still tells the truth: the entry that was found is
+    /// there (a key has one), or, if none was, no entry has come that was not looked at.
     pub(crate) fn confirm(&self, hash: u64, located: &Located) -> bool {
-        let expected = located.found.map(|f| f.at);
-        let mut seen = false;
-        let surprise = self.index.search(hash, |at| {
-            if Some(at) == expected {
-                seen = true;
-                None
-            } else if located.strangers.contains(&at) {
-                None
-            } else {
-                Some(())
-            }
-        });
-        surprise.is_none() && seen == expected.is_some()
+        if let Some(found) = located.found {
+            return self.index.names(hash, found.at);
+        }
+        let is_new = |at: Off| (!located.strangers.contains(&at)).then_some(());
+        self.index.search(hash, is_new).is_none()
     }
 
     /// Counts a record that the index now points at.
