@@ -52,12 +52,12 @@ impl From<Poisoned> for OpenError {
     }
 }
 
-/// The segment size that suits a pool of `pool_bytes`: 2 MiB, less where that would leave few, but
-/// room for the longest key beside the table of the longest value.
+/// The segment size that suits a pool of `pool_bytes`: 2 MiB, less where that would leave few. In pools
+/// below 256 MiB the longest keys and values do not fit.
 #[must_use]
 pub fn segment_bytes_for(pool_bytes: u64) -> u64 {
     let fit = (pool_bytes / 1024).max(1);
-    (1 << fit.ilog2()).clamp(256 << 10, 2 << 20)
+    (1 << fit.ilog2()).clamp(4 << 10, 2 << 20)
 }
 
 /// A durable key-value store on one medium. Shared by threads; each takes a session.
