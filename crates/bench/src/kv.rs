@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use farbank_kv::store::{Error as Refusal, Key, Session, Store, Value};
-use farbank_kv::{Cleaning, Config, Kv};
+use farbank_kv::{Cleaning, Config, Kv, segment_bytes_for};
 use farbank_pm::Ticket;
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path, open_path};
 use farbank_pm::sim::Rng;
@@ -95,12 +95,6 @@ fn look(watch: Watch<'_>, what: &str, done: u64, all: u64) -> Result<(), Error> 
     }
 }
 
-/// Segments of a size that makes about 1,024 of them.
-fn segment_bytes(pool_bytes: u64) -> u64 {
-    let fit = (pool_bytes / 1024).max(1);
-    (1 << fit.ilog2()).clamp(4 << 10, 2 << 20)
-}
-
 fn config() -> Config {
     Config {
         cleaning: Cleaning::Inline,
@@ -154,7 +148,7 @@ fn make_file(path: &Path, bytes: u64, watch: Watch<'_>) -> Result<(TempFile, Any
 
 /// An empty store on all of `medium`.
 fn store_on(medium: AnyMedium) -> Result<Box<dyn Store>, Error> {
-    let segment_bytes = segment_bytes(medium.bytes());
+    let segment_bytes = segment_bytes_for(medium.bytes());
     Ok(match medium {
         AnyMedium::Mapped(medium) => Box::new(Kv::create(medium, segment_bytes, config())?),
         AnyMedium::File(medium) => Box::new(Kv::create(medium, segment_bytes, config())?),
@@ -163,7 +157,7 @@ fn store_on(medium: AnyMedium) -> Result<Box<dyn Store>, Error> {
 
 /// The same, and how often its medium is read.
 fn counted_store_on(medium: AnyMedium) -> Result<(Box<dyn Store>, Reads), Error> {
-    let segment_bytes = segment_bytes(medium.bytes());
+    let segment_bytes = segment_bytes_for(medium.bytes());
     Ok(match medium {
         AnyMedium::Mapped(medium) => {
             let medium = Counted::new(medium);
