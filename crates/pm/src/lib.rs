@@ -14,6 +14,7 @@
 //! * [`lane`] is one worker's identity at that door and what it has spent there.
 //! * [`media`] are the real doors, [`sim`] is their simulated twin.
 //! * [`pool`] makes a medium a pool: superblock, segments, growth.
+//! * [`fault`] switches deviations on, to see that the checks object.
 //! * [`epoch`] tells when nobody reads an offset any more.
 //! * [`table`] is the DRAM beside the pool: arrays that grow without moving.
 //! * [`sync`] is where atomics, locks and threads come from, so that a model checker can swap them.
@@ -21,6 +22,7 @@
 //! All of this project's unsafe code for far memory is in this crate, behind safe functions.
 
 pub mod epoch;
+pub mod fault;
 pub mod lane;
 pub mod media;
 pub mod medium;

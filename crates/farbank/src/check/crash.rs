@@ -1,0 +1,178 @@
+//! `farbank check crash`: crash a structure everywhere, in a simulation.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use farbank_check::explore::{Config, explore};
+use farbank_check::{Pick, Report, Target};
+use farbank_pm::sim::Persistency;
+
+use super::{PersistencyChoice, Seeds, TargetChoice, progress_bar, threads};
+use crate::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  farbank check crash
+      the engine under 16 seeds in each mode, in two minutes or so
+  farbank check crash --persistency adr --seeds 0..1000000 --minutes 5
+      as many seeds as five minutes allow, caches lost
+  farbank check crash --persistency page --seeds 0x51ab --crash 212 --image 17
+      one crash of one seed again, as a violation names it";
+
+/// Crash a structure everywhere and judge what is left.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Crash {
+    /// What is checked.
+    #[arg(long, value_enum, default_value = "kv")]
+    target: TargetChoice,
+    /// What a power cut may take: caches (adr), nothing stored (eadr), sectors since the last sync
+    /// (page), or one mode after the other.
+    #[arg(long, value_enum, default_value = "all")]
+    persistency: PersistencyChoice,
+    /// Seeds to run: one, or a range without its end. Numbers may be hexadecimal.
+    #[arg(long, value_name = "A..B", default_value = "0..16")]
+    seeds: Seeds,
+    /// Look only at this crash of the one seed.
+    #[arg(long, value_name = "N")]
+    crash: Option<u64>,
+    /// Look only at this image of the crash: its number, or `kill`.
+    #[arg(long, value_name = "N", requires = "crash")]
+    image: Option<Pick>,
+    /// Steps of a run.
+    #[arg(long, value_name = "N")]
+    steps: Option<usize>,
+    /// Most images judged at one crash.
+    #[arg(long, value_name = "N")]
+    cap: Option<usize>,
+    /// Start no further seeds after so many minutes, shared by the modes.
+    #[arg(long, value_name = "M")]
+    minutes: Option<f64>,
+    /// Threads; 0 is one a CPU.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+    /// Print one JSON object on the last line instead of the report.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Crash {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        if self.crash.is_some() && self.seeds.0.end - self.seeds.0.start != 1 {
+            return Err(Failure::Usage(
+                "--crash needs one seed: --seeds 0x...".into(),
+            ));
+        }
+        let mut reports = Vec::new();
+        let modes = self.persistency.modes();
+        for (done, mode) in modes.iter().enumerate() {
+            let left = (modes.len() - done) as f64;
+            let minutes = self.minutes.map(|all| {
+                let used: f64 = reports
+                    .iter()
+                    .map(|r: &Report| r.elapsed.as_secs_f64())
+                    .sum();
+                (all - used / 60.0) / left
+            });
+            let report = self.explore(self.target.target(), *mode, minutes);
+            if !self.json {
+                println!("{report}\n");
+            }
+            reports.push(report);
+        }
+        let complaints = self.complaints(&reports);
+        let figures = Figures {
+            reports: &reports,
+            holds: complaints.is_empty(),
+        };
+        println!(
+            "{}",
+            if self.json {
+                figures.json()
+            } else {
+                figures.line()
+            }
+        );
+        match complaints.into_iter().next() {
+            None => Ok(()),
+            Some(complaint) => Err(Failure::failed(complaint)),
+        }
+    }
+
+    fn config(&self, persistency: Persistency) -> Config {
+        let usual = Config::new(persistency);
+        Config {
+            steps: self.steps.unwrap_or(usual.steps),
+            cap: self.cap.unwrap_or(usual.cap),
+            only: self.crash.map(|crash| (crash, self.image)),
+            ..usual
+        }
+    }
+
+    fn explore(&self, target: &dyn Target, mode: Persistency, minutes: Option<f64>) -> Report {
+        let seeds = self.seeds.0.clone();
+        let threads = threads(self.threads);
+        let end = minutes
+            .map(|minutes| Instant::now() + Duration::from_secs_f64((minutes * 60.0).max(0.0)));
+        let bar = progress_bar(seeds.end - seeds.start, mode);
+        let report = explore(target, &self.config(mode), seeds, threads, &mut |report| {
+            bar.set_position(report.counts.seeds);
+            bar.set_message(format!("{} distinct images", report.counts.distinct_images));
+            end.is_none_or(|end| Instant::now() < end)
+        });
+        bar.finish_and_clear();
+        report
+    }
+
+    /// Why this does not hold, if it does not.
+    fn complaints(&self, reports: &[Report]) -> Vec<String> {
+        let mut complaints = Vec::new();
+        for report in reports {
+            if let Some(first) = report.violations.first() {
+                complaints.push(format!("{}: {}", report.persistency, first.what));
+            }
+            if self.crash.is_none() {
+                complaints.extend(report.uncovered().map(|place| {
+                    format!(
+                        "{}: no crash was tried where {} at {} was at stake: more seeds may help",
+                        report.persistency,
+                        place.act.name(),
+                        farbank_pm::sim::brief(place.at)
+                    )
+                }));
+            }
+        }
+        complaints
+    }
+}
+
+/// What all modes found together.
+struct Figures<'a> {
+    reports: &'a [Report],
+    holds: bool,
+}
+
+impl Figures<'_> {
+    fn line(&self) -> String {
+        let sum = |of: fn(&Report) -> u64| self.reports.iter().map(of).sum::<u64>();
+        let seconds: f64 = self.reports.iter().map(|r| r.elapsed.as_secs_f64()).sum();
+        let modes: Vec<_> = self.reports.iter().map(|r| r.persistency.name()).collect();
+        format!(
+            "check crash {}: {}; {} distinct images, {} judged, {} violations, {} of {} places \
+             crashed at; {seconds:.1} s",
+            modes.join(" "),
+            if self.holds { "holds" } else { "DOES NOT HOLD" },
+            sum(|r| r.counts.distinct_images),
+            sum(|r| r.counts.images),
+            sum(|r| r.violations.len() as u64),
+            sum(|r| (r.places.len() - r.uncovered().count()) as u64),
+            sum(|r| r.places.len() as u64),
+        )
+    }
+
+    fn json(&self) -> String {
+        let runs: Vec<_> = self.reports.iter().map(Report::json).collect();
+        let (holds, runs) = (self.holds, runs.join(","));
+        format!("{{\"check\":\"crash\",\"holds\":{holds},\"runs\":[{runs}]}}")
+    }
+}

@@ -1,0 +1,141 @@
+//! `farbank check`: the checks by which we know that an acknowledged write survives, for everyone.
+
+mod crash;
+mod kill;
+
+use std::io::IsTerminal;
+use std::ops::Range;
+use std::str::FromStr;
+
+use clap::{Subcommand, ValueEnum};
+use farbank_check::Target;
+use farbank_kv::target::KvTarget;
+use farbank_pm::sim::Persistency;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::Failure;
+
+/// Check that what is promised holds.
+#[derive(Subcommand)]
+pub(crate) enum Check {
+    /// Crash a structure everywhere, in a simulation, and judge what every power cut could leave.
+    Crash(crash::Crash),
+    /// Kill a real server under load, again and again, and check that nothing acknowledged is lost.
+    Kill(kill::Kill),
+}
+
+impl Check {
+    /// Runs the check; an error if it does not hold.
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self {
+            Check::Crash(crash) => crash.run(),
+            Check::Kill(kill) => kill.run(),
+        }
+    }
+}
+
+/// What can be checked.
+#[derive(Clone, Copy, ValueEnum)]
+enum TargetChoice {
+    /// The key-value engine.
+    Kv,
+}
+
+impl TargetChoice {
+    fn target(self) -> &'static dyn Target {
+        match self {
+            TargetChoice::Kv => &KvTarget,
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum PersistencyChoice {
+    Adr,
+    Eadr,
+    Page,
+    All,
+}
+
+impl PersistencyChoice {
+    fn modes(self) -> &'static [Persistency] {
+        match self {
+            PersistencyChoice::Adr => &[Persistency::Adr],
+            PersistencyChoice::Eadr => &[Persistency::Eadr],
+            PersistencyChoice::Page => &[Persistency::Page],
+            PersistencyChoice::All => &Persistency::ALL,
+        }
+    }
+}
+
+/// A range of seeds as it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seeds(Range<u64>);
+
+impl FromStr for Seeds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Seeds, String> {
+        let seeds = match text.split_once("..") {
+            Some((start, end)) => number(start)?..number(end)?,
+            None => {
+                let seed = number(text)?;
+                let end = seed.checked_add(1).ok_or("that seed is too large")?;
+                seed..end
+            }
+        };
+        if seeds.is_empty() {
+            return Err("no seed is in that range".into());
+        }
+        Ok(Seeds(seeds))
+    }
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
+    .map_err(|e| format!("{text:?}: {e}"))
+}
+
+/// As many threads as asked for; 0 is one a CPU.
+fn threads(asked: usize) -> usize {
+    match asked {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        threads => threads,
+    }
+}
+
+/// A bar for people; hidden elsewhere.
+fn progress_bar(seeds: u64, mode: Persistency) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(seeds).with_prefix(mode.name());
+    let template = "{prefix} {wide_bar} {pos}/{len} seeds, {msg}, {elapsed}";
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_read_as_written() {
+        for (text, seeds) in [
+            ("0..40", 0..40),
+            ("7", 7..8),
+            ("0x51ab", 0x51ab..0x51ac),
+            ("1..0x10", 1..16),
+        ] {
+            assert_eq!(text.parse(), Ok(Seeds(seeds)), "{text}");
+        }
+        for text in ["", "..", "4..4", "5..1", "x", "18446744073709551615"] {
+            assert!(text.parse::<Seeds>().is_err(), "{text}");
+        }
+    }
+}
