@@ -27,6 +27,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use farbank_pm::fault;
 use farbank_pm::sim::{CrashState, Cut, Image, Persistency, Places, Rng, Sim, brief};
 
 use crate::history::History;
@@ -56,6 +57,8 @@ pub struct Config {
     pub probe_one_in: u64,
     /// Whether drains fail now and then.
     pub io_errors: bool,
+    /// What deviates while it runs.
+    pub fault: Option<fault::Fault>,
     /// Judge only this crash point, and there only this.
     pub only: Option<(u64, Option<Pick>)>,
 }
@@ -74,6 +77,7 @@ impl Config {
             nested_steps: 4,
             probe_one_in: 16,
             io_errors: true,
+            fault: None,
             only: None,
         }
     }
@@ -93,6 +97,9 @@ impl Config {
         }
         if self.cap != usual.cap {
             command += &format!(" --cap {}", self.cap);
+        }
+        if let Some(fault) = &self.fault {
+            command += &format!(" --fault '{fault}'");
         }
         command
     }
@@ -162,18 +169,18 @@ pub fn explore_seed(target: &dyn Target, config: &Config, seed: u64) -> Report {
             ..Counts::default()
         },
     };
-    let fault = explorer.run(seed).err();
+    let failure = fault::with(config.fault.as_ref(), || explorer.run(seed)).err();
     let mut report = Report::new(target.name().into(), config.persistency);
     report.counts = explorer.counts;
     report.places = places.list();
-    report.violations.extend(fault.map(|fault| Violation {
+    report.violations.extend(failure.map(|failure| Violation {
         seed,
-        crash: fault.crash,
-        command: config.command(target.name(), seed, fault.crash),
-        trail: fault.trail,
-        what: fault.what,
-        history: fault.history,
-        survivors: fault.survivors,
+        crash: failure.crash,
+        command: config.command(target.name(), seed, failure.crash),
+        trail: failure.trail,
+        what: failure.what,
+        history: failure.history,
+        survivors: failure.survivors,
         distinct: explorer.counts.distinct_images,
     }));
     report.elapsed = start.elapsed();
@@ -182,7 +189,7 @@ pub fn explore_seed(target: &dyn Target, config: &Config, seed: u64) -> Report {
 
 /// What went wrong, on its way up.
 #[derive(Debug, Default)]
-struct Fault {
+struct Failure {
     crash: Option<(u64, Pick)>,
     trail: Vec<String>,
     what: String,
@@ -190,23 +197,23 @@ struct Fault {
     survivors: Vec<String>,
 }
 
-impl Fault {
-    fn new(history: &History, key: Option<u64>, what: String) -> Box<Fault> {
-        Box::new(Fault {
+impl Failure {
+    fn new(history: &History, key: Option<u64>, what: String) -> Box<Failure> {
+        Box::new(Failure {
             what,
             history: history.tail(key, 24),
-            ..Fault::default()
+            ..Failure::default()
         })
     }
 
     /// Prepends where it came from.
-    fn after(mut self: Box<Fault>, step: String) -> Box<Fault> {
+    fn after(mut self: Box<Failure>, step: String) -> Box<Failure> {
         self.trail.insert(0, step);
         self
     }
 
     /// Adds what was volatile, unless a crash nearer to the failure has.
-    fn surviving(mut self: Box<Fault>, state: &CrashState, cut: &Cut) -> Box<Fault> {
+    fn surviving(mut self: Box<Failure>, state: &CrashState, cut: &Cut) -> Box<Failure> {
         const SHOWN: usize = 16;
         if self.survivors.is_empty() {
             let all = state.survivors(cut);
@@ -249,18 +256,18 @@ struct Run {
 }
 
 impl Run {
-    fn fault(&self, key: Option<u64>, what: String) -> Box<Fault> {
-        Fault::new(&self.history, key, what)
+    fn failure(&self, key: Option<u64>, what: String) -> Box<Failure> {
+        Failure::new(&self.history, key, what)
     }
 }
 
 impl Explorer<'_> {
-    fn run(&mut self, seed: u64) -> Result<(), Box<Fault>> {
+    fn run(&mut self, seed: u64) -> Result<(), Box<Failure>> {
         let workload = Workload::new(&self.shape, seed, self.config.io_errors);
         let sim = Sim::new(self.shape.pool_bytes, self.config.persistency);
         let history = History::new();
         let subject = guarded(|| self.target.create(sim.clone(), START_MS))
-            .map_err(|e| Fault::new(&history, None, format!("it cannot be created: {e}")))?;
+            .map_err(|e| Failure::new(&history, None, format!("it cannot be created: {e}")))?;
         let mut run = Run {
             nested: false,
             seed,
@@ -290,7 +297,7 @@ impl Explorer<'_> {
     }
 
     /// Starts from `sim` as a crash left it: opens it, then goes on for a few steps.
-    fn nest(&mut self, run: &Run, sim: Sim, seed: u64) -> Result<(), Box<Fault>> {
+    fn nest(&mut self, run: &Run, sim: Sim, seed: u64) -> Result<(), Box<Failure>> {
         self.counts.nested_runs += 1;
         let mut nested = Run {
             nested: true,
@@ -321,7 +328,7 @@ impl Explorer<'_> {
         })));
     }
 
-    fn step(&mut self, run: &mut Run) -> Result<(), Box<Fault>> {
+    fn step(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
         let step = run.workload.step();
         match step {
             Step::Apply(session, op) => self.apply(run, session, &op)?,
@@ -358,7 +365,7 @@ impl Explorer<'_> {
         run: &mut Run,
         what: &str,
         f: impl FnOnce(&mut dyn Subject) -> Result<R, String>,
-    ) -> Result<Option<R>, Box<Fault>> {
+    ) -> Result<Option<R>, Box<Failure>> {
         let subject = run
             .subject
             .as_mut()
@@ -371,11 +378,11 @@ impl Explorer<'_> {
                 self.kill(run)?;
                 Ok(None)
             }
-            Err(e) => Err(run.fault(None, format!("{what} failed: {e}"))),
+            Err(e) => Err(run.failure(None, format!("{what} failed: {e}"))),
         }
     }
 
-    fn apply(&mut self, run: &mut Run, session: usize, op: &Op) -> Result<(), Box<Fault>> {
+    fn apply(&mut self, run: &mut Run, session: usize, op: &Op) -> Result<(), Box<Failure>> {
         let id = run.history.invoke(session, op);
         let what = format!("operation #{id}");
         let Some(answer) = self.call(run, &what, |s| s.apply(session, op))? else {
@@ -387,14 +394,14 @@ impl Explorer<'_> {
         run.history
             .answered(session, id, op, &answer, run.now_ms)
             .map_err(|wrong| {
-                run.fault(
+                run.failure(
                     Some(wrong.key),
                     format!("key {}: {}", wrong.key, wrong.what),
                 )
             })
     }
 
-    fn commit(&mut self, run: &mut Run, session: usize) -> Result<(), Box<Fault>> {
+    fn commit(&mut self, run: &mut Run, session: usize) -> Result<(), Box<Failure>> {
         if let Some(ticket) = self.call(run, "a commit", |s| s.commit(session))? {
             run.history.commit(session, ticket);
             self.poll(run, session, false)?;
@@ -403,13 +410,13 @@ impl Explorer<'_> {
     }
 
     /// Acknowledges what is durable; all of it must be if the medium has just synced.
-    fn poll(&mut self, run: &mut Run, session: usize, must: bool) -> Result<(), Box<Fault>> {
+    fn poll(&mut self, run: &mut Run, session: usize, must: bool) -> Result<(), Box<Failure>> {
         for ticket in run.history.tickets(session) {
             match self.call(run, "asking for a ticket", |s| s.durable(session, ticket))? {
                 Some(true) => run.history.durable(session, ticket),
                 Some(false) if must => {
                     let what = format!("{ticket:?} of session {session} has not turned by a sync");
-                    return Err(run.fault(None, what));
+                    return Err(run.failure(None, what));
                 }
                 Some(false) => {}
                 None => return Ok(()),
@@ -419,7 +426,7 @@ impl Explorer<'_> {
     }
 
     /// Syncs, and sees every ticket turn; now and then has the structure check itself.
-    fn settle(&mut self, run: &mut Run) -> Result<(), Box<Fault>> {
+    fn settle(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
         let synced = run.sim.sync();
         self.judge_captured(run)?;
         if synced.is_err() {
@@ -433,7 +440,7 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    fn close(&mut self, run: &mut Run) -> Result<(), Box<Fault>> {
+    fn close(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
         for session in 0..self.shape.sessions {
             self.commit(run, session)?;
         }
@@ -447,7 +454,7 @@ impl Explorer<'_> {
         self.judge_captured(run)?;
         match closed {
             Err(e) if !run.sim.is_poisoned() => {
-                return Err(run.fault(None, format!("it does not close: {e}")));
+                return Err(run.failure(None, format!("it does not close: {e}")));
             }
             _ => {}
         }
@@ -456,14 +463,14 @@ impl Explorer<'_> {
         self.reopen(run, state.killed())
     }
 
-    fn kill(&mut self, run: &mut Run) -> Result<(), Box<Fault>> {
+    fn kill(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
         run.history.note(None, "kill".into());
         let sim = run.sim.crash_state().killed();
         self.bury(run);
         self.reopen(run, sim)
     }
 
-    fn cut(&mut self, run: &mut Run) -> Result<(), Box<Fault>> {
+    fn cut(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
         run.history.note(None, "power cut".into());
         let state = run.sim.crash_state();
         self.bury(run);
@@ -472,7 +479,7 @@ impl Explorer<'_> {
         let cut = &cuts[Rng::new(seed).below(cuts.len() as u64) as usize];
         let sim = Sim::from_image(state.image(cut), self.config.persistency);
         self.reopen(run, sim)
-            .map_err(|fault| fault.surviving(&state, cut))
+            .map_err(|failure| failure.surviving(&state, cut))
     }
 
     /// Forgets the subject of a process that is no more; what its going writes is nobody's.
@@ -484,29 +491,29 @@ impl Explorer<'_> {
     }
 
     /// Opens what is in `sim`, with crashes; what it shows is the start of what follows.
-    fn reopen(&mut self, run: &mut Run, sim: Sim) -> Result<(), Box<Fault>> {
+    fn reopen(&mut self, run: &mut Run, sim: Sim) -> Result<(), Box<Failure>> {
         run.sim = sim;
         self.attach(run);
         let (sim, now_ms) = (run.sim.clone(), run.now_ms);
         let opened = guarded(|| self.target.open(sim, now_ms));
         self.judge_captured(run)
-            .map_err(|fault| fault.after("during the open".into()))?;
-        let subject = opened.map_err(|e| run.fault(None, format!("it does not open: {e}")))?;
+            .map_err(|failure| failure.after("during the open".into()))?;
+        let subject = opened.map_err(|e| run.failure(None, format!("it does not open: {e}")))?;
         run.subject = Some(subject);
         let subject = run.subject.as_mut().expect("just set");
         let contents = guarded(|| sorted(subject.contents()?))
             .and_then(|contents| subject.check().map(|()| contents));
         self.judge_captured(run)?;
-        let contents = contents.map_err(|e| run.fault(None, format!("after an open: {e}")))?;
+        let contents = contents.map_err(|e| run.failure(None, format!("after an open: {e}")))?;
         judge(&run.history, &contents, run.now_ms)
-            .map_err(|c| run.fault(Some(c.key), format!("after an open: {}", c.what)))?;
+            .map_err(|c| run.failure(Some(c.key), format!("after an open: {}", c.what)))?;
         run.history.recovered(&contents, run.now_ms);
         let state = run.sim.crash_state();
         self.judge_state(run, &state)
-            .map_err(|fault| fault.after("after the open".into()))
+            .map_err(|failure| failure.after("after the open".into()))
     }
 
-    fn judge_captured(&mut self, run: &mut Run) -> Result<(), Box<Fault>> {
+    fn judge_captured(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
         let states = std::mem::take(&mut *run.captured.lock().expect("no holder panics"));
         states
             .iter()
@@ -514,7 +521,7 @@ impl Explorer<'_> {
     }
 
     /// One crash point.
-    fn judge_state(&mut self, run: &mut Run, state: &CrashState) -> Result<(), Box<Fault>> {
+    fn judge_state(&mut self, run: &mut Run, state: &CrashState) -> Result<(), Box<Failure>> {
         run.crashes += 1;
         let number = run.crashes;
         let only = self.config.only.filter(|_| !run.nested);
@@ -541,22 +548,22 @@ impl Explorer<'_> {
                 continue;
             }
             self.judge_cut(run, state, &cut, &rng, only.is_some())
-                .map_err(|fault| {
-                    let mut fault = fault
+                .map_err(|failure| {
+                    let mut failure = failure
                         .surviving(state, &cut)
                         .after(format!("{crash}, image {}", cut.number));
-                    fault.crash = Some((number, Pick::Image(cut.number)));
-                    fault
+                    failure.crash = Some((number, Pick::Image(cut.number)));
+                    failure
                 })?;
         }
         let kill = !run.nested && rng.fork(2).one_in(self.config.kill_one_in);
         if (kill && only.is_none()) || pick == Some(Pick::Kill) {
             self.counts.kills += 1;
             self.nest(run, state.killed(), rng.fork(3).draw())
-                .map_err(|fault| {
-                    let mut fault = fault.after(format!("{crash}, kill"));
-                    fault.crash = Some((number, Pick::Kill));
-                    fault
+                .map_err(|failure| {
+                    let mut failure = failure.after(format!("{crash}, kill"));
+                    failure.crash = Some((number, Pick::Kill));
+                    failure
                 })?;
         }
         Ok(())
@@ -570,7 +577,7 @@ impl Explorer<'_> {
         cut: &Cut,
         rng: &Rng,
         always_nest: bool,
-    ) -> Result<(), Box<Fault>> {
+    ) -> Result<(), Box<Failure>> {
         if run.judged_version != run.history.version() {
             run.judged.clear();
             run.judged_version = run.history.version();
@@ -587,10 +594,10 @@ impl Explorer<'_> {
             let probe = always_nest || rng.fork(4).one_in(self.config.probe_one_in);
             let shown = self.recover(state.image(cut), run.now_ms, probe);
             self.known
-                .insert(key, shown.map_err(|what| run.fault(None, what))?);
+                .insert(key, shown.map_err(|what| run.failure(None, what))?);
         }
         judge(&run.history, &self.known[&key], run.now_ms)
-            .map_err(|c| run.fault(Some(c.key), c.what))?;
+            .map_err(|c| run.failure(Some(c.key), c.what))?;
         let nest = fresh && rng.fork(5).one_in(self.config.nest_one_in);
         if !run.nested && (nest || always_nest) {
             let sim = Sim::from_image(state.image(cut), self.config.persistency);

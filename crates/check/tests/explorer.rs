@@ -3,8 +3,9 @@
 
 mod toy;
 
-use farbank_check::{Config, Pick, explore, explore_seed};
-use farbank_pm::sim::Persistency;
+use farbank_check::{Config, Pick, Shape, Subject, Target, explore, explore_seed};
+use farbank_pm::fault;
+use farbank_pm::sim::{Persistency, Sim};
 use toy::{Mutant, Toy};
 
 fn config(persistency: Persistency) -> Config {
@@ -138,4 +139,43 @@ fn a_rejected_record_that_the_next_one_completes_is_found() {
     let report = explore(&toy, &config, 0..64, 2, &mut |report| report.holds());
     println!("NoWipe: {:?}", report.counts);
     assert!(!report.holds());
+}
+
+/// Cannot be created, and says which fault is on.
+struct Tells;
+
+impl Target for Tells {
+    fn name(&self) -> &str {
+        "tells"
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::default()
+    }
+
+    fn create(&self, _: Sim, _: u64) -> Result<Box<dyn Subject>, String> {
+        Err(fault::active().map_or("no fault".into(), |fault| fault.to_string()))
+    }
+
+    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
+        self.create(sim, now_ms)
+    }
+}
+
+#[test]
+fn a_fault_is_on_in_every_exploring_thread_and_in_the_command() {
+    let fault = "drain kv/src/log.rs:88";
+    let config = Config {
+        fault: Some(fault.parse().unwrap()),
+        ..config(Persistency::Adr)
+    };
+    let report = explore(&Tells, &config, 0..4, 2, &mut |_| true);
+    assert_eq!(report.violations.len(), 4);
+    for violation in &report.violations {
+        assert!(violation.what.ends_with(fault), "{violation}");
+        assert!(
+            violation.command.ends_with(&format!("--fault '{fault}'")),
+            "{violation}"
+        );
+    }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use farbank_check::explore::{Config, explore};
 use farbank_check::{Pick, Report, Target};
+use farbank_pm::fault::{self, Fault};
 use farbank_pm::sim::Persistency;
 
 use super::{PersistencyChoice, Seeds, TargetChoice, progress_bar, threads};
@@ -45,6 +46,10 @@ pub(crate) struct Crash {
     /// Most images judged at one crash.
     #[arg(long, value_name = "N")]
     cap: Option<usize>,
+    /// Run with this deviation: `flush kv/src/log.rs:88`, or (built with `--features faults`) the
+    /// name of one.
+    #[arg(long, value_name = "FAULT")]
+    fault: Option<Fault>,
     /// Start no further seeds after so many minutes, shared by the modes.
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
@@ -61,6 +66,11 @@ impl Crash {
         if self.crash.is_some() && self.seeds.0.end - self.seeds.0.start != 1 {
             return Err(Failure::Usage(
                 "--crash needs one seed: --seeds 0x...".into(),
+            ));
+        }
+        if !fault::NAMED && matches!(self.fault, Some(Fault::Name(_))) {
+            return Err(Failure::Usage(
+                "faults by name are not in this build: build it with --features faults".into(),
             ));
         }
         let mut reports = Vec::new();
@@ -104,6 +114,7 @@ impl Crash {
         Config {
             steps: self.steps.unwrap_or(usual.steps),
             cap: self.cap.unwrap_or(usual.cap),
+            fault: self.fault.clone(),
             only: self.crash.map(|crash| (crash, self.image)),
             ..usual
         }
