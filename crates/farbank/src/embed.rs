@@ -118,6 +118,15 @@ impl Db {
         }
     }
 
+    /// Counts the pool's segments again, against what the engine believes of them. Nobody may write
+    /// meanwhile. `Err` says what does not add up.
+    pub fn verify(&self) -> Result<(), String> {
+        match &self.0 {
+            Engine::Mapped(kv) => kv.verify(),
+            Engine::File(kv) => kv.verify(),
+        }
+    }
+
     /// Closes cleanly: what was committed is durable, and the next open is quick. A `Db` that is
     /// only dropped is as after a kill: the next open reads the log.
     pub fn close(self) -> Result<(), Error> {

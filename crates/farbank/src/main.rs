@@ -6,6 +6,9 @@
 
 mod bench;
 mod check;
+mod place;
+mod pool;
+mod progress;
 mod serve;
 mod size;
 
@@ -25,6 +28,9 @@ struct Cli {
 enum Verb {
     /// Serve a pool to Redis clients.
     Serve(serve::Serve),
+    /// Make a pool, look into it, check it, write out what it holds.
+    #[command(subcommand)]
+    Pool(pool::Pool),
     /// Check that what is promised holds.
     #[command(subcommand)]
     Check(check::Check),
@@ -58,6 +64,7 @@ impl Failure {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().verb {
         Verb::Serve(serve) => serve.run(),
+        Verb::Pool(pool) => pool.run(),
         Verb::Check(check) => check.run(),
         Verb::Bench(bench) => bench.run(),
     };

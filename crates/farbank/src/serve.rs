@@ -5,20 +5,19 @@
 
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use farbank_kv::store::{Opened, Store};
-use farbank_kv::{Config, Kv, SEGMENTS_MIN, segment_bytes_for};
-use farbank_pm::media::{AnyMedium, OpenError, OpenOptions, SyncPolicy, create_path, open_path};
-use farbank_pm::{Kind, Medium};
+use farbank_kv::{Config, Kv};
+use farbank_pm::Medium;
+use farbank_pm::media::{AnyMedium, SyncPolicy};
 use farbank_server::{Handle, Options, Server};
-use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::level_filters::LevelFilter;
 
+use crate::place::{Place, remove};
 use crate::{Failure, size};
 
 const EXAMPLES: &str = "\
@@ -32,9 +31,6 @@ Examples:
   redis-cli -p 6379 set greeting hello
       talks to it";
 
-/// Creating a pool takes this long before a progress bar is worth showing.
-const PATIENCE: Duration = Duration::from_secs(2);
-
 /// Serve a pool to Redis clients.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -42,22 +38,11 @@ pub(crate) struct Serve {
     /// The pool: a file, or a devdax device. Made if it is not there.
     #[arg(long, value_name = "PATH", default_value = "./farbank.pool")]
     pool: PathBuf,
-    /// The medium the pool must be on; auto takes what the path is best at.
-    #[arg(long, value_enum, default_value = "auto")]
-    medium: MediumChoice,
-    /// Size of a new pool.
-    #[arg(long, value_name = "SIZE", default_value = "1gb", value_parser = size::parse)]
-    size: u64,
+    #[command(flatten)]
+    place: Place,
     /// Size the pool may grow to as it fills; without this it does not grow.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     max_size: Option<u64>,
-    /// Segment size of a new pool, a power of two from 4kb; chosen from --size if not given.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    segment_bytes: Option<u64>,
-    /// When a write to a file is durable: before it is acknowledged, once a second, or at the end.
-    /// Persistent memory needs no sync and ignores this.
-    #[arg(long, value_enum, default_value = "always")]
-    sync: SyncChoice,
     /// Addresses to listen on. Others than loopback need --unsafe-no-auth.
     #[arg(
         long,
@@ -81,21 +66,6 @@ pub(crate) struct Serve {
     /// What is logged to stderr: off, error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: LevelFilter,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum MediumChoice {
-    Auto,
-    Dax,
-    Dram,
-    File,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum SyncChoice {
-    Always,
-    Everysec,
-    Never,
 }
 
 impl Serve {
@@ -134,33 +104,11 @@ impl Serve {
                  there could read and change everything. Pass --unsafe-no-auth if that is meant"
             )));
         }
-        let segment_bytes = self.segment_bytes();
-        if !segment_bytes.is_power_of_two() || segment_bytes < 4096 {
-            let text = "--segment-bytes must be a power of two from 4kb";
-            return Err(Failure::Usage(text.into()));
-        }
-        let least = segment_bytes.saturating_mul(SEGMENTS_MIN + 1);
-        if self.size < least {
-            let least = size::human(least);
-            return Err(Failure::Usage(format!("--size must be at least {least}")));
-        }
-        if self.max_size.is_some_and(|max| max < self.size) {
+        self.place.check()?;
+        if self.max_size.is_some_and(|max| max < self.place.size) {
             return Err(Failure::Usage("--max-size is less than --size".into()));
         }
         Ok(())
-    }
-
-    fn segment_bytes(&self) -> u64 {
-        self.segment_bytes
-            .unwrap_or_else(|| segment_bytes_for(self.size))
-    }
-
-    fn sync(&self) -> SyncPolicy {
-        match self.sync {
-            SyncChoice::Always => SyncPolicy::Always,
-            SyncChoice::Everysec => SyncPolicy::EverySec,
-            SyncChoice::Never => SyncPolicy::Never,
-        }
     }
 
     fn bind(&self) -> Result<Server, Failure> {
@@ -173,7 +121,7 @@ impl Serve {
         let options = Options {
             workers: self.workers,
             clients_max: self.maxclients,
-            sync: match self.sync() {
+            sync: match self.place.sync() {
                 SyncPolicy::Never => "no",
                 other => other.name(),
             },
@@ -190,29 +138,12 @@ impl Serve {
 
     /// Opens the pool's medium, or makes it; whether it was made.
     fn medium(&self) -> Result<(AnyMedium, bool), Failure> {
-        let kind = match self.medium {
-            MediumChoice::Auto => None,
-            MediumChoice::Dax => Some(Kind::Dax),
-            MediumChoice::Dram => Some(Kind::Dram),
-            MediumChoice::File => Some(Kind::File),
+        let there = self.pool.exists();
+        let medium = match there {
+            true => self.place.open(&self.pool),
+            false => self.place.make(&self.pool),
         };
-        let options = OpenOptions {
-            medium: kind,
-            sync: self.sync(),
-            ..OpenOptions::default()
-        };
-        if self.pool.exists() {
-            let medium = open_path(&self.pool, &options).map_err(|e| refused(&e))?;
-            return Ok((medium, false));
-        }
-        let mut progress = Progress::new("making the pool");
-        let made = create_path(&self.pool, self.size, &options, &mut |done, all| {
-            progress.show(done, all);
-        });
-        let medium = made.map_err(|e| refused(&e))?;
-        medium.prefault(&mut |done, all| progress.show(done, all));
-        progress.clear();
-        Ok((medium, true))
+        Ok((medium?, !there))
     }
 
     /// Serves the store on `medium`; `close` lets the medium go when the store is closed.
@@ -228,7 +159,7 @@ impl Serve {
             ..Config::default()
         };
         let store = if made {
-            let store = Kv::create(medium, self.segment_bytes(), config);
+            let store = Kv::create(medium, self.place.segment_bytes(), config);
             if store.is_err() {
                 // What was made here a moment ago holds nothing, and would be in the way.
                 remove(&self.pool);
@@ -300,25 +231,6 @@ fn keys_line(opened: &Opened, made: bool) -> String {
     }
 }
 
-fn refused(error: &OpenError) -> Failure {
-    let hint = match error {
-        OpenError::InUse { .. } => Some("one server at a time serves a pool; stop the other one"),
-        OpenError::NoSpace { .. } => Some("a smaller --size, or another file system, would do"),
-        OpenError::Unavailable { .. } => Some("--medium auto takes what the path is best at"),
-        _ => None,
-    };
-    Failure::Failed {
-        error: error.to_string(),
-        hint: hint.map(str::to_owned),
-    }
-}
-
-fn remove(path: &Path) {
-    if let Err(error) = std::fs::remove_file(path) {
-        tracing::warn!(path = %path.display(), %error, "the empty pool was left behind");
-    }
-}
-
 /// The first signal ends the server in good order; a second one ends the process.
 fn stop_on_signal(signals: &mut Signals, handle: &Handle) {
     for (count, signal) in signals.forever().enumerate() {
@@ -327,46 +239,5 @@ fn stop_on_signal(signals: &mut Signals, handle: &Handle) {
         }
         tracing::info!(signal, "stopping");
         handle.stop();
-    }
-}
-
-/// A progress bar for people, once something takes long.
-struct Progress {
-    since: Instant,
-    what: &'static str,
-    bar: Option<ProgressBar>,
-}
-
-impl Progress {
-    fn new(what: &'static str) -> Progress {
-        Progress {
-            since: Instant::now(),
-            what,
-            bar: None,
-        }
-    }
-
-    fn show(&mut self, done: u64, all: u64) {
-        if self.bar.is_none() {
-            if self.since.elapsed() < PATIENCE || !std::io::stderr().is_terminal() {
-                return;
-            }
-            let bar = ProgressBar::new(all).with_message(self.what);
-            let template = "{msg} {wide_bar} {bytes}/{total_bytes}, {eta} left";
-            self.bar = Some(match ProgressStyle::with_template(template) {
-                Ok(style) => bar.with_style(style),
-                Err(_) => bar,
-            });
-        }
-        if let Some(bar) = &self.bar {
-            bar.set_length(all);
-            bar.set_position(done);
-        }
-    }
-
-    fn clear(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
     }
 }

@@ -61,6 +61,27 @@ fn wall_clock_ms() -> u64 {
         .map_or(0, |since| since.as_millis() as u64)
 }
 
+/// What the engine's words of a superblock say, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Past {
+    /// Whether the last close was clean: the next open reads a snapshot, not the log.
+    pub closed_cleanly: bool,
+    /// How many times the pool was opened.
+    pub opened: u64,
+}
+
+impl Past {
+    /// Reads the words of [`farbank_pm::pool::Summary::root`].
+    #[must_use]
+    pub fn of(root: &Root) -> Past {
+        let words = RootWords::from_root(root);
+        Past {
+            closed_cleanly: words.snapshot != 0,
+            opened: words.boot,
+        }
+    }
+}
+
 /// The engine's words of the superblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RootWords {

@@ -38,4 +38,4 @@ pub mod target;
 mod verify;
 
 pub use api::{Kv, OpenError, SEGMENTS_MIN, segment_bytes_for};
-pub use engine::{Cleaning, Clock, Config};
+pub use engine::{Cleaning, Clock, Config, Past};

@@ -63,15 +63,51 @@ const HEAD_BYTES: u64 = 8192;
 const HUGE: u64 = 2 << 20;
 
 /// Where the copies of the superblock are.
-pub(crate) const COPIES: [Off; 2] = [COPY_A, COPY_B];
+pub const COPIES: [Off; 2] = [COPY_A, COPY_B];
 /// Bytes in a copy.
-pub(crate) const COPY_BYTES: usize = BYTES;
+pub const COPY_BYTES: usize = BYTES;
 
 /// How many bytes the pool takes whose superblock copies these are, if they are sound.
 pub(crate) fn recorded_bytes(copies: &[[u8; COPY_BYTES]; 2]) -> Option<u64> {
     let [a, b] = copies.each_ref().map(Superblock::judge);
     let (superblock, _) = choose(&a, &b).ok()?;
     check(&superblock).ok()
+}
+
+/// What a superblock says of its pool, for people.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// Bytes in a segment.
+    pub segment_bytes: u64,
+    /// How many segments there are.
+    pub segments: u32,
+    /// Bytes the pool takes of its medium.
+    pub pool_bytes: u64,
+    /// When the pool was made, in seconds of Unix time.
+    pub created_unix_s: u64,
+    /// How often the superblock was written.
+    pub updates: u64,
+    /// Whether one of the two copies is damaged or older: the next open mends it.
+    pub mended_at_open: bool,
+    /// The engine's words.
+    pub root: Root,
+}
+
+/// Reads what two copies of a superblock, the first [`COPY_BYTES`] bytes of the pages at [`COPIES`],
+/// say. Changes nothing, and needs no lock.
+pub fn summary(copies: &[[u8; COPY_BYTES]; 2]) -> Result<Summary, PoolError> {
+    let [a, b] = copies.each_ref().map(Superblock::judge);
+    let (superblock, healthy) = choose(&a, &b)?;
+    let pool_bytes = check(&superblock)?;
+    Ok(Summary {
+        segment_bytes: superblock.segment_bytes,
+        segments: superblock.segments as u32,
+        pool_bytes,
+        created_unix_s: superblock.created_unix_s,
+        updates: superblock.update,
+        mended_at_open: healthy != Healthy::Both,
+        root: superblock.root,
+    })
 }
 
 /// Whether something that calls itself a pool, whole or damaged, is on `medium`.

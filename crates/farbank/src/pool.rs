@@ -1,0 +1,390 @@
+//! `farbank pool`: make a pool, look into it, check it, write out what it holds.
+//!
+//! `info` only reads two pages and works beside a server. The others open the pool as a server would:
+//! what a crash left is mended first, and nobody else may have it open.
+
+use std::fs::File;
+use std::io::{BufWriter, ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use clap::{Args, Subcommand, ValueEnum};
+use farbank::kv::store::{DATABASES, Item, Key, Session, View};
+use farbank::{Db, Options, open};
+use farbank_kv::{Config, Kv, Past};
+use farbank_pm::Medium;
+use farbank_pm::media::AnyMedium;
+use farbank_pm::pool::{COPIES, COPY_BYTES, Summary, summary};
+
+use crate::place::{Place, remove};
+use crate::progress::Progress;
+use crate::{Failure, size};
+
+const EXAMPLES: &str = "\
+Examples:
+  farbank pool create /mnt/pmem0/bank --size 64gb
+      a pool for a server to come
+  farbank pool info
+      what ./farbank.pool is, also while it is served
+  farbank pool scrub /var/lib/farbank/pool
+      reads everything back and says what is damaged, and where
+  farbank pool dump old.pool | redis-cli --pipe
+      moves the keys into another server";
+
+/// Keys visited at a time.
+const STRIDE: usize = 256;
+
+/// Work on a pool that is not served.
+#[derive(Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub(crate) enum Pool {
+    /// Make an empty pool and leave.
+    Create(Create),
+    /// Say what a pool is: sizes, age, how it was closed. Changes nothing, needs no lock.
+    Info(At),
+    /// Open a pool, mend what a crash left, and count every segment again.
+    Check(At),
+    /// As check, and read every value back against its checksum.
+    Scrub(At),
+    /// Write every key and value to standard output.
+    Dump(Dump),
+}
+
+/// Which pool.
+#[derive(Args)]
+pub(crate) struct At {
+    /// The pool: a file, or a devdax device.
+    #[arg(value_name = "PATH", default_value = "./farbank.pool")]
+    path: PathBuf,
+    /// Print one JSON object on the last line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Make a pool.
+#[derive(Args)]
+pub(crate) struct Create {
+    /// Where: nothing may be there yet, except a devdax device.
+    #[arg(value_name = "PATH", default_value = "./farbank.pool")]
+    path: PathBuf,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Write out a pool.
+#[derive(Args)]
+pub(crate) struct Dump {
+    /// The pool: a file, or a devdax device.
+    #[arg(value_name = "PATH", default_value = "./farbank.pool")]
+    path: PathBuf,
+    /// As what.
+    #[arg(long, value_enum, default_value = "resp")]
+    format: Format,
+}
+
+/// How a key is written out.
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    /// Commands that store it again: for `redis-cli --pipe`.
+    Resp,
+    /// One JSON object a line: db, key, value, expires_ms. Bytes beyond ASCII are escaped as \u00XX.
+    Json,
+}
+
+impl Pool {
+    /// Does what was asked.
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self {
+            Pool::Create(create) => create.run(),
+            Pool::Info(at) => at.info(),
+            Pool::Check(at) => at.check(false),
+            Pool::Scrub(at) => at.check(true),
+            Pool::Dump(dump) => dump.run(),
+        }
+    }
+}
+
+impl Create {
+    fn run(self) -> Result<(), Failure> {
+        self.place.check()?;
+        match self.place.make(&self.path)? {
+            AnyMedium::Mapped(medium) => self.fill(medium, |_| Ok(())),
+            AnyMedium::File(medium) => self.fill(medium, |medium| medium.close()),
+        }
+    }
+
+    fn fill<M: Medium>(
+        &self,
+        medium: M,
+        close: impl Fn(M) -> Result<(), farbank_pm::Poisoned>,
+    ) -> Result<(), Failure> {
+        let kind = medium.caps().kind.name();
+        let made = Kv::create(medium, self.place.segment_bytes(), Config::default());
+        let made = made.inspect_err(|_| remove(&self.path));
+        let medium = made
+            .map_err(Failure::failed)?
+            .close()
+            .map_err(Failure::failed)?;
+        medium.map_or(Ok(()), close).map_err(Failure::failed)?;
+        println!(
+            "pool {}: {} in segments of {}, medium {kind}, empty",
+            self.path.display(),
+            size::human(self.place.size),
+            size::human(self.place.segment_bytes())
+        );
+        Ok(())
+    }
+}
+
+/// Opens a pool that is there.
+fn open_existing(path: &Path) -> Result<Db, Failure> {
+    if !path.exists() {
+        return Err(nothing_at(path));
+    }
+    open(path, &Options::default())
+        .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))
+}
+
+fn nothing_at(path: &Path) -> Failure {
+    Failure::Failed {
+        error: format!("{}: there is no pool", path.display()),
+        hint: Some("`farbank pool create` makes one, and so does `farbank serve`".into()),
+    }
+}
+
+impl At {
+    fn info(&self) -> Result<(), Failure> {
+        let Summary {
+            segment_bytes,
+            segments,
+            pool_bytes,
+            created_unix_s,
+            mended_at_open,
+            root,
+            ..
+        } = self.summary()?;
+        let Past {
+            closed_cleanly,
+            opened,
+        } = Past::of(&root);
+        if self.json {
+            let object = serde_json::json!({
+                "pool": self.path, "pool_bytes": pool_bytes, "segment_bytes": segment_bytes,
+                "segments": segments, "created_unix_s": created_unix_s, "opened": opened,
+                "closed_cleanly": closed_cleanly, "superblock_whole": !mended_at_open,
+            });
+            println!("{object}");
+            return Ok(());
+        }
+        let made = SystemTime::UNIX_EPOCH + Duration::from_secs(created_unix_s);
+        let age = SystemTime::now().duration_since(made).unwrap_or_default();
+        println!("pool {}, format version 1", self.path.display());
+        println!(
+            "{} in {segments} segments of {}",
+            size::human(pool_bytes),
+            size::human(segment_bytes)
+        );
+        println!(
+            "made {} hours ago, opened {opened} times",
+            age.as_secs() / 3600
+        );
+        println!(
+            "{}",
+            match closed_cleanly {
+                true => "closed cleanly: the next open reads its index",
+                false => "in use, or it crashed: the next open reads the log",
+            }
+        );
+        if mended_at_open {
+            println!("one copy of the superblock is damaged or older; the next open mends it");
+        }
+        Ok(())
+    }
+
+    fn summary(&self) -> Result<Summary, Failure> {
+        let name = self.path.display();
+        let file = File::open(&self.path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => nothing_at(&self.path),
+            _ => Failure::failed(format!("{name}: cannot open: {error}")),
+        })?;
+        let mut copies = [[0; COPY_BYTES]; 2];
+        for (copy, at) in copies.iter_mut().zip(COPIES) {
+            file.read_exact_at(copy, at.0).map_err(|error| {
+                Failure::failed(format!(
+                    "{name}: cannot read the superblock at {at:?}: {error}"
+                ))
+            })?;
+        }
+        summary(&copies).map_err(|error| Failure::failed(format!("{name}: {error}")))
+    }
+
+    fn check(&self, read_all: bool) -> Result<(), Failure> {
+        let db = open_existing(&self.path)?;
+        let (opened, stats) = (db.store().opened().clone(), db.store().stats());
+        let mut damage = opened.damage.clone();
+        let mut session = db.store().session();
+        let mut read = 0_u64;
+        if read_all {
+            let mut progress = Progress::new("reading");
+            each_key(&mut *session, &mut |session, db, key| {
+                let found =
+                    session.get_many(&[Key { db, bytes: key }], View::Durable, &mut |_, item| {
+                        read += item.map_or(0, |item| item.bytes.len() as u64);
+                    });
+                progress.show(read, stats.live_bytes.max(read));
+                if let Err(error) = found {
+                    damage.push(format!("key \"{}\": {error}", key.escape_ascii()));
+                }
+                Ok(())
+            })?;
+            progress.clear();
+        }
+        drop(session);
+        damage.extend(
+            db.verify()
+                .err()
+                .map(|what| format!("does not add up: {what}")),
+        );
+        db.close().map_err(Failure::failed)?;
+        if !self.json {
+            damage.iter().for_each(|line| println!("damage: {line}"));
+        }
+        let keys: u64 = stats.keys.iter().sum();
+        if self.json {
+            let object = serde_json::json!({
+                "pool": self.path, "holds": damage.is_empty(), "keys": keys,
+                "live_bytes": stats.live_bytes, "value_bytes_read": read,
+                "records_scanned": opened.records_scanned, "was_closed_cleanly": opened.clean,
+                "damage": damage,
+            });
+            println!("{object}");
+        } else {
+            let values = match read_all {
+                true => format!(", {} of values read back", size::human(read)),
+                false => String::new(),
+            };
+            println!(
+                "{}: {}, {keys} keys, {} live{values}",
+                self.path.display(),
+                if damage.is_empty() {
+                    "sound"
+                } else {
+                    "DAMAGED"
+                },
+                size::human(stats.live_bytes)
+            );
+        }
+        match damage.len() {
+            0 => Ok(()),
+            n => Err(Failure::failed(format!("{n} places are damaged"))),
+        }
+    }
+}
+
+/// What is done with a key of a database.
+type EachKey<'a> = dyn FnMut(&mut dyn Session, u8, &[u8]) -> Result<(), Failure> + 'a;
+
+/// Calls `each` with every key of every database, each once.
+fn each_key(session: &mut dyn Session, each: &mut EachKey<'_>) -> Result<(), Failure> {
+    for db in 0..DATABASES as u8 {
+        let mut cursor = 0;
+        loop {
+            let mut keys: Vec<Vec<u8>> = Vec::new();
+            let scanned = session.scan(db, cursor, STRIDE, &mut |key, _| keys.push(key.to_vec()));
+            cursor = scanned.map_err(Failure::failed)?;
+            for key in &keys {
+                each(session, db, key)?;
+            }
+            if cursor == 0 {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Dump {
+    fn run(self) -> Result<(), Failure> {
+        let db = open_existing(&self.path)?;
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        let mut session = db.store().session();
+        let (mut selected, mut damaged) = (0, 0_u64);
+        let mut entry = Vec::new();
+        let dumped = each_key(&mut *session, &mut |session, db, key| {
+            entry.clear();
+            if matches!(self.format, Format::Resp) && selected != db {
+                command(&mut entry, &[b"SELECT", db.to_string().as_bytes()]);
+                selected = db;
+            }
+            let found =
+                session.get_many(&[Key { db, bytes: key }], View::Durable, &mut |_, item| {
+                    if let Some(item) = item {
+                        self.format.write(&mut entry, db, key, item);
+                    }
+                });
+            if let Err(error) = found {
+                damaged += 1;
+                eprintln!("damage: key \"{}\": {error}", key.escape_ascii());
+            }
+            out.write_all(&entry).map_err(broken_pipe)
+        });
+        let flushed = dumped.and_then(|()| out.flush().map_err(broken_pipe));
+        drop(session);
+        db.close().map_err(Failure::failed)?;
+        flushed?;
+        match damaged {
+            0 => Ok(()),
+            n => Err(Failure::failed(format!(
+                "{n} values are damaged and were left out"
+            ))),
+        }
+    }
+}
+
+fn broken_pipe(error: std::io::Error) -> Failure {
+    Failure::failed(format!("cannot write what was read: {error}"))
+}
+
+impl Format {
+    fn write(self, out: &mut Vec<u8>, db: u8, key: &[u8], item: Item<'_>) {
+        let expires_ms = item.meta.expires_ms;
+        match self {
+            Format::Resp if expires_ms == 0 => command(out, &[b"SET", key, item.bytes]),
+            Format::Resp => {
+                let at = expires_ms.to_string();
+                command(out, &[b"SET", key, item.bytes, b"PXAT", at.as_bytes()]);
+            }
+            Format::Json => {
+                let text = |bytes: &[u8]| bytes.iter().map(|&b| char::from(b)).collect::<String>();
+                let object = serde_json::json!({
+                    "db": db, "key": text(key), "value": text(item.bytes), "expires_ms": expires_ms,
+                });
+                out.extend_from_slice(escaped(&object.to_string()).as_bytes());
+                out.push(b'\n');
+            }
+        }
+    }
+}
+
+/// JSON in ASCII only: each byte of a key or value is one character.
+fn escaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c.is_ascii() {
+            true => out.push(c),
+            false => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+        }
+    }
+    out
+}
+
+/// Appends a RESP command.
+fn command(out: &mut Vec<u8>, args: &[&[u8]]) {
+    out.extend_from_slice(format!("*{}\r\n", args.len()).as_bytes());
+    for arg in args {
+        out.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+        out.extend_from_slice(arg);
+        out.extend_from_slice(b"\r\n");
+    }
+}
