@@ -10,8 +10,10 @@ mod place;
 mod pool;
 mod progress;
 mod serve;
+mod settings;
 mod size;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -61,14 +63,25 @@ impl Failure {
     }
 }
 
-fn main() -> ExitCode {
-    let outcome = match Cli::parse().verb {
+fn run() -> Result<(), Failure> {
+    let own: Vec<OsString> = std::env::args_os().collect();
+    let args = settings::with_file(own.clone())?;
+    let cli = Cli::try_parse_from(&args).unwrap_or_else(|error| {
+        if args != own && error.use_stderr() {
+            eprintln!("with the options of the --config file:");
+        }
+        error.exit()
+    });
+    match cli.verb {
         Verb::Serve(serve) => serve.run(),
         Verb::Pool(pool) => pool.run(),
         Verb::Check(check) => check.run(),
         Verb::Bench(bench) => bench.run(),
-    };
-    match outcome {
+    }
+}
+
+fn main() -> ExitCode {
+    match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(error)) => {
             eprintln!("error: {error}");

@@ -5,7 +5,10 @@
 
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use farbank_kv::store::{Opened, Store};
@@ -28,13 +31,21 @@ Examples:
       a pool on persistent memory; the medium is found out and printed
   farbank serve --pool /var/lib/farbank/pool --max-size 100gb --sync everysec
       an ordinary file that grows as it fills, synced once a second
+  farbank serve --config /etc/farbank.toml --port 7000
+      options from a file, but for the port
   redis-cli -p 6379 set greeting hello
       talks to it";
 
 /// Serve a pool to Redis clients.
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct Serve {
+    /// Options from a TOML file, named as here without dashes; those given here count.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Check the options, those of --config too, and leave.
+    #[arg(long)]
+    check_config: bool,
     /// The pool: a file, or a devdax device. Made if it is not there.
     #[arg(long, value_name = "PATH", default_value = "./farbank.pool")]
     pool: PathBuf,
@@ -72,6 +83,14 @@ impl Serve {
     /// Serves until told to stop.
     pub(crate) fn run(self) -> Result<(), Failure> {
         self.check()?;
+        if self.check_config {
+            let from = self
+                .config
+                .as_deref()
+                .map_or("the command line".into(), Path::to_string_lossy);
+            println!("{from}: the options are sound");
+            return Ok(());
+        }
         tracing_subscriber::fmt()
             .with_max_level(self.log_level)
             .with_writer(std::io::stderr)
@@ -170,7 +189,9 @@ impl Serve {
         };
         let store = store.map_err(|error| self.not_opened(&error.to_string()))?;
         self.greet(&server, &store, made);
+        tell_supervisor("READY=1");
         let served = server.run(&store);
+        tell_supervisor("STOPPING=1");
         let closed = store.close().map_err(Failure::failed)?;
         if let Some(medium) = closed {
             close(medium).map_err(Failure::failed)?;
@@ -228,6 +249,22 @@ fn keys_line(opened: &Opened, made: bool) -> String {
             "{keys} keys came back in {elapsed_ms:.1} ms, after a crash: {records_scanned} records \
              read"
         ),
+    }
+}
+
+/// Tells systemd, if it asked (`Type=notify`): one datagram to the socket it named.
+fn tell_supervisor(what: &str) {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    let address = match socket.as_bytes().strip_prefix(b"@") {
+        Some(name) => UnixAddr::from_abstract_name(name),
+        None => UnixAddr::from_pathname(&socket),
+    };
+    let told = address
+        .and_then(|address| UnixDatagram::unbound()?.send_to_addr(what.as_bytes(), &address));
+    if let Err(error) = told {
+        tracing::warn!(%error, "systemd could not be told: {what}");
     }
 }
 

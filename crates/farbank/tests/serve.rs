@@ -166,3 +166,51 @@ fn what_cannot_be_is_refused_and_leaves_nothing_behind() {
     assert_eq!(code, Some(1), "{error}");
     assert_eq!(std::fs::read(&pool).unwrap(), b"not a pool at all");
 }
+
+#[test]
+fn the_sample_configuration_is_sound_and_says_the_defaults() {
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../etc/farbank.toml");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));
+    command
+        .args(["serve", "--check-config", "--config"])
+        .arg(&sample);
+    let checked = command.output().unwrap();
+    assert!(
+        checked.status.success(),
+        "{}",
+        String::from_utf8_lossy(&checked.stderr)
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let wrong = folder.path().join("wrong.toml");
+    std::fs::write(&wrong, "prot = 7000\n").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));
+    command
+        .args(["serve", "--check-config", "--config"])
+        .arg(&wrong);
+    let refused = command.output().unwrap();
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{why}");
+    assert!(
+        why.contains("--prot") && why.contains("--config file"),
+        "{why}"
+    );
+}
+
+#[test]
+fn systemd_is_told_when_the_store_is_ready() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("notify");
+    let listening = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
+    let mut child = farbank(&folder.path().join("pool"), &[])
+        .env("NOTIFY_SOCKET", &socket)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut told = [0; 32];
+    let bytes = listening.recv(&mut told).unwrap();
+    assert_eq!(&told[..bytes], b"READY=1");
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let bytes = listening.recv(&mut told).unwrap();
+    assert_eq!(&told[..bytes], b"STOPPING=1");
+    assert!(child.wait().unwrap().success());
+}
