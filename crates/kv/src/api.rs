@@ -8,7 +8,8 @@ use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::{Caps, Lane, Medium, Poisoned, Ticket};
 
 use crate::cleaner::clean_in_background;
-use crate::engine::{Cleaning, Config, Engine};
+use crate::config::{Cleaning, Config};
+use crate::engine::Engine;
 use crate::index::POOL_BYTES_MAX;
 use crate::record::Type;
 use crate::session::{Worker, meta_of};

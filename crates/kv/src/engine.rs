@@ -2,7 +2,7 @@
 
 use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::Epochs;
-use farbank_pm::pool::{Pool, Root};
+use farbank_pm::pool::Pool;
 use farbank_pm::sync::atomic::{
     AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed,
     Ordering::Release,
@@ -13,111 +13,13 @@ use farbank_pm::{Caps, Drain, Lane, Medium, Off, Poisoned, Ticket};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::cleaner::Cleaner;
+use crate::config::{Cleaning, Config};
 use crate::index::Index;
+use crate::past::RootWords;
 use crate::record::{HEADER_MAX, Header, body_crc};
 use crate::segment::{FIRST, Info, OVERHEAD, Place, State};
 use crate::store::{DATABASES, Key, Opened};
 use crate::stripe::Stripe;
-
-/// Where the time comes from: milliseconds since 1970.
-pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
-
-/// Who empties segments.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cleaning {
-    /// A thread of the engine's own, helped by sessions that find no room.
-    Background,
-    /// Only sessions that find no room: nothing happens behind the caller's back.
-    Inline,
-}
-
-/// How an engine runs; nothing of it is stored.
-#[derive(Clone)]
-pub struct Config {
-    /// Where the time comes from.
-    pub clock: Clock,
-    /// Who empties segments.
-    pub cleaning: Cleaning,
-    /// The pool may grow to this many bytes when it fills up (0: it does not grow).
-    pub pool_bytes_max: u64,
-    /// Threads that scan the pool at open.
-    pub open_threads: usize,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            clock: Arc::new(wall_clock_ms),
-            cleaning: Cleaning::Background,
-            pool_bytes_max: 0,
-            open_threads: std::thread::available_parallelism().map_or(1, usize::from),
-        }
-    }
-}
-
-fn wall_clock_ms() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as u64)
-}
-
-/// What the engine's words of a superblock say, for people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Past {
-    /// Whether the last close was clean: the next open reads a snapshot, not the log.
-    pub closed_cleanly: bool,
-    /// How many times the pool was opened.
-    pub opened: u64,
-}
-
-impl Past {
-    /// Reads the words of [`farbank_pm::pool::Summary::root`].
-    #[must_use]
-    pub fn of(root: &Root) -> Past {
-        let words = RootWords::from_root(root);
-        Past {
-            closed_cleanly: words.snapshot != 0,
-            opened: words.boot,
-        }
-    }
-}
-
-/// The engine's words of the superblock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RootWords {
-    /// First snapshot segment plus one, if the last close was clean; 0 otherwise.
-    pub snapshot: u64,
-    /// Its generation.
-    pub snapshot_generation: u64,
-    /// Records with sequence numbers up to this were flushed.
-    pub floor: u64,
-    /// No clock that was acted on was later than this.
-    pub clock_ms: u64,
-    /// How many times the pool was opened.
-    pub boot: u64,
-}
-
-impl RootWords {
-    pub(crate) fn from_root(root: &Root) -> RootWords {
-        RootWords {
-            snapshot: root[0],
-            snapshot_generation: root[1],
-            floor: root[2],
-            clock_ms: root[3],
-            boot: root[4],
-        }
-    }
-
-    fn to_root(self) -> Root {
-        let mut root = [0; farbank_pm::pool::ROOT_WORDS];
-        root[0] = self.snapshot;
-        root[1] = self.snapshot_generation;
-        root[2] = self.floor;
-        root[3] = self.clock_ms;
-        root[4] = self.boot;
-        root
-    }
-}
 
 /// How the pool is cut, and the secrets derived from its id.
 #[derive(Clone, Copy, Debug)]

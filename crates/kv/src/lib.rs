@@ -13,18 +13,21 @@
 //! * `record` and `segment` are the bytes on the medium; `index` and `stripe` the DRAM beside them.
 //! * `session` runs operations and batches on a `log` of open segments; `group` writes several keys at
 //!   once, `large` long values, `flush` empties the store.
-//! * `cleaner` makes room; `recover` opens a pool after anything, `snapshot` after a clean close.
+//! * `cleaner` makes room; `recover` opens a pool after anything, `snapshot` after a clean close, `past` is
+//!   what the superblock keeps for them.
 
 #![forbid(unsafe_code)]
 
 mod api;
 mod cleaner;
+mod config;
 mod engine;
 mod flush;
 mod group;
 mod index;
 mod large;
 mod log;
+mod past;
 mod publish;
 mod read;
 mod record;
@@ -38,4 +41,5 @@ pub mod target;
 mod verify;
 
 pub use api::{Kv, OpenError, SEGMENTS_MIN, segment_bytes_for};
-pub use engine::{Cleaning, Clock, Config, Past};
+pub use config::{Cleaning, Clock, Config};
+pub use past::Past;

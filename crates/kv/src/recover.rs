@@ -30,8 +30,10 @@ use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::table::Table;
 use farbank_pm::{LINE, Lane, Medium, Off, Poisoned};
 
-use crate::engine::{Config, Engine, RootWords};
+use crate::config::Config;
+use crate::engine::Engine;
 use crate::index::{Bulk, Index, Rows};
+use crate::past::RootWords;
 use crate::publish::note_expiry;
 use crate::record::{ALIGN, Extent, Header, RECORD_MIN, Type};
 use crate::segment::{FIRST, Info, Life, Purpose, State};

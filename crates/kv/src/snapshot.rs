@@ -14,8 +14,9 @@
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Lane, Medium, Poisoned};
 
-use crate::engine::{Engine, RootWords};
+use crate::engine::Engine;
 use crate::index::Index;
+use crate::past::RootWords;
 use crate::record::{u32_at, u64_at};
 use crate::segment::{FIRST, Purpose, State};
 use crate::store::DATABASES;

@@ -14,7 +14,7 @@ use farbank_pm::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use farbank_pm::{Medium, Ticket};
 
 use crate::api::Kv;
-use crate::engine::{Cleaning, Config};
+use crate::config::{Cleaning, Config};
 use crate::store::{Change, Error, Item, Key, Ops, Session, Value, Verdict, View};
 
 /// The engine with its defaults, on a pool of 24 segments of 4 KiB.

@@ -1,0 +1,45 @@
+//! How an engine runs: nothing of it is stored.
+
+use farbank_pm::sync::Arc;
+
+/// Where the time comes from: milliseconds since 1970.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// Who empties segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cleaning {
+    /// A thread of the engine's own, helped by sessions that find no room.
+    Background,
+    /// Only sessions that find no room: nothing happens behind the caller's back.
+    Inline,
+}
+
+/// How an engine runs; nothing of it is stored.
+#[derive(Clone)]
+pub struct Config {
+    /// Where the time comes from.
+    pub clock: Clock,
+    /// Who empties segments.
+    pub cleaning: Cleaning,
+    /// The pool may grow to this many bytes when it fills up (0: it does not grow).
+    pub pool_bytes_max: u64,
+    /// Threads that scan the pool at open.
+    pub open_threads: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            clock: Arc::new(wall_clock_ms),
+            cleaning: Cleaning::Background,
+            pool_bytes_max: 0,
+            open_threads: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+fn wall_clock_ms() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
+}

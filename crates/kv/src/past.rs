@@ -1,0 +1,61 @@
+//! What the superblock keeps for the engine: five words, read at open, replaced whole.
+
+use farbank_pm::pool::{ROOT_WORDS, Root};
+
+/// What the engine's words of a superblock say, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Past {
+    /// Whether the last close was clean: the next open reads a snapshot, not the log.
+    pub closed_cleanly: bool,
+    /// How many times the pool was opened.
+    pub opened: u64,
+}
+
+impl Past {
+    /// Reads the words of [`farbank_pm::pool::Summary::root`].
+    #[must_use]
+    pub fn of(root: &Root) -> Past {
+        let words = RootWords::from_root(root);
+        Past {
+            closed_cleanly: words.snapshot != 0,
+            opened: words.boot,
+        }
+    }
+}
+
+/// The engine's words of the superblock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RootWords {
+    /// First snapshot segment plus one, if the last close was clean; 0 otherwise.
+    pub snapshot: u64,
+    /// Its generation.
+    pub snapshot_generation: u64,
+    /// Records with sequence numbers up to this were flushed.
+    pub floor: u64,
+    /// No clock that was acted on was later than this.
+    pub clock_ms: u64,
+    /// How many times the pool was opened.
+    pub boot: u64,
+}
+
+impl RootWords {
+    pub(crate) fn from_root(root: &Root) -> RootWords {
+        RootWords {
+            snapshot: root[0],
+            snapshot_generation: root[1],
+            floor: root[2],
+            clock_ms: root[3],
+            boot: root[4],
+        }
+    }
+
+    pub(crate) fn to_root(self) -> Root {
+        let mut root = [0; ROOT_WORDS];
+        root[0] = self.snapshot;
+        root[1] = self.snapshot_generation;
+        root[2] = self.floor;
+        root[3] = self.clock_ms;
+        root[4] = self.boot;
+        root
+    }
+}
