@@ -35,7 +35,6 @@ use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 use farbank_pm::table::Table;
 use farbank_pm::{LINE, Off};
-use zerocopy::FromZeros;
 
 const SLOTS: usize = 8;
 const OFFSET_BITS: u32 = 38;
@@ -51,11 +50,12 @@ const LINES_PER_GROUP: u64 = 3;
 /// Runs that may wait for readers before anyone looks whether they have gone.
 const RETIRED_MAX: usize = 64;
 
-#[derive(FromZeros)]
-#[repr(C, align(64))]
-struct Row([AtomicU64; SLOTS]);
+farbank_pm::zeroed! {
+    #[repr(C, align(64))]
+    struct Row([AtomicU64; SLOTS]);
+}
 
-const _: () = assert!(size_of::<Row>() == LINE);
+const _: () = assert!(size_of::<Row>() == LINE || farbank_pm::sync::CHECKED);
 
 /// A group's word, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,7 +30,6 @@ use crc32c::{crc32c, crc32c_append};
 use farbank_pm::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use farbank_pm::{LINE, Lane, Medium, Off};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
-use zerocopy::FromZeros;
 
 use crate::record::{u32_at, u64_at};
 
@@ -265,33 +264,34 @@ pub(crate) enum State {
     Quarantined = 7,
 }
 
-/// What DRAM knows of a segment. All-zero is a free segment without a life.
-#[derive(FromZeros, Default, Debug)]
-#[repr(C)]
-pub(crate) struct Info {
-    pub generation: AtomicU64,
-    /// Stamp of the log's clock when it was opened: what a tombstone's fence is compared with.
-    pub opened: AtomicU64,
-    /// When its bytes were written, on average, in appended bytes of the whole log.
-    pub born: AtomicU64,
-    /// No expiry in it is earlier than this (0: nothing in it expires).
-    pub expires_ms: AtomicU64,
-    /// Records the index points at: bytes in the low half, how many in the high half.
-    live: AtomicU64,
-    pub seed: AtomicU32,
-    /// Bytes of tombstones that are still needed.
-    pub tombs: AtomicU32,
-    /// Where its records end.
-    pub used: AtomicU32,
-    /// Whether its end is still to be written down: its last records may be unpublished, and it cannot
-    /// be cleaned before.
-    pub unsettled: AtomicU32,
-    /// Records of large groups: their members lie in extents and leave with them.
-    pub groups: AtomicU32,
-    state: AtomicU8,
-    /// Times it was cleaned and live records remained.
-    pub failures: AtomicU8,
-    unused: [u8; 2],
+farbank_pm::zeroed! {
+    /// What DRAM knows of a segment. All-zero is a free segment without a life.
+    #[repr(C)]
+    pub(crate) struct Info {
+        pub generation: AtomicU64,
+        /// Stamp of the log's clock when it was opened: what a tombstone's fence is compared with.
+        pub opened: AtomicU64,
+        /// When its bytes were written, on average, in appended bytes of the whole log.
+        pub born: AtomicU64,
+        /// No expiry in it is earlier than this (0: nothing in it expires).
+        pub expires_ms: AtomicU64,
+        /// Records the index points at: bytes in the low half, how many in the high half.
+        live: AtomicU64,
+        pub seed: AtomicU32,
+        /// Bytes of tombstones that are still needed.
+        pub tombs: AtomicU32,
+        /// Where its records end.
+        pub used: AtomicU32,
+        /// Whether its end is still to be written down: its last records may be unpublished, and it cannot
+        /// be cleaned before.
+        pub unsettled: AtomicU32,
+        /// Records of large groups: their members lie in extents and leave with them.
+        pub groups: AtomicU32,
+        state: AtomicU8,
+        /// Times it was cleaned and live records remained.
+        pub failures: AtomicU8,
+        unused: [u8; 2],
+    }
 }
 
 impl Info {

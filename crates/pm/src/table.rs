@@ -11,14 +11,18 @@
 //! ```
 //!
 //! Large chunks are mappings of their own: a page costs nothing until its first use. Chunks of 2 MiB
-//! and more ask for huge pages.
+//! and more ask for huge pages. A model checker's atomics cannot be made of zeroed bytes: for it
+//! chunks are boxes, and small.
 
-use std::ptr::NonNull;
-
-use rustix::mm::{MapFlags, ProtFlags};
-use zerocopy::FromZeros;
+#[cfg(not(any(shuttle, loom)))]
+mod chunk;
+#[cfg(any(shuttle, loom))]
+#[path = "table/chunk_checked.rs"]
+mod chunk;
 
 use crate::sync::OnceLock;
+use chunk::Chunk;
+pub use chunk::Zeroed;
 
 const CHUNKS: usize = 40;
 
@@ -28,13 +32,14 @@ pub struct Table<T> {
     chunks: [OnceLock<Chunk<T>>; CHUNKS],
 }
 
-impl<T: FromZeros> Table<T> {
-    /// An empty table whose first chunk will hold `first` elements, rounded up to a power of two.
+impl<T: Zeroed> Table<T> {
+    /// An empty table whose first chunk will hold `first` elements, rounded up to a power of two
+    /// (under a model checker fewer).
     #[must_use]
     pub fn new(first: usize) -> Table<T> {
         Table {
-            first: first.next_power_of_two(),
-            chunks: [const { OnceLock::new() }; CHUNKS],
+            first: first.min(chunk::FIRST_MAX).next_power_of_two(),
+            chunks: std::array::from_fn(|_| OnceLock::default()),
         }
     }
 
@@ -100,89 +105,6 @@ pub fn prefetch<T>(at: &T) {
             std::ptr::from_ref(at).cast::<i8>(),
             std::arch::x86_64::_MM_HINT_T0,
         );
-    }
-}
-
-/// Elements that never move. Large ones are pages of their own, zero until their first use.
-struct Chunk<T> {
-    elements: NonNull<[T]>,
-    /// Bytes of the mapping they are in; 0: they are in the heap.
-    mapped: usize,
-}
-
-// SAFETY: a chunk owns its elements like a box does.
-unsafe impl<T: Send> Send for Chunk<T> {}
-// SAFETY: a chunk only hands out shared references to its elements.
-unsafe impl<T: Sync> Sync for Chunk<T> {}
-
-impl<T: FromZeros> Chunk<T> {
-    /// Chunks from this size on are mapped: the allocator would write zeros to all of it, at once.
-    const MAPPED_FROM_BYTES: usize = 64 << 10;
-
-    fn zeroed(len: usize) -> Chunk<T> {
-        let bytes = len * size_of::<T>();
-        if bytes < Chunk::<T>::MAPPED_FROM_BYTES {
-            let boxed = <[T]>::new_box_zeroed_with_elems(len).expect("memory for a table");
-            let elements = NonNull::from(Box::leak(boxed));
-            return Chunk {
-                elements,
-                mapped: 0,
-            };
-        }
-        const { assert!(align_of::<T>() <= 4096, "pages are aligned enough") };
-        // SAFETY: a fresh anonymous mapping aliases nothing.
-        let base = unsafe {
-            rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-        }
-        .expect("memory for a table");
-        advise_huge(base as usize, bytes);
-        let base = NonNull::new(base.cast::<T>()).expect("a mapping is not at zero");
-        Chunk {
-            elements: NonNull::slice_from_raw_parts(base, len),
-            mapped: bytes,
-        }
-    }
-}
-
-impl<T> std::ops::Deref for Chunk<T> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
-        // SAFETY: `zeroed` made all elements, zero being a valid `T`; they live as long as the chunk.
-        unsafe { self.elements.as_ref() }
-    }
-}
-
-impl<T> Drop for Chunk<T> {
-    fn drop(&mut self) {
-        if self.mapped == 0 {
-            // SAFETY: the elements came from a box, and nobody else drops them.
-            drop(unsafe { Box::from_raw(self.elements.as_ptr()) });
-            return;
-        }
-        // SAFETY: the elements are this chunk's own and are not used again; the mapping is exactly
-        // theirs.
-        unsafe {
-            self.elements.as_ptr().drop_in_place();
-            rustix::mm::munmap(self.elements.as_ptr().cast(), self.mapped).ok();
-        }
-    }
-}
-
-/// Asks for huge pages where the range holds whole ones. Only a hint: errors change nothing.
-fn advise_huge(start: usize, len: usize) {
-    const HUGE: usize = 2 << 20;
-    let (from, to) = (start.next_multiple_of(HUGE), (start + len) / HUGE * HUGE);
-    if from < to {
-        // SAFETY: the range lies inside one live allocation and MADV_HUGEPAGE changes no contents.
-        let _ = unsafe {
-            rustix::mm::madvise(from as *mut _, to - from, rustix::mm::Advice::LinuxHugepage)
-        };
     }
 }
 

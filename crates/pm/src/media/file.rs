@@ -30,15 +30,15 @@
 
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::space::{Place, PoolFile, Progress};
 use super::window::{PAGE, RESERVE_BYTES, Source, Window};
 use crate::lane::Lane;
 use crate::medium::{Caps, Drain, Kind, Medium, Off, Poisoned, Ticket, WORD};
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::thread::{self, JoinHandle};
-use crate::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 
 /// When a file's writes are made durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

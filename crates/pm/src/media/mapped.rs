@@ -25,13 +25,13 @@
 use std::fmt;
 use std::io;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use super::cpu::{self, Processor, WriteBack};
 use super::space::{Place, PoolFile, Progress};
 use super::window::{PAGE, RESERVE_BYTES, Source, Window};
 use crate::lane::Lane;
 use crate::medium::{Caps, Drain, Kind, Medium, Off, Poisoned, Ticket, WORD};
-use crate::sync::{Arc, Mutex};
 
 /// From how many bytes on `copy_in` stores whole lines around the cache, unless the processor is
 /// an AMD one.

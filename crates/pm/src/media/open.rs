@@ -21,7 +21,7 @@ use super::space::{Io, Kernel, Place, PoolFile, Progress};
 use super::window::PAGE;
 use crate::medium::{Caps, Kind, Medium, Poisoned};
 use crate::pool;
-use crate::sync::Arc;
+use std::sync::Arc;
 
 /// How to open or create a medium.
 #[derive(Clone)]

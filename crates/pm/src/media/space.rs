@@ -22,7 +22,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::open::OpenError;
 use super::window::PAGE;
-use crate::sync::Arc;
+use std::sync::Arc;
 
 /// Called with the bytes done and the bytes in all, while something long goes on.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::panic::Location;
 
-use crate::sync::Mutex;
+use std::sync::Mutex;
 
 /// What a place does to far memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
