@@ -244,7 +244,9 @@ impl Sim {
     ///
     /// Crash points are: before each drain; under eADR also before each word stored or copied in;
     /// under Page also before each sync. Choices only grow between them, so that no image is missed;
-    /// a caller who knows more (an operation begins or has returned) adds [`Sim::crash_state`].
+    /// a caller who knows more (an operation begins or has returned) adds [`Sim::tell`] or
+    /// [`Sim::crash_state`]. The observer is called under the lock that guards this memory and must
+    /// not use it: what it notes of other things belongs to the same moment.
     pub fn observe(&self, observer: Option<Observer>) {
         self.state().observer = observer;
     }
@@ -264,6 +266,11 @@ impl Sim {
     #[must_use]
     pub fn crash_state(&self) -> CrashState {
         self.capture(&self.state(), Moment::Asked, NOWHERE)
+    }
+
+    /// Tells the observer of this moment, as of any crash point.
+    pub fn tell(&self) {
+        drop(self.before(self.state(), Moment::Asked, NOWHERE));
     }
 
     /// Makes durable everything drained before, and turns its tickets. Only [`Persistency::Page`]
@@ -308,20 +315,17 @@ impl Sim {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A crash point: tells the observer, unlocked, of the state as it is.
+    /// A crash point: tells the observer of the state as it is, before anyone can change it.
     fn before<'a>(
         &'a self,
         state: MutexGuard<'a, State>,
         moment: Moment,
         place: PlaceId,
     ) -> MutexGuard<'a, State> {
-        let Some(observer) = state.observer.clone() else {
-            return state;
-        };
-        let crash = self.capture(&state, moment, place);
-        drop(state);
-        observer(crash);
-        self.state()
+        if let Some(observer) = state.observer.clone() {
+            observer(self.capture(&state, moment, place));
+        }
+        state
     }
 
     fn capture(&self, state: &State, moment: Moment, place: PlaceId) -> CrashState {
