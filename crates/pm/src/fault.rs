@@ -9,9 +9,9 @@
 //!
 //! ```
 //! use farbank_pm::fault::{self, Fault};
-//! let fault: Fault = "flush kv/src/log.rs:88 last".parse().unwrap();
+//! let fault: Fault = "flush kv/log.rs:88 last".parse().unwrap();
 //! let shown = fault::with(Some(&fault), || fault::active().map(|f| f.to_string()));
-//! assert_eq!(shown.as_deref(), Some("flush kv/src/log.rs:88 last"));
+//! assert_eq!(shown.as_deref(), Some("flush kv/log.rs:88 last"));
 //! assert!(fault::active().is_none());
 //! ```
 
@@ -55,7 +55,7 @@ pub struct PlaceFault {
     /// What the place does: [`Act::CopyIn`] loses its implied flush, [`Act::Flush`] its flush,
     /// [`Act::Drain`] its drain.
     pub act: Act,
-    /// Where, as [`brief`] prints it: `log.rs:88`, or with more of the path in front.
+    /// Where, as [`brief`] prints it: `kv/log.rs:88`.
     pub at: String,
     /// Which of its lines.
     pub part: Part,
@@ -67,7 +67,8 @@ impl PlaceFault {
     /// Whether this is about what `at` does.
     #[must_use]
     pub fn concerns(&self, act: Act, at: &Location<'_>) -> bool {
-        self.act == act && brief(at) == self.at
+        let line = || self.at.rsplit_once(':').and_then(|(_, n)| n.parse().ok());
+        self.act == act && line() == Some(at.line()) && brief(at) == self.at
     }
 }
 
@@ -163,6 +164,14 @@ pub fn with<R>(fault: Option<&Fault>, f: impl FnOnce() -> R) -> R {
 #[must_use]
 pub fn active() -> Option<Fault> {
     ACTIVE.with_borrow(Clone::clone)
+}
+
+/// What the fault that is on drops of what `at` does: which part, and which time only.
+pub(crate) fn drops(act: Act, at: &Location<'_>) -> Option<(Part, Option<u64>)> {
+    ACTIVE.with_borrow(|fault| match fault {
+        Some(Fault::Place(place)) if place.concerns(act, at) => Some((place.part, place.hit)),
+        _ => None,
+    })
 }
 
 /// Whether faults by name are compiled in.

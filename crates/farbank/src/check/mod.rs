@@ -53,6 +53,7 @@ impl TargetChoice {
 enum PersistencyChoice {
     Adr,
     Eadr,
+    Word,
     Page,
     All,
 }
@@ -62,6 +63,7 @@ impl PersistencyChoice {
         match self {
             PersistencyChoice::Adr => &[Persistency::Adr],
             PersistencyChoice::Eadr => &[Persistency::Eadr],
+            PersistencyChoice::Word => &[Persistency::Word],
             PersistencyChoice::Page => &[Persistency::Page],
             PersistencyChoice::All => &Persistency::ALL,
         }

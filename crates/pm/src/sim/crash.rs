@@ -1,13 +1,14 @@
 //! A moment at which power may go, and the images it may leave.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::panic::Location;
 
-use super::image::{Image, Rng, word_hash};
+use super::cuts::{Chains, Cut, Images, kept};
+use super::image::{Image, mix};
 use super::places::{PlaceId, Places, brief};
-use super::{Persistency, Queues, Sim, Store};
-use crate::medium::Off;
+use super::state::{CHAINS, Queues, State, Store};
+use super::{Persistency, Sim};
+use crate::medium::{LINE, Off, WORD};
 use crate::sync::Arc;
 
 /// What was about to happen.
@@ -39,29 +40,76 @@ impl Moment {
     }
 }
 
-/// What happened to the volatile stores of one line or sector in one image.
+/// What happened to the volatile stores of one line or sector, as far as it is known.
 #[derive(Clone, Debug)]
 pub struct Survivor {
     /// Where the line or sector starts.
     pub at: Off,
     /// How many of its stores survived.
     pub kept: usize,
+    /// How many were lost. What is neither was never read (lazy memory only).
+    pub lost: usize,
     /// How many it had.
     pub of: usize,
+    /// Where words kept stores each on its own, what each of the eight kept: `#` all, `+` some,
+    /// `.` none, `?` unknown, `-` had none.
+    pub words: Option<String>,
     /// Who made the last of them, if places were counted.
     pub by: Option<&'static Location<'static>>,
 }
 
 impl fmt::Display for Survivor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:?}: {} of {} stores survived",
-            self.at, self.kept, self.of
-        )?;
-        match self.by {
-            Some(by) => write!(f, " (last by {})", brief(by)),
-            None => Ok(()),
+        let (at, kept, of) = (self.at, self.kept, self.of);
+        write!(f, "{at:?}: {kept} of {of} stores survived")?;
+        if self.kept + self.lost < self.of {
+            write!(f, ", {} were lost, the others never read", self.lost)?;
+        }
+        if let Some(words) = &self.words {
+            write!(f, ", words {words}")?;
+        }
+        self.by
+            .map_or(Ok(()), |by| write!(f, " (last by {})", brief(by)))
+    }
+}
+
+impl Survivor {
+    /// From how many stores of each of a queue's chains survived, at least and at most.
+    pub(super) fn of(
+        at: Off,
+        queue: &[Store],
+        bounds: impl Fn(usize) -> (u32, u32),
+        places: Option<&Places>,
+    ) -> Survivor {
+        let chains = Chains::of(queue);
+        let mut total = [0; CHAINS];
+        let mut words = ['-'; CHAINS - 1];
+        for store in queue {
+            total[chains.slot(store)] += 1;
+        }
+        let (mut kept, mut lost) = (0, 0);
+        for slot in 0..chains.count {
+            let (least, most) = bounds(slot);
+            kept += least as usize;
+            lost += (total[slot] - most) as usize;
+        }
+        for store in queue.iter().filter(|s| s.chain != 0) {
+            let slot = chains.slot(store);
+            words[store.chain as usize - 1] = match bounds(slot) {
+                (least, most) if least < most => '?',
+                (0, _) => '.',
+                (least, _) if least == total[slot] => '#',
+                _ => '+',
+            };
+        }
+        let apart = queue.iter().any(|s| s.chain != 0);
+        Survivor {
+            at,
+            kept,
+            lost,
+            of: queue.len(),
+            words: apart.then(|| words.iter().collect()),
+            by: queue.last().and_then(|s| Some(places?.get(s.place)?.at)),
         }
     }
 }
@@ -69,48 +117,18 @@ impl fmt::Display for Survivor {
 /// A moment at which power may go, or the process be killed. Cheap: pages are shared.
 #[derive(Clone)]
 pub struct CrashState {
-    persistency: Persistency,
-    durable: Image,
-    visible: Image,
-    queues: Queues,
+    pub(super) persistency: Persistency,
+    pub(super) durable: Image,
+    pub(super) visible: Image,
+    pub(super) queues: Queues,
+    pub(super) cas_drains: bool,
     /// What was about to happen.
     pub moment: Moment,
-    place: PlaceId,
-    places: Option<Arc<Places>>,
-}
-
-/// One way the volatile stores can be cut: which prefix of each queue survives.
-#[derive(Clone, Debug)]
-pub struct Cut {
-    /// Its number in the enumeration it came from, from 0.
-    pub number: usize,
-    /// The hash of the image it leaves.
-    pub hash: u64,
-    /// Stores kept of each queue, in the queues' order.
-    keep: Vec<u32>,
+    pub(super) place: PlaceId,
+    pub(super) places: Option<Arc<Places>>,
 }
 
 impl CrashState {
-    pub(super) fn new(
-        persistency: Persistency,
-        durable: Image,
-        visible: Image,
-        queues: Queues,
-        moment: Moment,
-        place: PlaceId,
-        places: Option<Arc<Places>>,
-    ) -> CrashState {
-        CrashState {
-            persistency,
-            durable,
-            visible,
-            queues,
-            moment,
-            place,
-            places,
-        }
-    }
-
     /// The line of source that was about to act, if places were counted.
     #[must_use]
     pub fn place(&self) -> Option<&'static Location<'static>> {
@@ -128,10 +146,14 @@ impl CrashState {
     #[must_use]
     pub fn image(&self, cut: &Cut) -> Image {
         let mut image = self.durable.clone();
-        for (queue, &keep) in self.queues.values().zip(&cut.keep) {
-            for store in &queue[..keep as usize] {
-                image.set_word(Off(store.word), store.value);
-            }
+        let mut keep = &cut.keep[..];
+        for queue in self.queues.values() {
+            let chains = Chains::of(queue);
+            let (mine, rest) = keep.split_at(chains.count);
+            kept(queue, &chains, mine, |s| {
+                image.set_word(Off(s.word), s.value)
+            });
+            keep = rest;
         }
         image
     }
@@ -140,16 +162,49 @@ impl CrashState {
     #[must_use]
     pub fn survivors(&self, cut: &Cut) -> Vec<Survivor> {
         let unit_bytes = self.persistency.unit_bytes() as u64;
-        let by = |stores: &[Store]| Some(self.places.as_ref()?.get(stores.last()?.place)?.at);
-        let queues = self.queues.iter().zip(&cut.keep);
+        let mut keep = &cut.keep[..];
+        let queues = self.queues.iter();
         queues
-            .map(|((&unit, queue), &keep)| Survivor {
-                at: Off(unit * unit_bytes),
-                kept: keep as usize,
-                of: queue.len(),
-                by: by(queue),
+            .map(|(&unit, queue)| {
+                let (mine, rest) = keep.split_at(Chains::of(queue).count);
+                keep = rest;
+                let bounds = |slot: usize| (mine[slot], mine[slot]);
+                let places = self.places.as_deref();
+                Survivor::of(Off(unit * unit_bytes), queue, bounds, places)
             })
             .collect()
+    }
+
+    /// A hash of what decides the images: the durable bytes, the volatile stores in their chains,
+    /// and the persistency. Moments with equal digests leave the same images.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        let start = mix(self.durable.hash()) ^ self.persistency as u64;
+        let units = self.queues.iter();
+        units.fold(mix(start), |digest, (&unit, queue)| {
+            mix(digest ^ mix(unit ^ self.queue_digest(queue)))
+        })
+    }
+
+    /// The order within each chain, and of the stores to each word; no other matters.
+    fn queue_digest(&self, queue: &[Store]) -> u64 {
+        let mut chains = [0; CHAINS];
+        let mut words = [0; LINE / WORD];
+        let mut previous = None;
+        for store in queue {
+            let store_hash = mix(store.word) ^ store.value;
+            let chain = &mut chains[store.chain as usize];
+            *chain = mix(*chain ^ store_hash);
+            if self.persistency == Persistency::Page {
+                *chain = mix(*chain ^ u64::from(previous != Some(store.call)));
+            } else {
+                let word = &mut words[store.word as usize % LINE / WORD];
+                *word = mix(*word ^ u64::from(store.chain) ^ mix(store.value));
+            }
+            previous = Some(store.call);
+        }
+        let all = chains.iter().chain(&words);
+        all.fold(0, |digest, &part| mix(digest ^ part))
     }
 
     /// Far memory after a kill without a power cut: every byte that was visible is, and what was
@@ -157,157 +212,12 @@ impl CrashState {
     /// nothing.
     #[must_use]
     pub fn killed(&self) -> Sim {
-        let (durable, visible) = (self.durable.clone(), self.visible.clone());
-        Sim::resume(durable, visible, self.queues.clone(), self.persistency)
-    }
-}
-
-/// Where one queue may be cut.
-struct Choices {
-    /// Stores kept, and what that changes in the image's hash; each change once. The first is none.
-    cuts: Vec<(u32, u64)>,
-    /// The one that leaves what keeping every store leaves.
-    all: usize,
-}
-
-impl Choices {
-    fn of(state: &CrashState, queue: &[Store]) -> Choices {
-        let (mut cuts, mut all) = (vec![(0, 0)], 0);
-        let mut words: Vec<(u64, u64)> = Vec::new(); // word, value it has so far
-        let mut delta = 0;
-        for (i, store) in queue.iter().enumerate() {
-            let known = words
-                .iter()
-                .position(|w| w.0 == store.word)
-                .unwrap_or_else(|| {
-                    words.push((store.word, state.durable.word(Off(store.word))));
-                    words.len() - 1
-                });
-            let index = store.word / 8;
-            let before = std::mem::replace(&mut words[known].1, store.value);
-            delta ^= word_hash(index, before) ^ word_hash(index, store.value);
-            let whole_call = queue.get(i + 1).is_none_or(|next| next.call != store.call);
-            let may_cut = state.persistency != Persistency::Page || whole_call;
-            if may_cut {
-                all = cuts.iter().position(|c| c.1 == delta).unwrap_or_else(|| {
-                    cuts.push((i as u32 + 1, delta));
-                    cuts.len() - 1
-                });
-            }
-        }
-        Choices { cuts, all }
-    }
-}
-
-/// The images of a [`CrashState`], as [`Cut`]s: made only when asked for, each hash once.
-pub struct Images {
-    queues: Vec<Choices>,
-    base: u64,
-    /// All combinations, or `None` if they are too many to count.
-    total: Option<usize>,
-    cap: usize,
-    rng: Rng,
-    seen: HashSet<u64>,
-    step: usize,
-    number: usize,
-}
-
-impl Images {
-    fn new(state: &CrashState, cap: usize, seed: u64) -> Images {
-        let queues: Vec<_> = state
-            .queues
-            .values()
-            .map(|q| Choices::of(state, q))
-            .collect();
-        let total = queues
-            .iter()
-            .try_fold(1usize, |n, q| n.checked_mul(q.cuts.len()));
-        Images {
-            queues,
-            base: state.durable.hash(),
-            total,
-            cap,
-            rng: Rng::new(seed),
-            seen: HashSet::new(),
-            step: 0,
-            number: 0,
-        }
-    }
-
-    /// Whether every image there is will be given.
-    #[must_use]
-    pub fn exhaustive(&self) -> bool {
-        self.total.is_some_and(|total| total <= self.cap)
-    }
-
-    /// The choice of each queue at `step`, or `None` after the last.
-    fn choose(&mut self, step: usize) -> Option<Vec<usize>> {
-        if self.exhaustive() {
-            let mut rest = step;
-            let choice = self.queues.iter().map(|q| {
-                let digit = rest % q.cuts.len();
-                rest /= q.cuts.len();
-                digit
-            });
-            let choice = choice.collect();
-            return (rest == 0).then_some(choice);
-        }
-        let n = self.queues.len();
-        let none = |_: &Choices| 0;
-        let all = |q: &Choices| q.all;
-        let with = |one: usize, here: fn(&Choices) -> usize, rest: fn(&Choices) -> usize| {
-            let pick = |(i, q)| if i == one { here(q) } else { rest(q) };
-            self.queues.iter().enumerate().map(pick).collect()
-        };
-        match step {
-            0 => Some(self.queues.iter().map(none).collect()),
-            1 => Some(self.queues.iter().map(all).collect()),
-            s if s < 2 + 2 * n => {
-                let one = (s - 2) / 2;
-                // Published too early, payload late: one line alone, then all but that line.
-                Some(if s % 2 == 0 {
-                    with(one, all, none)
-                } else {
-                    with(one, none, all)
-                })
-            }
-            s if s < 2 + 2 * n + 4 * self.cap => Some(self.draw()),
-            _ => None,
-        }
-    }
-
-    fn draw(&mut self) -> Vec<usize> {
-        let rng = &mut self.rng;
-        let style = rng.below(5);
-        let draw = |q: &Choices| match style {
-            0 => q.all * rng.below(2) as usize,
-            1 if !rng.one_in(4) => q.all,
-            2 if !rng.one_in(4) => 0,
-            _ => rng.below(q.cuts.len() as u64) as usize,
-        };
-        self.queues.iter().map(draw).collect()
-    }
-}
-
-impl Iterator for Images {
-    type Item = Cut;
-
-    fn next(&mut self) -> Option<Cut> {
-        while self.number < self.cap {
-            let choice = self.choose(self.step)?;
-            self.step += 1;
-            let chosen = || self.queues.iter().zip(&choice).map(|(q, &c)| q.cuts[c]);
-            let hash = chosen().fold(self.base, |hash, (_, delta)| hash ^ delta);
-            if self.seen.insert(hash) {
-                let keep = chosen().map(|(keep, _)| keep).collect();
-                self.number += 1;
-                return Some(Cut {
-                    number: self.number - 1,
-                    hash,
-                    keep,
-                });
-            }
-        }
-        None
+        let mut state = State::new(
+            self.durable.clone(),
+            self.visible.clone(),
+            self.queues.clone(),
+        );
+        state.cas_drains = self.cas_drains;
+        Sim::with_state(state, self.persistency)
     }
 }

@@ -12,50 +12,83 @@
 //!   durable image                               what every crash keeps
 //! ```
 //!
-//! At a crash each queue independently keeps a prefix: caches write lines back when they like, but a
-//! line's stores reach the medium in order. A [`CrashState`] is such a moment, and enumerates the
-//! images a power cut could leave, or, for a kill, hands on the visible bytes with their queues.
+//! The stores in a queue form *chains*. At a crash each chain independently keeps a prefix: caches
+//! write lines back when they like, but a line's stores reach the medium in order. Where chains
+//! share a word, what they keep is applied in coherence order. A [`CrashState`] is such a moment,
+//! and enumerates the images a power cut could leave ([`CrashState::images`]), hands out memory
+//! that decides what survived only as it is read ([`Sim::lazy`]), or, for a kill, hands on the
+//! visible bytes with their queues ([`CrashState::killed`]).
 //!
 //! # Persistency
-//! * [`Persistency::Adr`]: as in the picture, 64-byte lines, every prefix. A drain applies what its
-//!   lane flushed. `copy_in` is word stores and their flush.
+//! * [`Persistency::Adr`]: 64-byte lines. Cached stores of a line are one chain. The whole lines of
+//!   a `copy_in` go around the cache, where nothing keeps the words of a line together: each word
+//!   of theirs is a chain of its own. The partial lines of a `copy_in` are cached stores and their
+//!   flush. (Real media go around the cache only from a size on; less order covers both.)
+//! * [`Persistency::Word`]: every word is a chain of its own, however it was stored. Eight bytes are
+//!   atomic and nothing else is ordered: the model of the contest's judge.
 //! * [`Persistency::Eadr`]: a store is durable at once, so crashes differ at every store.
 //! * [`Persistency::Page`]: a file. The unit is the sector of 512 bytes, never torn: it keeps its
 //!   content as of any call that wrote to it since the last sync. A drain only asks; what it covers
 //!   is durable when [`Sim::sync`] (or a `wait`, which calls it) has run, and its ticket turns then.
 //!
+//! # Instructions
+//! A lane stands for a thread. A flush is `clwb` or `clflushopt`: what they do to durability is the
+//! same, so that the simulator has one of them. A drain is `sfence`. A compare-and-swap drains
+//! nothing, because the door does not promise it; with [`Sim::drain_on_cas`] it completes its
+//! lane's flushes, whether it succeeds or not, as the lock prefix does on x86.
+//!
+//! # Faults
+//! While a fault by place is on ([`crate::fault::with`]), the flush, the `copy_in`'s flush or the
+//! drain it names does not happen, or not for the first or last line (on a file, sector) of the
+//! request. Counters count what is done. What is not flushed waits for another flush. A drain left
+//! out leaves what its lane flushed to the lane's next drain, and answers with a ticket that its
+//! caller takes for done: on a file that is the newest there is, as if an earlier request of
+//! anybody's would cover the new bytes as well, which it does not.
+//!
 //! # Invariants
-//! S1  A word of the durable image changes only by a drain (ADR), a store (eADR) or a sync (Page).
-//! S2  A flush covers the stores of its lines that precede it, and no later one.
-//! S3  A drain covers the flushes of its own lane, and no other's. Compare-and-swap covers none.
-//! S4  Everything is a function of the calls made: no clock, no chance. Chance enters only where a
-//!     [`CrashState`] has more images than its caller wants, and comes from the caller's seed.
+//! S1  A word of the durable image changes only by a drain (ADR, words; also a locked operation, if
+//!     asked for), a store (eADR) or a sync (Page).
+//! S2  A flush covers the stores of its lines that precede it, in all their chains, and no later
+//!     one.
+//! S3  A drain covers the flushes of its own lane, and no other's. Compare-and-swap covers none,
+//!     unless asked to.
+//! S4  Everything is a function of the calls made and of the fault that is on: no clock, no chance.
+//!     Chance enters only where a [`CrashState`] has more images than its caller wants, and comes
+//!     from the caller's seed.
 //!
 //! # What it does not model
-//! Store buffers (a store in one is a store that has not happened yet), and words of one
-//! non-temporal copy overtaking each other inside a line: that is a stricter, word-wise persistency.
+//! Store buffers: a store in one is a store that has not happened yet. Write-combining buffers as
+//! far as others can see them: a copy's words are visible to every thread at once, and another
+//! lane's flush covers them. Devices that hold back what they have promised.
 
 mod crash;
+mod cuts;
+mod door;
 mod image;
+mod lazy;
 mod places;
+mod state;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::Location;
 use std::str::FromStr;
 use std::sync::PoisonError;
 
+use crate::fault::{self, Part};
 use crate::lane::Lane;
-use crate::medium::{Caps, Drain, Kind, LINE, Medium, Off, Poisoned, Ticket, WORD};
+use crate::medium::{Caps, Drain, Kind, LINE, Off, Poisoned, WORD};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
-pub use crash::{CrashState, Cut, Images, Moment, Survivor};
+pub use crash::{CrashState, Moment, Survivor};
+pub use cuts::{Cut, Images};
 pub use image::{Image, Rng};
+pub use lazy::{Decision, next_script};
 pub use places::{Act, Place, Places, brief};
 
 use places::{NOWHERE, PlaceId};
+use state::{Request, State};
 
 /// Bytes of a sector: what a file's device writes whole.
 pub const SECTOR: usize = 512;
@@ -63,17 +96,25 @@ pub const SECTOR: usize = 512;
 /// What a power cut may take.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Persistency {
-    /// Caches are lost: each line keeps a prefix of its stores.
+    /// Caches are lost: each line keeps a prefix of its stores, words copied around the cache each
+    /// for itself.
     Adr,
     /// Caches are saved: nothing stored is lost.
     Eadr,
+    /// Caches are lost and order nothing: each word keeps a prefix of its stores.
+    Word,
     /// A file: each sector written since the last sync is old or newer.
     Page,
 }
 
 impl Persistency {
     /// All of them.
-    pub const ALL: [Persistency; 3] = [Persistency::Adr, Persistency::Eadr, Persistency::Page];
+    pub const ALL: [Persistency; 4] = [
+        Persistency::Adr,
+        Persistency::Eadr,
+        Persistency::Word,
+        Persistency::Page,
+    ];
 
     /// Its name on the command line.
     #[must_use]
@@ -81,22 +122,25 @@ impl Persistency {
         match self {
             Persistency::Adr => "adr",
             Persistency::Eadr => "eadr",
+            Persistency::Word => "word",
             Persistency::Page => "page",
         }
     }
 
-    /// Bytes of the unit whose stores stay in order.
+    /// Bytes of the unit that is written back as one: a line, or a file's sector.
     #[must_use]
     pub const fn unit_bytes(self) -> usize {
         match self {
-            Persistency::Adr | Persistency::Eadr => LINE,
+            Persistency::Adr | Persistency::Eadr | Persistency::Word => LINE,
             Persistency::Page => SECTOR,
         }
     }
 
     fn caps(self) -> Caps {
         let (tear_bytes, drain, survives) = match self {
-            Persistency::Adr => (WORD, Drain::Fence, "a kill and a simulated power cut"),
+            Persistency::Adr | Persistency::Word => {
+                (WORD, Drain::Fence, "a kill and a simulated power cut")
+            }
             Persistency::Eadr => (
                 WORD,
                 Drain::Fence,
@@ -127,7 +171,7 @@ impl FromStr for Persistency {
         Persistency::ALL
             .into_iter()
             .find(|p| p.name() == name)
-            .ok_or_else(|| format!("no persistency is called {name:?}: adr, eadr or page"))
+            .ok_or_else(|| format!("no persistency is called {name:?}: adr, eadr, word or page"))
     }
 }
 
@@ -144,47 +188,6 @@ struct Shared {
     caps: Caps,
     persistency: Persistency,
     state: Mutex<State>,
-}
-
-/// One store of one word, not yet guaranteed.
-#[derive(Clone, Copy)]
-struct Store {
-    /// Number of the call that made it: a flush covers calls up to its own moment (S2), and a
-    /// sector never keeps half a call.
-    call: u64,
-    word: u64,
-    value: u64,
-    place: PlaceId,
-}
-
-/// The stores of each line or sector, in coherence order, by its index.
-type Queues = BTreeMap<u64, Vec<Store>>;
-
-/// That a lane wants a line's stores up to a call made durable.
-#[derive(Clone, Copy)]
-struct Request {
-    unit: u64,
-    upto: u64,
-    place: PlaceId,
-}
-
-struct State {
-    visible: Image,
-    /// Unused under eADR, where the visible image is the durable one.
-    durable: Image,
-    queues: Queues,
-    calls: u64,
-    /// What each lane has flushed and not drained.
-    lanes: Vec<(u32, Vec<Request>)>,
-    /// Drained, waiting for a sync (Page only).
-    drained: Vec<Request>,
-    issued: u64,
-    turned: u64,
-    fail_in: Option<u64>,
-    poisoned: Option<Poisoned>,
-    observer: Option<Observer>,
-    places: Option<Arc<Places>>,
-    wakers: Vec<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl fmt::Debug for Sim {
@@ -204,30 +207,14 @@ impl Sim {
     /// Far memory as a power cut left it: everything in `image`, all of it durable.
     #[must_use]
     pub fn from_image(image: Image, persistency: Persistency) -> Sim {
-        Sim::resume(image.clone(), image, Queues::new(), persistency)
+        let state = State::new(image.clone(), image, state::Queues::new());
+        Sim::with_state(state, persistency)
     }
 
-    fn resume(durable: Image, visible: Image, queues: Queues, persistency: Persistency) -> Sim {
-        let calls = queues.values().flatten().map(|s| s.call).max().unwrap_or(0);
-        let state = State {
-            visible,
-            durable,
-            queues,
-            calls,
-            lanes: Vec::new(),
-            drained: Vec::new(),
-            issued: 0,
-            turned: 0,
-            fail_in: None,
-            poisoned: None,
-            observer: None,
-            places: None,
-            wakers: Vec::new(),
-        };
-        let caps = persistency.caps();
+    fn with_state(state: State, persistency: Persistency) -> Sim {
         Sim {
             shared: Arc::new(Shared {
-                caps,
+                caps: persistency.caps(),
                 persistency,
                 state: Mutex::new(state),
             }),
@@ -240,13 +227,21 @@ impl Sim {
         self.shared.persistency
     }
 
+    /// Whether from now on a compare-and-swap also completes the flushes of its lane, as the lock
+    /// prefix does on x86. It does not at first: structures must not rely on it. Memory after a kill
+    /// ([`CrashState::killed`]) goes on like this; a file never does.
+    pub fn drain_on_cas(&self, drains: bool) {
+        self.state().cas_drains = drains;
+    }
+
     /// Has `observer` called at every crash point from now on, or nobody.
     ///
-    /// Crash points are: before each drain; under eADR also before each word stored or copied in;
-    /// under Page also before each sync. Choices only grow between them, so that no image is missed;
-    /// a caller who knows more (an operation begins or has returned) adds [`Sim::tell`] or
-    /// [`Sim::crash_state`]. The observer is called under the lock that guards this memory and must
-    /// not use it: what it notes of other things belongs to the same moment.
+    /// Crash points are: before each drain, and each compare-and-swap that completes flushes; under
+    /// eADR also before each word stored or copied in; under Page also before each sync. Choices
+    /// only grow between them, so that no image is missed; a caller who knows more (an operation
+    /// begins or has returned) adds [`Sim::tell`] or [`Sim::crash_state`]. The observer is called
+    /// under the lock that guards this memory and must not use it: what it notes of other things
+    /// belongs to the same moment.
     pub fn observe(&self, observer: Option<Observer>) {
         self.state().observer = observer;
     }
@@ -256,13 +251,17 @@ impl Sim {
         self.state().places = Some(places);
     }
 
-    /// The bytes that loads see.
+    /// The bytes that loads see. Lazy memory answers with one of the images that agree with what
+    /// has been decided, and decides nothing.
     #[must_use]
     pub fn visible(&self) -> Image {
         self.state().visible.clone()
     }
 
     /// This moment, as a crash would find it.
+    ///
+    /// # Panics
+    /// If this is lazy memory, which does not know what a second crash would find.
     #[must_use]
     pub fn crash_state(&self) -> CrashState {
         self.capture(&self.state(), Moment::Asked, NOWHERE)
@@ -329,6 +328,10 @@ impl Sim {
     }
 
     fn capture(&self, state: &State, moment: Moment, place: PlaceId) -> CrashState {
+        assert!(
+            state.lazy.is_none(),
+            "lazy memory cannot crash: take the moment it was made of"
+        );
         if let Some(places) = &state.places {
             let stores = state.queues.values().flatten().map(|s| s.place);
             let flushes = state.lanes.iter().flat_map(|l| &l.1).chain(&state.drained);
@@ -336,54 +339,84 @@ impl Sim {
         }
         let durable = match self.shared.persistency {
             Persistency::Eadr => &state.visible,
-            Persistency::Adr | Persistency::Page => &state.durable,
+            Persistency::Adr | Persistency::Word | Persistency::Page => &state.durable,
         };
-        CrashState::new(
-            self.shared.persistency,
-            durable.clone(),
-            state.visible.clone(),
-            state.queues.clone(),
+        CrashState {
+            persistency: self.shared.persistency,
+            durable: durable.clone(),
+            visible: state.visible.clone(),
+            queues: state.queues.clone(),
+            cas_drains: state.cas_drains,
             moment,
             place,
-            state.places.clone(),
-        )
+            places: state.places.clone(),
+        }
     }
 
     /// Stores the words of `bytes` at `at`, which is aligned; what they leave of the last stays.
+    /// Whole lines go around the cache.
     fn write(&self, at: Off, bytes: &[u8], place: PlaceId, moment: Moment) {
+        const LINE_BYTES: u64 = LINE as u64;
         assert!(
             at.0.is_multiple_of(WORD as u64),
             "the bytes at {at:?} are not aligned"
         );
+        let whole = at.0.next_multiple_of(LINE_BYTES)
+            ..(at.0 + bytes.len() as u64) / LINE_BYTES * LINE_BYTES;
+        let persistency = self.shared.persistency;
         let mut state = self.state();
         state.visible.pieces(at, bytes.len(), |_| false);
         state.calls += 1;
         for (i, chunk) in bytes.chunks(WORD).enumerate() {
-            if self.shared.persistency == Persistency::Eadr {
+            if persistency == Persistency::Eadr {
                 state = self.before(state, moment, place);
             }
             let word = at.plus((i * WORD) as u64);
+            if chunk.len() < WORD {
+                state.decide(word, chunk.len());
+            }
             let mut value = state.visible.word(word).to_le_bytes();
             value[..chunk.len()].copy_from_slice(chunk);
-            state.store(
-                self.shared.persistency,
-                word,
-                u64::from_le_bytes(value),
-                place,
-            );
+            let value = u64::from_le_bytes(value);
+            state.store(persistency, word, value, whole.contains(&word.0), place);
         }
     }
 
-    fn flush_units(&self, lane: &Lane, at: Off, len: usize, place: PlaceId) {
-        let end = at.0 + len as u64;
+    /// Requests what the active fault leaves of `at..at + len`.
+    fn request(
+        &self,
+        lane: &mut Lane,
+        (at, len): (Off, usize),
+        place: PlaceId,
+        (act, from): (Act, &'static Location<'static>),
+    ) {
         let unit_bytes = self.shared.persistency.unit_bytes() as u64;
+        let (mut start, mut end) = (at.0, at.0 + len as u64);
+        match self.dropped(act, from) {
+            None => {}
+            Some(Part::Whole) => end = start,
+            Some(Part::First) => start = end.min((start / unit_bytes + 1) * unit_bytes),
+            Some(Part::Last) => end = start.max((end.div_ceil(unit_bytes) - 1) * unit_bytes),
+        }
+        if start == end {
+            return;
+        }
+        lane.flushed(Off(start), (end - start) as usize);
         let mut state = self.state();
         let upto = state.calls;
-        for unit in at.0 / unit_bytes..end.div_ceil(unit_bytes) {
+        for unit in start / unit_bytes..end.div_ceil(unit_bytes) {
             if state.queues.contains_key(&unit) {
                 state.pending(lane.id()).push(Request { unit, upto, place });
             }
         }
+    }
+
+    /// What the active fault has this place leave out, this time.
+    fn dropped(&self, act: Act, at: &'static Location<'static>) -> Option<Part> {
+        let (part, hit) = fault::drops(act, at)?;
+        let mut state = self.state();
+        state.fault_hits += 1;
+        hit.is_none_or(|n| n == state.fault_hits).then_some(part)
     }
 
     fn place(&self, act: Act, at: &'static Location<'static>) -> PlaceId {
@@ -392,216 +425,4 @@ impl Sim {
             None => NOWHERE,
         }
     }
-}
-
-impl State {
-    fn pending(&mut self, lane: u32) -> &mut Vec<Request> {
-        let at = self
-            .lanes
-            .iter()
-            .position(|l| l.0 == lane)
-            .unwrap_or_else(|| {
-                self.lanes.push((lane, Vec::new()));
-                self.lanes.len() - 1
-            });
-        &mut self.lanes[at].1
-    }
-
-    fn store(&mut self, persistency: Persistency, at: Off, value: u64, place: PlaceId) {
-        self.visible.set_word(at, value);
-        if persistency != Persistency::Eadr {
-            let unit = at.0 / persistency.unit_bytes() as u64;
-            let store = Store {
-                call: self.calls,
-                word: at.0,
-                value,
-                place,
-            };
-            self.queues.entry(unit).or_default().push(store);
-        }
-    }
-
-    /// S1: the covered prefix of a queue becomes durable.
-    fn commit(&mut self, request: Request) {
-        let Some(queue) = self.queues.get_mut(&request.unit) else {
-            return;
-        };
-        let covered = queue.partition_point(|s| s.call <= request.upto);
-        for store in queue.drain(..covered) {
-            self.durable.set_word(Off(store.word), store.value);
-        }
-        if queue.is_empty() {
-            self.queues.remove(&request.unit);
-        }
-    }
-
-    /// Counts a drain down to the one that is to fail.
-    fn drain_fails(&mut self) -> bool {
-        if let Some(n) = &mut self.fail_in {
-            *n = n.saturating_sub(1);
-            if *n == 0 {
-                self.fail_in = None;
-                let reason = "drain: simulated I/O error".into();
-                self.poisoned = Some(Poisoned { reason });
-            }
-        }
-        self.poisoned.is_some()
-    }
-}
-
-impl Medium for Sim {
-    fn caps(&self) -> &Caps {
-        &self.shared.caps
-    }
-
-    fn len(&self) -> u64 {
-        self.state().visible.len()
-    }
-
-    fn grow(&self, len: u64) -> std::io::Result<()> {
-        let state = &mut *self.state();
-        if len > state.visible.len() {
-            state.visible.grow(len);
-            state.durable.grow(len);
-        }
-        Ok(())
-    }
-
-    fn load(&self, at: Off) -> u64 {
-        self.state().visible.word(at)
-    }
-
-    #[track_caller]
-    fn store(&self, lane: &mut Lane, at: Off, value: u64) {
-        let place = self.place(Act::Store, Location::caller());
-        self.write(at, &value.to_le_bytes(), place, Moment::Store);
-        lane.counters.bytes += WORD as u64;
-    }
-
-    #[track_caller]
-    fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
-        let place = self.place(Act::Store, Location::caller());
-        let mut state = self.state();
-        if self.shared.persistency == Persistency::Eadr {
-            state = self.before(state, Moment::Store, place);
-        }
-        let found = state.visible.word(at);
-        if found != old {
-            return Err(found);
-        }
-        state.calls += 1;
-        state.store(self.shared.persistency, at, new, place);
-        lane.counters.bytes += WORD as u64;
-        Ok(found)
-    }
-
-    fn copy_out(&self, at: Off, to: &mut [u8]) {
-        let mut done = 0;
-        self.state().visible.pieces(at, to.len(), |piece| {
-            to[done..done + piece.len()].copy_from_slice(piece);
-            done += piece.len();
-            true
-        });
-    }
-
-    fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>) {
-        self.state().visible.pieces(at, len, |piece| {
-            to.extend_from_slice(piece);
-            true
-        });
-    }
-
-    fn matches(&self, at: Off, bytes: &[u8]) -> bool {
-        let mut rest = bytes;
-        self.state().visible.pieces(at, bytes.len(), |piece| {
-            let (head, tail) = rest.split_at(piece.len());
-            if head == piece {
-                rest = tail;
-            }
-            head == piece
-        });
-        rest.is_empty()
-    }
-
-    #[track_caller]
-    fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
-        let place = self.place(Act::CopyIn, Location::caller());
-        let bytes = parts.concat();
-        self.write(at, &bytes, place, Moment::CopyIn);
-        lane.copied_in(at, bytes.len());
-        self.flush_units(lane, at, bytes.len(), place);
-    }
-
-    #[track_caller]
-    fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
-        let place = self.place(Act::Flush, Location::caller());
-        self.state().visible.pieces(at, len, |_| false);
-        lane.flushed(at, len);
-        self.flush_units(lane, at, len, place);
-    }
-
-    #[track_caller]
-    fn drain(&self, lane: &mut Lane) -> Ticket {
-        let place = self.place(Act::Drain, Location::caller());
-        if !std::mem::take(&mut lane.undrained) {
-            return Ticket::DURABLE;
-        }
-        lane.counters.fences += 1;
-        let mut state = self.state();
-        if self.shared.persistency != Persistency::Eadr {
-            state = self.before(state, Moment::Drain, place);
-        }
-        if state.drain_fails() {
-            let wakers = state.wakers.clone();
-            drop(state);
-            wakers.iter().for_each(|wake| wake());
-            return Ticket(u64::MAX);
-        }
-        let pending = std::mem::take(state.pending(lane.id()));
-        if self.shared.persistency != Persistency::Page {
-            pending
-                .into_iter()
-                .for_each(|request| state.commit(request)); // S3
-            return Ticket::DURABLE;
-        }
-        state
-            .drained
-            .extend(pending.into_iter().map(|r| Request { place, ..r }));
-        state.issued += 1;
-        Ticket(state.issued)
-    }
-
-    fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
-        let state = self.state();
-        match &state.poisoned {
-            _ if ticket.0 <= state.turned => Ok(true),
-            Some(poisoned) => Err(poisoned.clone()),
-            None => Ok(false),
-        }
-    }
-
-    fn wait(&self, ticket: Ticket) -> Result<(), Poisoned> {
-        if self.poll(ticket)? {
-            Ok(())
-        } else {
-            self.sync()
-        }
-    }
-
-    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
-        if self.shared.persistency == Persistency::Page {
-            self.state().wakers.push(wake);
-        }
-    }
-
-    fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
-        let mut crc = seed;
-        self.state().visible.pieces(at, len, |piece| {
-            crc = crc32c::crc32c_append(crc, piece);
-            true
-        });
-        crc
-    }
-
-    fn prefetch(&self, _at: Off, _len: usize) {}
 }

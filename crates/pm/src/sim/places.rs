@@ -52,12 +52,21 @@ impl fmt::Display for Place {
     }
 }
 
-/// A location as it is printed: `cceh/resize.rs:88`.
+/// A location as it is printed, from its crate's folder on: `kv/log.rs:88`, `kv/tests/crash.rs:9`.
 #[must_use]
 pub fn brief(at: &Location<'_>) -> String {
-    let file = at.file();
-    let file = file.rsplit_once("src/").map_or(file, |(_, tail)| tail);
-    format!("{file}:{}", at.line())
+    format!("{}:{}", brief_file(at.file()), at.line())
+}
+
+fn brief_file(file: &str) -> String {
+    let parts: Vec<&str> = file.split(['/', '\\']).collect();
+    let Some(src) = parts.iter().rposition(|&part| part == "src") else {
+        let others = ["tests", "benches", "examples"];
+        let at = parts.iter().position(|part| others.contains(part));
+        return parts[at.unwrap_or(0).saturating_sub(1)..].join("/");
+    };
+    let path = [&parts[src.saturating_sub(1)..src], &parts[src + 1..]];
+    path.concat().join("/")
 }
 
 /// A place's number in its table; [`NOWHERE`] when nobody keeps one.
@@ -129,5 +138,28 @@ impl Places {
             .list
             .get(id as usize)
             .copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_called_by_its_crate_and_its_path_in_it() {
+        for (file, called) in [
+            ("crates/kv/src/log.rs", "kv/log.rs"),
+            ("crates/pm/src/pool/log.rs", "pm/pool/log.rs"),
+            ("crates/check/tests/toy/mod.rs", "check/tests/toy/mod.rs"),
+            ("src/log.rs", "log.rs"),
+            ("tests/log.rs", "tests/log.rs"),
+            (
+                "/home/me/registry/src/index/table-1.0.2/src/lib.rs",
+                "table-1.0.2/lib.rs",
+            ),
+            ("log.rs", "log.rs"),
+        ] {
+            assert_eq!(brief_file(file), called);
+        }
     }
 }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
+mod lazy;
+
 use super::*;
-use crate::medium::persist;
+use crate::medium::{Medium, Ticket, persist};
 
 const A: Off = Off(0);
 const A2: Off = Off(8);

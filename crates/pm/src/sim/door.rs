@@ -1,0 +1,194 @@
+//! The simulator behind the door: every method of [`Medium`], by the rules of the module above.
+
+use std::panic::Location;
+
+use super::crash::Moment;
+use super::places::Act;
+use super::state::Request;
+use super::{Persistency, Sim};
+use crate::lane::Lane;
+use crate::medium::{Caps, Medium, Off, Poisoned, Ticket, WORD};
+use crate::sync::Arc;
+
+impl Medium for Sim {
+    fn caps(&self) -> &Caps {
+        &self.shared.caps
+    }
+
+    fn len(&self) -> u64 {
+        self.state().visible.len()
+    }
+
+    fn grow(&self, len: u64) -> std::io::Result<()> {
+        let state = &mut *self.state();
+        if len > state.visible.len() {
+            state.visible.grow(len);
+            state.durable.grow(len);
+        }
+        Ok(())
+    }
+
+    fn load(&self, at: Off) -> u64 {
+        let mut state = self.state();
+        state.decide(at, WORD);
+        state.visible.word(at)
+    }
+
+    #[track_caller]
+    fn store(&self, lane: &mut Lane, at: Off, value: u64) {
+        let place = self.place(Act::Store, Location::caller());
+        self.write(at, &value.to_le_bytes(), place, Moment::Store);
+        lane.counters.bytes += WORD as u64;
+    }
+
+    #[track_caller]
+    fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
+        let place = self.place(Act::Store, Location::caller());
+        let persistency = self.shared.persistency;
+        let mut state = self.state();
+        // A file's drains are requests to sync, which no processor makes.
+        let drains = state.cas_drains && persistency != Persistency::Page;
+        let completes = drains && !state.pending(lane.id()).is_empty();
+        if persistency == Persistency::Eadr || completes {
+            state = self.before(state, Moment::Store, place);
+        }
+        if drains && state.poisoned.is_none() {
+            state.complete(lane.id());
+        }
+        state.decide(at, WORD);
+        let found = state.visible.word(at);
+        if found != old {
+            return Err(found);
+        }
+        state.calls += 1;
+        state.store(persistency, at, new, false, place);
+        lane.counters.bytes += WORD as u64;
+        Ok(found)
+    }
+
+    fn copy_out(&self, at: Off, to: &mut [u8]) {
+        let mut done = 0;
+        let mut state = self.state();
+        state.decide(at, to.len());
+        state.visible.pieces(at, to.len(), |piece| {
+            to[done..done + piece.len()].copy_from_slice(piece);
+            done += piece.len();
+            true
+        });
+    }
+
+    fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>) {
+        let mut state = self.state();
+        state.decide(at, len);
+        state.visible.pieces(at, len, |piece| {
+            to.extend_from_slice(piece);
+            true
+        });
+    }
+
+    fn matches(&self, at: Off, bytes: &[u8]) -> bool {
+        let mut rest = bytes;
+        let mut state = self.state();
+        if !state.decide_match(at, bytes) {
+            return false;
+        }
+        state.visible.pieces(at, bytes.len(), |piece| {
+            let (head, tail) = rest.split_at(piece.len());
+            if head == piece {
+                rest = tail;
+            }
+            head == piece
+        });
+        rest.is_empty()
+    }
+
+    #[track_caller]
+    fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
+        let from = Location::caller();
+        let place = self.place(Act::CopyIn, from);
+        let bytes = parts.concat();
+        self.write(at, &bytes, place, Moment::CopyIn);
+        lane.counters.bytes += bytes.len() as u64;
+        self.request(lane, (at, bytes.len()), place, (Act::CopyIn, from));
+    }
+
+    #[track_caller]
+    fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
+        let from = Location::caller();
+        let place = self.place(Act::Flush, from);
+        self.state().visible.pieces(at, len, |_| false);
+        self.request(lane, (at, len), place, (Act::Flush, from));
+    }
+
+    #[track_caller]
+    fn drain(&self, lane: &mut Lane) -> Ticket {
+        let from = Location::caller();
+        let place = self.place(Act::Drain, from);
+        if !lane.undrained {
+            return Ticket::DURABLE;
+        }
+        if self.dropped(Act::Drain, from).is_some() {
+            return Ticket(self.state().issued);
+        }
+        lane.undrained = false;
+        lane.counters.fences += 1;
+        let mut state = self.state();
+        if self.shared.persistency != Persistency::Eadr {
+            state = self.before(state, Moment::Drain, place);
+        }
+        if state.drain_fails() {
+            let wakers = state.wakers.clone();
+            drop(state);
+            wakers.iter().for_each(|wake| wake());
+            return Ticket(u64::MAX);
+        }
+        if self.shared.persistency != Persistency::Page {
+            state.complete(lane.id());
+            return Ticket::DURABLE;
+        }
+        let pending = std::mem::take(state.pending(lane.id()));
+        state
+            .drained
+            .extend(pending.into_iter().map(|r| Request { place, ..r }));
+        state.issued += 1;
+        Ticket(state.issued)
+    }
+
+    fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
+        let state = self.state();
+        match &state.poisoned {
+            _ if ticket.0 <= state.turned => Ok(true),
+            Some(poisoned) => Err(poisoned.clone()),
+            None => Ok(false),
+        }
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        if self.poll(ticket)? {
+            Ok(())
+        } else {
+            self.sync()
+        }
+    }
+
+    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        if self.shared.persistency == Persistency::Page {
+            self.state().wakers.push(wake);
+        }
+    }
+
+    fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
+        let mut state = self.state();
+        if let Some(torn) = state.decide_crc(at, len, seed) {
+            return torn;
+        }
+        let mut crc = seed;
+        state.visible.pieces(at, len, |piece| {
+            crc = crc32c::crc32c_append(crc, piece);
+            true
+        });
+        crc
+    }
+
+    fn prefetch(&self, _at: Off, _len: usize) {}
+}

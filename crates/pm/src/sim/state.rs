@@ -1,0 +1,168 @@
+//! What simulated memory holds between two calls: two images, and the stores between them.
+//!
+//! A unit (a line, or a sector of a file) has one queue, in coherence order. Each store in it
+//! belongs to a *chain* of the unit; at a crash every chain keeps a prefix of its own. Chain 0 is
+//! the unit's, the others are those of its words.
+
+use std::collections::BTreeMap;
+
+use super::image::Image;
+use super::lazy::Lazy;
+use super::places::{PlaceId, Places};
+use super::{Observer, Persistency};
+use crate::medium::{LINE, Off, Poisoned, WORD};
+use crate::sync::Arc;
+
+/// The most chains a unit can have: its own, and one for each word of a line.
+pub(super) const CHAINS: usize = 1 + LINE / WORD;
+
+/// One store of one word, not yet guaranteed.
+#[derive(Clone, Copy)]
+pub(super) struct Store {
+    /// Number of the call that made it: a flush covers calls up to its own moment (S2), and a
+    /// sector never keeps half a call.
+    pub(super) call: u64,
+    pub(super) word: u64,
+    pub(super) value: u64,
+    pub(super) place: PlaceId,
+    /// Which chain of its unit it is in.
+    pub(super) chain: u8,
+}
+
+/// The stores of each line or sector, in coherence order, by its index.
+pub(super) type Queues = BTreeMap<u64, Vec<Store>>;
+
+/// That a lane wants a unit's stores up to a call made durable.
+#[derive(Clone, Copy)]
+pub(super) struct Request {
+    pub(super) unit: u64,
+    pub(super) upto: u64,
+    pub(super) place: PlaceId,
+}
+
+/// Everything a lock guards.
+pub(super) struct State {
+    pub(super) visible: Image,
+    /// Unused under eADR, where the visible image is the durable one.
+    pub(super) durable: Image,
+    pub(super) queues: Queues,
+    pub(super) calls: u64,
+    /// What each lane has flushed and not drained.
+    pub(super) lanes: Vec<(u32, Vec<Request>)>,
+    /// Drained, waiting for a sync (Page only).
+    pub(super) drained: Vec<Request>,
+    pub(super) issued: u64,
+    pub(super) turned: u64,
+    /// Whether a compare-and-swap completes its lane's flushes.
+    pub(super) cas_drains: bool,
+    pub(super) fail_in: Option<u64>,
+    pub(super) poisoned: Option<Poisoned>,
+    /// How often the place of the active fault has run here.
+    pub(super) fault_hits: u64,
+    /// What a crash has left undecided, if this is lazy memory.
+    pub(super) lazy: Option<Box<Lazy>>,
+    pub(super) observer: Option<Observer>,
+    pub(super) places: Option<Arc<Places>>,
+    pub(super) wakers: Vec<Arc<dyn Fn() + Send + Sync>>,
+}
+
+impl State {
+    pub(super) fn new(durable: Image, visible: Image, queues: Queues) -> State {
+        State {
+            calls: queues.values().flatten().map(|s| s.call).max().unwrap_or(0),
+            visible,
+            durable,
+            queues,
+            lanes: Vec::new(),
+            drained: Vec::new(),
+            issued: 0,
+            turned: 0,
+            cas_drains: false,
+            fail_in: None,
+            poisoned: None,
+            fault_hits: 0,
+            lazy: None,
+            observer: None,
+            places: None,
+            wakers: Vec::new(),
+        }
+    }
+
+    pub(super) fn pending(&mut self, lane: u32) -> &mut Vec<Request> {
+        let at = self
+            .lanes
+            .iter()
+            .position(|l| l.0 == lane)
+            .unwrap_or_else(|| {
+                self.lanes.push((lane, Vec::new()));
+                self.lanes.len() - 1
+            });
+        &mut self.lanes[at].1
+    }
+
+    /// Stores one word, around the cache or through it.
+    pub(super) fn store(
+        &mut self,
+        persistency: Persistency,
+        at: Off,
+        value: u64,
+        around: bool,
+        place: PlaceId,
+    ) {
+        self.visible.set_word(at, value);
+        if let Some(lazy) = &mut self.lazy {
+            lazy.overwrite(at);
+            return;
+        }
+        let word_chain = 1 + (at.0 as usize % LINE / WORD) as u8;
+        let chain = match persistency {
+            Persistency::Eadr => return,
+            Persistency::Page => 0,
+            Persistency::Word => word_chain,
+            Persistency::Adr => word_chain * u8::from(around),
+        };
+        let unit = at.0 / persistency.unit_bytes() as u64;
+        let store = Store {
+            call: self.calls,
+            word: at.0,
+            value,
+            place,
+            chain,
+        };
+        self.queues.entry(unit).or_default().push(store);
+    }
+
+    /// S1: what was covered of a queue, whatever its chain, becomes durable.
+    pub(super) fn commit(&mut self, request: Request) {
+        let Some(queue) = self.queues.get_mut(&request.unit) else {
+            return;
+        };
+        let covered = queue.partition_point(|s| s.call <= request.upto);
+        for store in queue.drain(..covered) {
+            self.durable.set_word(Off(store.word), store.value);
+        }
+        if queue.is_empty() {
+            self.queues.remove(&request.unit);
+        }
+    }
+
+    /// S3: what a lane flushed becomes durable.
+    pub(super) fn complete(&mut self, lane: u32) {
+        for request in std::mem::take(self.pending(lane)) {
+            self.commit(request);
+        }
+    }
+
+    /// Counts a drain down to the one that is to fail.
+    pub(super) fn drain_fails(&mut self) -> bool {
+        if let Some(n) = &mut self.fail_in {
+            *n = n.saturating_sub(1);
+            if *n == 0 {
+                self.fail_in = None;
+                let reason = "drain: simulated I/O error".into();
+                self.poisoned = Some(Poisoned { reason });
+            }
+        }
+        self.poisoned.is_some()
+    }
+}
