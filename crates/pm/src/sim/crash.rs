@@ -88,10 +88,10 @@ impl Survivor {
             total[chains.slot(store)] += 1;
         }
         let (mut kept, mut lost) = (0, 0);
-        for slot in 0..chains.count {
+        for (slot, of) in total.iter().enumerate().take(chains.count) {
             let (least, most) = bounds(slot);
             kept += least as usize;
-            lost += (total[slot] - most) as usize;
+            lost += (of - most) as usize;
         }
         for store in queue.iter().filter(|s| s.chain != 0) {
             let slot = chains.slot(store);

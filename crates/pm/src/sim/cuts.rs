@@ -187,8 +187,8 @@ impl Images {
         for (unit, queue) in state.queues.values().enumerate() {
             images.add(state, unit, queue);
         }
-        let counts = images.chains.iter().map(|c| c.cuts.len());
-        images.total = counts.fold(Some(1usize), |n, c| n?.checked_mul(c));
+        let mut counts = images.chains.iter().map(|c| c.cuts.len());
+        images.total = counts.try_fold(1usize, |n, c| n.checked_mul(c));
         images
     }
 
