@@ -38,6 +38,8 @@ pub struct Workload {
     batch: u64,
     /// Half the writes go to this many keys.
     hot: u64,
+    /// What was deleted last: groups find it gone, and may rely on that.
+    deleted: u64,
     /// Whether long values are drawn as often as short ones.
     long: bool,
     disasters: bool,
@@ -55,6 +57,7 @@ impl Workload {
         Workload {
             batch: [1, 1, 2, 6][rng.below(4) as usize],
             hot: 1 + rng.below(3),
+            deleted: 1,
             long: rng.one_in(3),
             shape: shape.clone(),
             rng,
@@ -107,7 +110,11 @@ impl Workload {
                 let (key, value) = (self.key(), self.value());
                 Step::Apply(session, Op::Update { key, value })
             }
-            52..62 => Step::Apply(session, Op::Write(Write::Delete { key: self.key() })),
+            52..62 => {
+                self.deleted = self.key();
+                let key = self.deleted;
+                Step::Apply(session, Op::Write(Write::Delete { key }))
+            }
             _ => {
                 let key = self.key();
                 Step::Apply(session, Op::Write(self.put(key)))
@@ -158,11 +165,15 @@ impl Workload {
     fn group(&mut self) -> Op {
         let mut writes: Vec<Write> = Vec::new();
         for _ in 0..2 + self.rng.below(3) {
-            let key = self.key();
+            let delete = self.rng.one_in(4);
+            let key = if delete && self.rng.one_in(2) {
+                self.deleted
+            } else {
+                self.key()
+            };
             if writes.iter().any(|w| w.key() == key) {
                 continue;
             }
-            let delete = self.rng.one_in(4);
             writes.push(if delete {
                 Write::Delete { key }
             } else {

@@ -29,6 +29,7 @@
 //! | head, tail reborn      | two generations                    | counts the later: the segment is empty |
 
 use farbank_pm::epoch::Slot;
+use farbank_pm::fault;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
 use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::{Lane, Medium, Off, Poisoned};
@@ -267,7 +268,9 @@ impl<M: Medium> Engine<M> {
         let ticket = self.medium().drain(&mut cleaner.lane);
         cleaner.log.drained(self, ticket);
         cleaner.slot.unpin();
-        self.settle(ticket)?;
+        if !fault!("kv.victims_before_copies") {
+            self.settle(ticket)?;
+        }
         self.tally.moved_bytes.fetch_add(bytes, Relaxed);
         self.publish_moves(&pass.moves);
         let holding = self.free_tables(&pass.tables);
@@ -296,7 +299,12 @@ impl<M: Medium> Engine<M> {
     /// Copies what must be kept of `victim`; false if there is no room for all of it.
     fn copy_out_of(&self, cleaner: &mut Cleaner, pass: &mut Pass, victim: u32) -> bool {
         let info = self.info(victim);
-        let kept = [&info.tombs, &info.groups];
+        let groups = if fault!("kv.groups_cleaned_away") {
+            &info.tombs
+        } else {
+            &info.groups
+        };
+        let kept = [&info.tombs, groups];
         if info.live_records() == 0 && kept.iter().all(|count| count.load(Relaxed) == 0) {
             return true;
         }
@@ -484,7 +492,12 @@ impl<M: Medium> Engine<M> {
             .get(header.key_len..)
             .map_or(u64::MAX, |rest| u64_at(rest, 0));
         // A fence of an earlier opening of the pool waits for everything this one found.
-        if fence.max(self.boot_stamp) < oldest {
+        let boot_stamp = if fault!("kv.tombstone_of_earlier_opening") {
+            0
+        } else {
+            self.boot_stamp
+        };
+        if fence.max(boot_stamp) < oldest {
             return false;
         }
         let newer = self.locate(hash, key).found.and_then(|found| found.header);

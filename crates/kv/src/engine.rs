@@ -2,6 +2,7 @@
 
 use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::Epochs;
+use farbank_pm::fault;
 use farbank_pm::pool::Pool;
 use farbank_pm::sync::atomic::{
     AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed,
@@ -601,6 +602,9 @@ impl<M: Medium> Engine<M> {
     }
 
     pub(crate) fn new_generation(&self) -> u64 {
+        if fault!("kv.same_generation") {
+            return self.generation.load(Relaxed).max(1);
+        }
         self.generation.fetch_add(1, Relaxed) + 1
     }
 

@@ -20,6 +20,7 @@
 
 use std::collections::HashMap;
 
+use farbank_pm::fault;
 use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Medium, Off, Ticket};
@@ -170,7 +171,9 @@ impl<M: Medium> Worker<M> {
     /// G3: makes members of values the group relied on and does not replace, if they are not durable
     /// yet. Returns a ticket to wait for instead, if one of them is too long to be a member.
     fn rebase(&mut self, slots: &mut [Slot]) -> Result<Option<Ticket>, Error> {
-        if slots.iter().all(|slot| slot.change == Change::Keep) {
+        if slots.iter().all(|slot| slot.change == Change::Keep)
+            || fault!("kv.group_relies_on_pending")
+        {
             return Ok(None);
         }
         for slot in slots.iter_mut().filter(|slot| slot.change == Change::Keep) {

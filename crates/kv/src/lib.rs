@@ -22,6 +22,7 @@ mod api;
 mod cleaner;
 mod config;
 mod engine;
+mod faults;
 mod flush;
 mod group;
 mod index;

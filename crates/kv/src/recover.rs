@@ -24,6 +24,7 @@
 //! and B the same records are found, now durable. In B each segment changes by itself: sealed or not,
 //! it holds the same records; reborn or not, it holds nothing that counts.
 
+use farbank_pm::fault;
 use farbank_pm::pool::Pool;
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Relaxed};
 use farbank_pm::sync::{Arc, Mutex, thread};
@@ -138,7 +139,9 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
     // The snapshot's segments are about to be reborn: nobody may look for it again. And nothing is
     // written before this opening has its number.
     engine.set_root(|words| {
-        (words.snapshot, words.snapshot_generation) = (0, 0);
+        if !fault!("kv.snapshot_kept") {
+            (words.snapshot, words.snapshot_generation) = (0, 0);
+        }
         words.boot = words.boot.wrapping_add(1);
     })?;
     settle(&mut engine, &mut lane, &mut lives)?;
@@ -357,7 +360,9 @@ impl<M: Medium> Scan<'_, M> {
     }
 
     fn is_whole(&self, from: usize, header: &Header) -> bool {
-        header.what == Type::Pad || self.engine.body_holds(self.at(from), header)
+        let unchecked = header.what == Type::Pad
+            || (header.what == Type::Group && fault!("kv.group_unchecked"));
+        unchecked || self.engine.body_holds(self.at(from), header)
     }
 
     /// Whether the extents of a record that may be torn are there, opened and whole.
@@ -384,7 +389,6 @@ impl<M: Medium> Scan<'_, M> {
             return found.pads.push((piece.from, piece.to));
         }
         found.end = piece.to;
-        found.seq_max = found.seq_max.max(header.seq);
         if !whole {
             found.damage.push(format!(
                 "record at {:#x} (segment {}): its contents fail their checksum",
@@ -415,7 +419,9 @@ impl<M: Medium> Scan<'_, M> {
 
     fn accept(&self, at: Off, header: &Header, found: &mut Scanned) {
         found.records += 1;
-        found.seq_max = found.seq_max.max(header.seq);
+        if header.what == Type::Put || !fault!("kv.sequence_of_values_only") {
+            found.seq_max = found.seq_max.max(header.seq);
+        }
         if header.seq <= self.engine.floor.load(Relaxed) {
             return;
         }
@@ -662,7 +668,7 @@ fn make_durable<M: Medium>(
 ) {
     let base = engine.geometry.base(segment);
     for (from, to) in merged(&found.pads) {
-        if to - from >= RECORD_MIN && from < found.end {
+        if to - from >= RECORD_MIN && from < found.end && !fault!("kv.torn_not_padded") {
             let pad = Header {
                 what: Type::Pad,
                 value_len: to - from - crate::record::HEADER_MIN,

@@ -27,6 +27,7 @@
 //!     there is damage; in an unsealed segment it may be a torn write.
 
 use crc32c::{crc32c, crc32c_append};
+use farbank_pm::fault;
 use farbank_pm::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use farbank_pm::{LINE, Lane, Medium, Off};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -213,6 +214,11 @@ impl Place {
     /// earlier opening of the pool left in a segment whose `opened` never became durable is not
     /// valid under a later one's.
     pub(crate) fn record_seed(&self, generation: u64, boot: u32) -> u32 {
+        let boot = if fault!("kv.seed_without_opening") {
+            0
+        } else {
+            boot
+        };
         let life = [
             generation.to_le_bytes(),
             u64::from(boot & BOOT_MASK).to_le_bytes(),

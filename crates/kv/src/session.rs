@@ -23,6 +23,7 @@
 use std::collections::VecDeque;
 
 use farbank_pm::epoch::Slot;
+use farbank_pm::fault;
 use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Lane, Medium, Off, Poisoned, Ticket};
@@ -337,7 +338,7 @@ impl<M: Medium> Worker<M> {
         engine.written.fetch_add(bytes, Relaxed);
         engine.tally.user_bytes.fetch_add(bytes, Relaxed);
         let writes = std::mem::take(&mut self.writes);
-        if engine.poll(ticket)? {
+        if engine.poll(ticket)? || fault!("kv.published_before_durable") {
             let mut writes = writes;
             self.publish_all(&mut writes)?;
             self.writes = writes;
@@ -471,6 +472,9 @@ impl<M: Medium> Worker<M> {
                 Newest::Foreign => {
                     self.yield_to_others()?;
                     continue;
+                }
+                Newest::Drained(_) if fault!("kv.update_skips_pending") => {
+                    located.found.map(|found| found.at)
                 }
                 Newest::Staged(pending) | Newest::Drained(pending) => Some(pending.at),
                 Newest::Published => located.found.map(|found| found.at),

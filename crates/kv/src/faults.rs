@@ -1,0 +1,117 @@
+//! The engine's faults by name: deviations that the explorer has to find out.
+//!
+//! Each is one condition in the code, `fault!("kv.x")`, at the line it takes away or changes. Some were
+//! bugs of this engine once; the others are what its invariants are there for.
+
+use farbank_pm::fault::Named;
+
+/// Every `fault!` of this crate.
+pub(crate) const ALL: [Named; 14] = [
+    Named {
+        name: "kv.seed_without_opening",
+        what: "a record's checksum says nothing of the opening of the pool it was written in",
+        source: "the crash explorer, mended in 6703750",
+    },
+    Named {
+        name: "kv.same_generation",
+        what: "a segment is reborn under the generation it had",
+        source: "invariant S1 of segment.rs",
+    },
+    Named {
+        name: "kv.sealed_too_soon",
+        what: "a segment's end is written down before its records are durable",
+        source: "invariant S3 of segment.rs",
+    },
+    Named {
+        name: "kv.floor_volatile",
+        what: "FLUSHALL answers before its floor is durable",
+        source: "the promise of flush.rs",
+    },
+    Named {
+        name: "kv.published_before_durable",
+        what: "the index names a record whose ticket has not turned",
+        source: "invariant N1 of session.rs; so does CCEH_COW (cuhk-mass/SEPH#3)",
+    },
+    Named {
+        name: "kv.update_skips_pending",
+        what: "an update builds on the published value though a newer one is pending",
+        source: "invariant W2 of stripe.rs",
+    },
+    Named {
+        name: "kv.group_relies_on_pending",
+        what: "a group does not carry the pending writes it was decided on",
+        source: "invariant G3 of group.rs, mended in 9cfe07e",
+    },
+    Named {
+        name: "kv.groups_cleaned_away",
+        what: "a segment in which only large groups' records are left counts as empty",
+        source: "the crash explorer, mended in 6703750",
+    },
+    Named {
+        name: "kv.victims_before_copies",
+        what: "a cleaned segment is reborn before its moved records are durable",
+        source: "invariant C1 of cleaner.rs",
+    },
+    Named {
+        name: "kv.tombstone_of_earlier_opening",
+        what: "a tombstone of an earlier opening is dropped by comparing its stamp with stamps of this one",
+        source: "the crash explorer, mended in 4a1f1d6",
+    },
+    Named {
+        name: "kv.snapshot_kept",
+        what: "an open does not forget the snapshot it has read",
+        source: "the promise of snapshot.rs",
+    },
+    Named {
+        name: "kv.group_unchecked",
+        what: "a group is believed without its body's checksum",
+        source: "invariant V3 of recover.rs",
+    },
+    Named {
+        name: "kv.sequence_of_values_only",
+        what: "sequence numbers go on from the newest value, though a tombstone is newer",
+        source: "invariant W1 of stripe.rs",
+    },
+    Named {
+        name: "kv.torn_not_padded",
+        what: "recovery leaves torn bytes as they are and seals their segment",
+        source: "invariant V2 of recover.rs",
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::ALL;
+
+    /// The names in every `fault!` below `dir`, except in this file.
+    fn names_in(dir: &Path, names: &mut Vec<String>) {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                names_in(&path, names);
+            } else if !path.ends_with("faults.rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let found = text.split("fault!(\"").skip(1);
+                names.extend(found.filter_map(|rest| rest.split('"').next().map(str::to_owned)));
+            }
+        }
+    }
+
+    #[test]
+    fn every_fault_is_listed_and_every_name_is_in_one_place() {
+        let mut found = Vec::new();
+        names_in(
+            &Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
+            &mut found,
+        );
+        let mut listed: Vec<&str> = ALL.iter().map(|named| named.name).collect();
+        found.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(found, listed);
+        let distinct: BTreeSet<&str> = listed.iter().copied().collect();
+        assert_eq!(distinct.len(), ALL.len());
+    }
+}
