@@ -218,6 +218,40 @@ pub trait Target: Sync {
 
     /// Opens what a close, a kill or a power cut left in `sim`.
     fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String>;
+
+    /// Opens what is in `sim` for several threads at once.
+    fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Shared>, String> {
+        let _ = (sim, now_ms);
+        Err(format!("{} does not run in threads", self.name()))
+    }
+}
+
+/// One open structure, used by several threads at once. An `Err` of any method is a violation.
+pub trait Shared: Send + Sync {
+    /// A session of its own for one thread.
+    fn client(&self) -> Box<dyn Client>;
+
+    /// Does one step of background work, if there is any to do. The calling thread's client has
+    /// nothing staged.
+    fn clean(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// The structure for one caller, when every client has gone.
+    fn alone(self: Box<Self>) -> Box<dyn Subject>;
+}
+
+/// One session of a [`Shared`] structure; the methods are a [`Subject`]'s. It waits inside for other
+/// sessions where it must.
+pub trait Client: Send {
+    /// Runs `op`.
+    fn apply(&mut self, op: &Op) -> Result<Answer, String>;
+
+    /// Ends the batch: asks that all that was staged become durable.
+    fn commit(&mut self) -> Result<Ticket, String>;
+
+    /// Whether `ticket` is durable.
+    fn durable(&mut self, ticket: Ticket) -> Result<bool, String>;
 }
 
 /// One open structure.

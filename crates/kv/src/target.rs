@@ -1,17 +1,17 @@
 //! The engine as the explorers see it: `check crash --target kv`.
 //!
 //! A pool of a few small segments, so that records, groups, large values, the cleaner and recovery meet
-//! in every run. Everything happens in the caller's thread.
+//! in every run. A subject's operations all happen in the caller's thread; clients run in their own.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use farbank_check::target::{
-    Answer, Op, Shape, Subject, Target, Value as Stored, View as Seen, Write,
+    Answer, Client, Op, Shape, Shared, Subject, Target, Value as Stored, View as Seen, Write,
 };
 use farbank_pm::fault::Named;
 use farbank_pm::sim::Sim;
-use farbank_pm::sync::Arc;
-use farbank_pm::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use farbank_pm::{Medium, Ticket};
 
 use crate::api::Kv;
@@ -56,12 +56,21 @@ impl Target for KvTarget {
     }
 
     fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
-        let time = Arc::new(AtomicU64::new(now_ms));
-        let kv = Kv::open(sim, config(&time)).map_err(|e| e.to_string())?;
-        match kv.opened().damage.first() {
-            Some(damage) => Err(format!("damage where there is none: {damage}")),
-            None => Ok(KvSubject::over(kv, time)),
-        }
+        let KvShared { kv, time } = open(sim, now_ms)?;
+        Ok(KvSubject::over(kv, time))
+    }
+
+    fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Shared>, String> {
+        Ok(Box::new(open(sim, now_ms)?))
+    }
+}
+
+fn open(sim: Sim, now_ms: u64) -> Result<KvShared<Sim>, String> {
+    let time = Arc::new(AtomicU64::new(now_ms));
+    let kv = Kv::open(sim, config(&time)).map_err(|e| e.to_string())?;
+    match kv.opened().damage.first() {
+        Some(damage) => Err(format!("damage where there is none: {damage}")),
+        None => Ok(KvShared { kv, time }),
     }
 }
 
@@ -75,9 +84,10 @@ fn config(time: &Arc<AtomicU64>) -> Config {
     }
 }
 
+/// The engine for one caller: its sessions take turns.
 struct KvSubject<M: Medium> {
     /// Gone before the store is.
-    sessions: Vec<Box<dyn Session>>,
+    clients: Vec<KvClient>,
     /// Keys each session has staged and not committed.
     staged: Vec<HashSet<u64>>,
     kv: Kv<M>,
@@ -86,9 +96,8 @@ struct KvSubject<M: Medium> {
 
 impl<M: Medium> KvSubject<M> {
     fn over(kv: Kv<M>, time: Arc<AtomicU64>) -> Box<dyn Subject> {
-        let sessions = (0..SESSIONS).map(|_| kv.session()).collect();
         Box::new(KvSubject {
-            sessions,
+            clients: (0..SESSIONS).map(|_| KvClient::of(&kv)).collect(),
             staged: vec![HashSet::new(); SESSIONS],
             kv,
             time,
@@ -96,7 +105,17 @@ impl<M: Medium> KvSubject<M> {
     }
 
     /// A session waits for whoever staged its key last. With one thread, that one is committed here.
-    fn let_through(&mut self, session: usize, keys: &[u64]) -> Result<(), String> {
+    fn let_through(&mut self, session: usize, op: &Op) -> Result<(), String> {
+        let keys: Vec<u64> = match op {
+            Op::Write(write) => vec![write.key()],
+            Op::Group(writes) => writes.iter().map(Write::key).collect(),
+            Op::Update { key, .. } => vec![*key],
+            Op::Get { .. } => return Ok(()),
+            Op::FlushAll => {
+                self.staged[session].clear();
+                return Ok(());
+            }
+        };
         for other in (0..SESSIONS).filter(|other| *other != session) {
             if keys.iter().any(|key| self.staged[other].contains(key)) {
                 self.commit(other)?;
@@ -105,17 +124,42 @@ impl<M: Medium> KvSubject<M> {
         self.staged[session].extend(keys);
         Ok(())
     }
+}
 
-    fn write(&mut self, session: usize, write: &Write) -> Result<Answer, String> {
-        self.let_through(session, &[write.key()])?;
-        let done = apply_write(&mut *self.sessions[session], write);
-        answer(done.map(|()| Answer::Done))
+/// The engine for several threads.
+struct KvShared<M: Medium> {
+    kv: Kv<M>,
+    time: Arc<AtomicU64>,
+}
+
+impl<M: Medium> Shared for KvShared<M> {
+    fn client(&self) -> Box<dyn Client> {
+        Box::new(KvClient::of(&self.kv))
     }
 
-    fn group(&mut self, session: usize, writes: &[Write]) -> Result<Answer, String> {
-        let numbers: Vec<u64> = writes.iter().map(Write::key).collect();
-        self.let_through(session, &numbers)?;
-        let names: Vec<[u8; 8]> = numbers.iter().map(|key| key.to_le_bytes()).collect();
+    fn clean(&self) -> Result<(), String> {
+        self.kv.clean().map(|_| ()).map_err(|e| e.to_string())
+    }
+
+    fn alone(self: Box<Self>) -> Box<dyn Subject> {
+        KvSubject::over(self.kv, self.time)
+    }
+}
+
+/// One session of the engine.
+struct KvClient {
+    session: Box<dyn Session>,
+}
+
+impl KvClient {
+    fn of<M: Medium>(kv: &Kv<M>) -> KvClient {
+        KvClient {
+            session: kv.session(),
+        }
+    }
+
+    fn group(&mut self, writes: &[Write]) -> Result<Answer, String> {
+        let names: Vec<[u8; 8]> = writes.iter().map(|w| w.key().to_le_bytes()).collect();
         let keys: Vec<Key<'_>> = names.iter().map(key_of).collect();
         let mut body = |ops: &mut dyn Ops| {
             writes
@@ -123,15 +167,10 @@ impl<M: Medium> KvSubject<M> {
                 .try_for_each(|write| apply_write(ops, write))?;
             Ok(Verdict::Apply)
         };
-        answer(
-            self.sessions[session]
-                .group(&keys, &mut body)
-                .map(|_| Answer::Done),
-        )
+        answer(self.session.group(&keys, &mut body).map(|_| Answer::Done))
     }
 
-    fn update(&mut self, session: usize, key: u64, value: Stored) -> Result<Answer, String> {
-        self.let_through(session, &[key])?;
+    fn update(&mut self, key: u64, value: Stored) -> Result<Answer, String> {
         let mut old = Ok(None);
         let mut decide = |item: Option<Item<'_>>| {
             old = item.map(|item| Stored::decode(item.bytes)).transpose();
@@ -142,28 +181,62 @@ impl<M: Medium> KvSubject<M> {
                 kind: 0,
             }
         };
-        let done = self.sessions[session].update(key_of(&key.to_le_bytes()), &mut decide);
+        let done = self.session.update(key_of(&key.to_le_bytes()), &mut decide);
         let old = old?;
         answer(done.map(|_| Answer::Found(old)))
     }
 
-    fn get(&mut self, session: usize, key: u64, view: Seen) -> Result<Answer, String> {
+    fn get(&mut self, key: u64, view: Seen) -> Result<Answer, String> {
         let view = match view {
             Seen::Durable => View::Durable,
             Seen::Own => View::Pending,
         };
         let mut out = Vec::new();
         let key = key.to_le_bytes();
-        let found = self.sessions[session]
+        let found = self
+            .session
             .get(key_of(&key), view, &mut out, &mut |_, _| {})
             .map_err(|e| e.to_string())?;
         let value = found.then(|| Stored::decode(&out)).transpose()?;
         Ok(Answer::Found(value))
     }
 
-    fn flush_all(&mut self, session: usize) -> Result<Answer, String> {
-        self.staged[session].clear();
-        answer(self.sessions[session].flush_all().map(|()| Answer::Done))
+    /// The names of all keys.
+    fn names(&mut self) -> Result<Vec<Vec<u8>>, String> {
+        let mut names = Vec::new();
+        let mut cursor = 0;
+        loop {
+            let mut each = |key: &[u8], _: &_| names.push(key.to_vec());
+            cursor = self
+                .session
+                .scan(0, cursor, usize::MAX, &mut each)
+                .map_err(|e| e.to_string())?;
+            if cursor == 0 {
+                return Ok(names);
+            }
+        }
+    }
+}
+
+impl Client for KvClient {
+    fn apply(&mut self, op: &Op) -> Result<Answer, String> {
+        match op {
+            Op::Write(write) => {
+                answer(apply_write(&mut *self.session, write).map(|()| Answer::Done))
+            }
+            Op::Group(writes) => self.group(writes),
+            Op::Update { key, value } => self.update(*key, *value),
+            Op::Get { key, view } => self.get(*key, *view),
+            Op::FlushAll => answer(self.session.flush_all().map(|()| Answer::Done)),
+        }
+    }
+
+    fn commit(&mut self) -> Result<Ticket, String> {
+        self.session.commit().map_err(|e| e.to_string())
+    }
+
+    fn durable(&mut self, ticket: Ticket) -> Result<bool, String> {
+        self.session.durable(ticket).map_err(|e| e.to_string())
     }
 }
 
@@ -200,45 +273,27 @@ fn answer(done: Result<Answer, Error>) -> Result<Answer, String> {
 
 impl<M: Medium> Subject for KvSubject<M> {
     fn apply(&mut self, session: usize, op: &Op) -> Result<Answer, String> {
-        match op {
-            Op::Write(write) => self.write(session, write),
-            Op::Group(writes) => self.group(session, writes),
-            Op::Update { key, value } => self.update(session, *key, *value),
-            Op::Get { key, view } => self.get(session, *key, *view),
-            Op::FlushAll => self.flush_all(session),
-        }
+        self.let_through(session, op)?;
+        self.clients[session].apply(op)
     }
 
     fn commit(&mut self, session: usize) -> Result<Ticket, String> {
         self.staged[session].clear();
-        self.sessions[session].commit().map_err(|e| e.to_string())
+        self.clients[session].commit()
     }
 
     fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, String> {
-        self.sessions[session]
-            .durable(ticket)
-            .map_err(|e| e.to_string())
+        self.clients[session].durable(ticket)
     }
 
     fn contents(&mut self) -> Result<Vec<(u64, Stored)>, String> {
-        let mut keys = Vec::new();
-        let mut cursor = 0;
-        loop {
-            let mut each = |key: &[u8], _: &_| keys.push(key.to_vec());
-            cursor = self.sessions[0]
-                .scan(0, cursor, usize::MAX, &mut each)
-                .map_err(|e| e.to_string())?;
-            if cursor == 0 {
-                break;
-            }
-        }
         let mut contents = Vec::new();
-        for name in keys {
+        for name in self.clients[0].names()? {
             let name: [u8; 8] = name
                 .try_into()
                 .map_err(|k| format!("a key nobody wrote: {k:?}"))?;
             let key = u64::from_le_bytes(name);
-            if let Answer::Found(Some(value)) = self.get(0, key, Seen::Durable)? {
+            if let Answer::Found(Some(value)) = self.clients[0].get(key, Seen::Durable)? {
                 contents.push((key, value));
             }
         }
@@ -259,8 +314,8 @@ impl<M: Medium> Subject for KvSubject<M> {
     }
 
     fn close(self: Box<Self>) -> Result<(), String> {
-        let KvSubject { sessions, kv, .. } = *self;
-        drop(sessions);
+        let KvSubject { clients, kv, .. } = *self;
+        drop(clients);
         kv.close().map(|_| ()).map_err(|e| e.to_string())
     }
 }
