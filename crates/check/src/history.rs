@@ -14,17 +14,48 @@
 //!     before `b` was invoked, or `b` is an update of `a`. Others are concurrent: either order is
 //!     right.
 //! H2  A version is legal unless one that comes after it has been acknowledged.
-//! H3  What a reader that does not own it has seen counts as acknowledged from then on, and as the
-//!     newest of what was acknowledged by then: readers see only what is durable.
+//! H3  Judged strictly, what a reader that does not own it has seen counts as acknowledged from then
+//!     on, and as the newest of what was acknowledged by then: readers see only what is durable.
 //! H4  What a recovery has shown is acknowledged, whole: the next crash must leave it.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use farbank_pm::Ticket;
 
 use crate::target::{Answer, Op, Value, View, Write};
+
+/// What counts as acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Verdict {
+    /// Writes whose ticket has turned, and whatever a read has shown: durable linearizability.
+    #[default]
+    Strict,
+    /// Writes whose ticket has turned. What a read has shown may be lost, as structures whose
+    /// readers do not wait for writers' drains have it.
+    Acknowledged,
+}
+
+impl Verdict {
+    /// Both.
+    pub const ALL: [Verdict; 2] = [Verdict::Strict, Verdict::Acknowledged];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verdict::Strict => "strict",
+            Verdict::Acknowledged => "acknowledged",
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
 
 /// An operation's number in its history, from 1. 0 stands for what was there at the start.
 pub type OpId = usize;
@@ -93,6 +124,7 @@ struct Event {
 /// What was asked, and what may be found.
 #[derive(Clone, Debug, Default)]
 pub struct History {
+    verdict: Verdict,
     clock: u64,
     ops: OpId,
     pub(crate) keys: BTreeMap<u64, Vec<Version>>,
@@ -128,10 +160,19 @@ impl WrongRead {
 }
 
 impl History {
-    /// The history of an empty structure.
+    /// The history of an empty structure, judged strictly.
     #[must_use]
     pub fn new() -> History {
         History::default()
+    }
+
+    /// The same, judged by `verdict`.
+    #[must_use]
+    pub fn judged_by(verdict: Verdict) -> History {
+        History {
+            verdict,
+            ..History::default()
+        }
     }
 
     /// Changes with everything that changes a judgement.
@@ -278,7 +319,8 @@ impl History {
             let could = versions.iter().filter(|c| legal(c));
             return Err(WrongRead::new(key, found, could, now_ms));
         };
-        if seen.next().is_none() && (first.acked.is_some() || !own(&first)) {
+        let tells = self.verdict == Verdict::Strict && (first.acked.is_some() || !own(&first));
+        if tells && seen.next().is_none() {
             // The read ends what was acknowledged before it: the rest of that came earlier (H3).
             versions.retain(|v| v.op == first.op || v.acked.is_none());
             self.ack(key, first.op);

@@ -23,5 +23,6 @@ pub mod target;
 pub mod workload;
 
 pub use explore::{Config, explore, explore_seed};
+pub use history::Verdict;
 pub use report::{Counts, Pick, Report, Violation};
 pub use target::{Answer, Op, Shape, Subject, Target, Value, View, Write};

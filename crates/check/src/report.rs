@@ -5,11 +5,16 @@ use std::fmt::{self, Write as _};
 
 use farbank_pm::sim::{Act, Persistency, Place, brief};
 
+use crate::explore::{Config, fold};
+use crate::history::Verdict;
+
 /// Which way to go from a crash point.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Pick {
     /// A power cut that left this image.
     Image(usize),
+    /// A power cut whose memory was decided so, as it was read.
+    Lazy(Vec<u32>),
     /// A kill; what follows was still volatile.
     Kill,
 }
@@ -19,6 +24,10 @@ impl fmt::Display for Pick {
         match self {
             Pick::Image(number) => write!(f, "{number}"),
             Pick::Kill => f.write_str("kill"),
+            Pick::Lazy(script) => {
+                let script: Vec<String> = script.iter().map(u32::to_string).collect();
+                write!(f, "lazy:{}", script.join("."))
+            }
         }
     }
 }
@@ -27,10 +36,16 @@ impl std::str::FromStr for Pick {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Pick, String> {
+        let wrong = || format!("{text:?} is no image: a number, `kill`, or lazy:N.N.N");
+        if let Some(script) = text.strip_prefix("lazy:") {
+            let words = script.split('.').filter(|_| !script.is_empty());
+            let script = words.map(str::parse).collect::<Result<_, _>>();
+            return script.map(Pick::Lazy).map_err(|_| wrong());
+        }
         match text.parse() {
             Ok(number) => Ok(Pick::Image(number)),
             Err(_) if text == "kill" => Ok(Pick::Kill),
-            Err(_) => Err(format!("{text:?} is no image: a number, or `kill`")),
+            Err(_) => Err(wrong()),
         }
     }
 }
@@ -50,6 +65,9 @@ pub struct Violation {
     pub history: Vec<String>,
     /// What was volatile at the last crash, and what of it survived.
     pub survivors: Vec<String>,
+    /// Whether the same holds judged by acknowledgements alone, or what is wrong then too. `None`: it
+    /// was judged so from the start.
+    pub acknowledged: Option<Result<(), String>>,
     /// The command that shows it again.
     pub command: String,
     /// Distinct images this seed had judged by then.
@@ -76,6 +94,16 @@ impl fmt::Display for Violation {
         };
         section("volatile at the crash", &self.survivors)?;
         section("history", &self.history)?;
+        match &self.acknowledged {
+            None => {}
+            Some(Ok(())) => writeln!(
+                f,
+                "  by acknowledgements alone it holds: only what a read had shown is lost"
+            )?,
+            Some(Err(what)) => {
+                writeln!(f, "  by acknowledgements alone it is violated too: {what}")?
+            }
+        }
         write!(f, "  again: {}", self.command)
     }
 }
@@ -91,11 +119,13 @@ pub struct Counts {
     pub crash_points: u64,
     /// Those of them of which every image was judged.
     pub exhaustive_points: u64,
-    /// Crash points inside recoveries, and after them.
+    /// Crash points of recoveries, and of what follows them: a second crash in a row.
     pub nested_points: u64,
+    /// Crash points of the recoveries from those: a third crash, or a later one.
+    pub deep_points: u64,
     /// Images judged, with those that were judged before under another history.
     pub images: u64,
-    /// Distinct images opened and judged; distinct within a seed.
+    /// Distinct images opened and judged.
     pub distinct_images: u64,
     /// Recoveries crashed: images and kills from which a run of its own was explored.
     pub nested_runs: u64,
@@ -105,39 +135,58 @@ pub struct Counts {
     pub probes: u64,
     /// Operations refused for want of room.
     pub refused: u64,
+    /// Lazily: crash points that were judged before under the same history.
+    pub repeated_points: u64,
+    /// Lazily: memories that recovery could tell apart.
+    pub leaves: u64,
+    /// Lazily: most of them at one crash point.
+    pub most_leaves: u64,
+    /// Lazily: crash points that had more than [`Config::leaves`].
+    pub cut_off: u64,
 }
 
 impl Counts {
     /// The names and figures, in order.
     #[must_use]
-    pub fn fields(&self) -> [(&'static str, u64); 11] {
+    pub fn fields(&self) -> [(&'static str, u64); 16] {
         [
             ("seeds", self.seeds),
             ("steps", self.steps),
             ("crash_points", self.crash_points),
             ("exhaustive_points", self.exhaustive_points),
             ("nested_points", self.nested_points),
+            ("deep_points", self.deep_points),
             ("images", self.images),
             ("distinct_images", self.distinct_images),
             ("nested_runs", self.nested_runs),
             ("kills", self.kills),
             ("probes", self.probes),
             ("refused", self.refused),
+            ("repeated_points", self.repeated_points),
+            ("leaves", self.leaves),
+            ("most_leaves", self.most_leaves),
+            ("cut_off", self.cut_off),
         ]
     }
 
-    pub(crate) fn add(&mut self, other: &Counts) {
+    /// Adds the counts of another seed. Distinct images may be the same in both: the explorer counts
+    /// them itself.
+    fn add(&mut self, other: &Counts) {
         self.seeds += other.seeds;
         self.steps += other.steps;
         self.crash_points += other.crash_points;
         self.exhaustive_points += other.exhaustive_points;
         self.nested_points += other.nested_points;
+        self.deep_points += other.deep_points;
         self.images += other.images;
-        self.distinct_images += other.distinct_images;
         self.nested_runs += other.nested_runs;
         self.kills += other.kills;
         self.probes += other.probes;
         self.refused += other.refused;
+        self.repeated_points += other.repeated_points;
+        self.leaves += other.leaves;
+        self.most_leaves = self.most_leaves.max(other.most_leaves);
+        self.cut_off += other.cut_off;
     }
 }
 
@@ -148,6 +197,13 @@ pub struct Report {
     pub target: String,
     /// What a power cut could take.
     pub persistency: Persistency,
+    /// What counted as acknowledged.
+    pub verdict: Verdict,
+    /// Whether it was explored lazily.
+    pub lazy: bool,
+    /// Of every crash point, everything shown and every violation: the same for the same target,
+    /// configuration and seeds.
+    pub digest: u64,
     /// Exact counts; the same for the same seeds.
     pub counts: Counts,
     /// Every line of source that acted on far memory.
@@ -159,10 +215,13 @@ pub struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(target: String, persistency: Persistency) -> Report {
+    pub(crate) fn new(target: String, config: &Config) -> Report {
         Report {
             target,
-            persistency,
+            persistency: config.persistency,
+            verdict: config.verdict,
+            lazy: config.lazy,
+            digest: 0,
             counts: Counts::default(),
             places: Vec::new(),
             violations: Vec::new(),
@@ -170,7 +229,15 @@ impl Report {
         }
     }
 
-    pub(crate) fn add_places(&mut self, more: &[Place]) {
+    /// Adds the report of the next seed.
+    pub(crate) fn add(&mut self, seed: Report) {
+        self.digest = fold(self.digest, seed.digest);
+        self.counts.add(&seed.counts);
+        self.add_places(&seed.places);
+        self.violations.extend(seed.violations);
+    }
+
+    fn add_places(&mut self, more: &[Place]) {
         let key = |p: &Place| (p.at.file(), p.at.line(), p.at.column(), p.act);
         let mut all: BTreeMap<_, Place> = self.places.drain(..).map(|p| (key(&p), p)).collect();
         for place in more {
@@ -205,10 +272,14 @@ impl Report {
     #[must_use]
     pub fn json(&self) -> String {
         let mut out = format!(
-            "{{\"check\":\"crash\",\"target\":{},\"persistency\":\"{}\",\"holds\":{}",
+            "{{\"check\":\"crash\",\"target\":{},\"persistency\":\"{}\",\"verdict\":\"{}\",\"lazy\":{},\
+             \"holds\":{},\"digest\":\"{:016x}\"",
             quote(&self.target),
             self.persistency,
-            self.holds()
+            self.verdict,
+            self.lazy,
+            self.holds(),
+            self.digest
         );
         for (name, count) in self.counts.fields() {
             let _ = write!(out, ",\"{name}\":{count}");
@@ -230,8 +301,12 @@ impl Report {
                 v.seed,
                 quote(&v.what)
             );
-            if let Some((crash, pick)) = v.crash {
+            if let Some((crash, pick)) = &v.crash {
                 let _ = write!(out, ",\"crash\":{crash},\"image\":\"{pick}\"");
+            }
+            if let Some(acknowledged) = &v.acknowledged {
+                let holds = acknowledged.is_ok();
+                let _ = write!(out, ",\"holds_by_acknowledgements\":{holds}");
             }
             let _ = write!(out, ",\"command\":{}}}", quote(&v.command));
         }
@@ -254,26 +329,64 @@ impl fmt::Display for Report {
                 place.hits, place.crashes
             )?;
         }
-        let c = &self.counts;
         let verdict = if self.holds() { "holds" } else { "VIOLATED" };
-        let seconds = self.elapsed.as_secs_f64();
+        let judged = match self.verdict {
+            Verdict::Strict => "",
+            Verdict::Acknowledged => ", by acknowledgements alone",
+        };
         write!(
             f,
-            "{} {}: {verdict}; {} distinct images at {} crash points ({} exhaustively) and {} \
-             nested ones, {} seeds, {} violations; {} of {} places crashed at; {:.1} s, {:.0} \
-             images/s",
-            self.target,
-            self.persistency,
-            c.distinct_images,
-            c.crash_points,
-            c.exhaustive_points,
-            c.nested_points,
-            c.seeds,
+            "{} {}{judged}: {verdict}; ",
+            self.target, self.persistency
+        )?;
+        if self.lazy {
+            self.write_lazy(f)?;
+        } else {
+            self.write_eager(f)?;
+        }
+        write!(
+            f,
+            ", {} seeds, {} violations; {} of {} places crashed at; digest {:016x}; {:.1} s",
+            self.counts.seeds,
             self.violations.len(),
             self.places.len() - self.uncovered().count(),
             self.places.len(),
-            seconds,
-            c.distinct_images as f64 / seconds.max(1e-9),
+            self.digest,
+            self.elapsed.as_secs_f64(),
+        )
+    }
+}
+
+impl Report {
+    fn write_eager(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let c = &self.counts;
+        write!(
+            f,
+            "{} distinct images ({:.0}/s) at {} crash points ({} exhaustively), {} in recoveries",
+            c.distinct_images,
+            c.distinct_images as f64 / self.elapsed.as_secs_f64().max(1e-9),
+            c.crash_points,
+            c.exhaustive_points,
+            c.nested_points,
+        )?;
+        match c.deep_points {
+            0 => Ok(()),
+            deep => write!(f, ", {deep} in recoveries from those"),
+        }
+    }
+
+    fn write_lazy(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let c = &self.counts;
+        write!(
+            f,
+            "lazily {} crash points ({} without sampling, {} cut off; {} more as before), {} leaves, \
+             at most {} at one",
+            c.crash_points,
+            c.exhaustive_points,
+            c.cut_off,
+            c.repeated_points,
+            c.leaves,
+            c.most_leaves,
         )
     }
 }

@@ -13,14 +13,16 @@
 //! The explorer owns the [`Sim`] beside the subject: it captures crashes, turns tickets and kills.
 //!
 //! # The contract
-//! T1  An operation is staged when `apply` returns and pending until its session's next `commit`'s
-//!     ticket is durable; a structure that is durable at once may return [`Ticket::DURABLE`]. What is
-//!     staged and never committed may be lost or kept.
+//! T1  With [`Shape::batches`], an operation is staged when `apply` returns and pending until its
+//!     session's next `commit`'s ticket is durable; what is staged and never committed may be lost or
+//!     kept. Without, it is durable when `apply` returns.
 //! T2  [`Answer::Refused`] means that nothing happened, now or after a crash.
 //! T3  `open` makes durable whatever it accepts before it returns. Opening a sound image never fails
 //!     and never panics.
 //! T4  All is deterministic: the same calls make the same bytes. No clock (the explorer sets the
 //!     time), no random identities.
+//! T5  Until `create` has returned, what a crash leaves of it may be refused with an error; or it
+//!     opens, and then it is empty and sound. It never panics.
 
 use std::fmt;
 
@@ -172,6 +174,8 @@ pub struct Shape {
     pub value_bytes: (u32, u32),
     /// Sessions, numbered from 0. At least 1.
     pub sessions: usize,
+    /// Whether operations are staged until a commit, not durable when they return (T1).
+    pub batches: bool,
     /// Whether it takes [`Op::Group`].
     pub groups: bool,
     /// Whether it takes [`Op::Update`].
@@ -191,6 +195,7 @@ impl Default for Shape {
             keys: 12,
             value_bytes: (8, 200),
             sessions: 1,
+            batches: false,
             groups: false,
             updates: false,
             expiry: false,
@@ -202,19 +207,29 @@ impl Default for Shape {
 
 /// A structure that can be checked.
 pub trait Target: Sync {
-    /// Its name on the command line: `--target kv`.
+    /// Its name in reports: `kv`.
     fn name(&self) -> &str;
 
-    /// What it can do.
-    fn shape(&self) -> Shape;
+    /// Whether `farbank check crash --target NAME` knows it, so that a violation can name a command.
+    fn has_command(&self) -> bool {
+        false
+    }
 
     /// Deviations it has by name: switched on to see that they are found out.
     fn faults(&self) -> &'static [Named] {
         &[]
     }
 
-    /// Makes a new, empty structure of all of `sim`, durable when it returns.
-    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String>;
+    /// What it can do.
+    fn shape(&self) -> Shape {
+        Shape::default()
+    }
+
+    /// Makes a new, empty structure of all of `sim`, which is zeros, durable when it returns (T5). As
+    /// it is: zeros are an empty structure.
+    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
+        self.open(sim, now_ms)
+    }
 
     /// Opens what a close, a kill or a power cut left in `sim`.
     fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String>;
@@ -261,12 +276,19 @@ pub trait Subject {
     /// Runs `op` for `session`.
     fn apply(&mut self, session: usize, op: &Op) -> Result<Answer, String>;
 
-    /// Ends the session's batch: asks that all it staged become durable.
-    fn commit(&mut self, session: usize) -> Result<Ticket, String>;
+    /// Ends the session's batch: asks that all it staged become durable. As it is: nothing is ever
+    /// staged.
+    fn commit(&mut self, session: usize) -> Result<Ticket, String> {
+        let _ = session;
+        Ok(Ticket::DURABLE)
+    }
 
     /// Whether `ticket` of `session` is durable: what it covers may be acknowledged, and is visible
     /// to every session.
-    fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, String>;
+    fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, String> {
+        let _ = session;
+        Ok(ticket == Ticket::DURABLE)
+    }
 
     /// Everything stored now, expired values left out, in any order. Values are read back with
     /// [`Value::decode`].
@@ -274,7 +296,9 @@ pub trait Subject {
 
     /// Whether the structure is sound in itself: live + dead + free = pool, nothing leaked, no count
     /// off.
-    fn check(&mut self) -> Result<(), String>;
+    fn check(&mut self) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Does one step of background work, if there is any to do.
     fn clean(&mut self) -> Result<(), String> {
@@ -287,5 +311,7 @@ pub trait Subject {
     }
 
     /// Closes cleanly: everything committed is durable, and the next open may be quick.
-    fn close(self: Box<Self>) -> Result<(), String>;
+    fn close(self: Box<Self>) -> Result<(), String> {
+        Ok(())
+    }
 }

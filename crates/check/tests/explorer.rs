@@ -3,7 +3,7 @@
 
 mod toy;
 
-use farbank_check::{Config, Pick, Shape, Subject, Target, explore, explore_seed};
+use farbank_check::{Config, Pick, Subject, Target, Verdict, explore, explore_seed};
 use farbank_pm::fault;
 use farbank_pm::sim::{Persistency, Sim};
 use toy::{Mutant, Toy};
@@ -38,13 +38,15 @@ fn a_sound_log_holds_under_every_persistency() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_figures() {
+fn the_same_seeds_give_the_same_digest_whatever_the_threads() {
     for persistency in Persistency::ALL {
         let config = config(persistency);
-        let one = explore_seed(&Toy(Mutant::None), &config, 0x51ab);
-        let two = explore_seed(&Toy(Mutant::None), &config, 0x51ab);
-        assert_eq!(one.counts, two.counts);
-        assert_eq!(one.places, two.places);
+        let explored = |threads| explore(&Toy(Mutant::None), &config, 3..9, threads, &mut |_| true);
+        let (one, two) = (explored(1), explored(2));
+        assert_eq!(one.digest, two.digest);
+        assert_eq!((one.counts, one.places), (two.counts, two.places));
+        let other = explore(&Toy(Mutant::None), &config, 4..10, 2, &mut |_| true);
+        assert_ne!(one.digest, other.digest, "a digest tells seeds apart");
     }
 }
 
@@ -92,7 +94,7 @@ fn every_mutant_is_caught_and_its_command_shows_it_again() {
             let again = explore_seed(
                 &toy,
                 &Config {
-                    only: found.crash.map(|(crash, pick)| (crash, Some(pick))),
+                    only: found.crash.clone().map(|(crash, pick)| (crash, Some(pick))),
                     ..config
                 },
                 found.seed,
@@ -119,7 +121,11 @@ fn a_recovery_that_makes_nothing_durable_is_found_by_kill_and_then_power_cut() {
         2,
         &mut |_| true,
     );
-    let picks: Vec<_> = report.violations.iter().filter_map(|v| v.crash).collect();
+    let picks: Vec<_> = report
+        .violations
+        .iter()
+        .filter_map(|v| v.crash.clone())
+        .collect();
     assert!(
         picks.iter().any(|(_, pick)| *pick == Pick::Kill),
         "{report}"
@@ -149,16 +155,12 @@ impl Target for Tells {
         "tells"
     }
 
-    fn shape(&self) -> Shape {
-        Shape::default()
+    fn has_command(&self) -> bool {
+        true
     }
 
-    fn create(&self, _: Sim, _: u64) -> Result<Box<dyn Subject>, String> {
+    fn open(&self, _: Sim, _: u64) -> Result<Box<dyn Subject>, String> {
         Err(fault::active().map_or("no fault".into(), |fault| fault.to_string()))
-    }
-
-    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
-        self.create(sim, now_ms)
     }
 }
 
@@ -178,4 +180,44 @@ fn a_fault_is_on_in_every_exploring_thread_and_in_the_command() {
             "{violation}"
         );
     }
+}
+
+#[test]
+fn what_only_a_read_had_shown_is_lost_by_an_early_reader_and_nothing_else() {
+    let strict = config(Persistency::Adr);
+    let toy = Toy(Mutant::EarlyRead);
+    let report = explore(&toy, &strict, 0..64, 2, &mut |report| report.holds());
+    let found = report.violations.first().expect("strictly, it is violated");
+    assert_eq!(found.acknowledged, Some(Ok(())), "{found}");
+    let acknowledged = Config {
+        verdict: Verdict::Acknowledged,
+        ..strict.clone()
+    };
+    let report = explore(&toy, &acknowledged, 0..16, 2, &mut |_| true);
+    assert!(report.holds(), "{report}");
+    let toy = Toy(Mutant::MissingFlush);
+    let report = explore(&toy, &strict, 0..64, 2, &mut |report| report.holds());
+    let found = report.violations.first().expect("it is a mutant");
+    assert!(matches!(found.acknowledged, Some(Err(_))), "{found}");
+}
+
+#[test]
+fn three_crashes_in_a_row_are_tried_and_do_not_explode() {
+    let explored = |depth| {
+        let config = Config {
+            depth,
+            ..config(Persistency::Adr)
+        };
+        let report = explore(&Toy(Mutant::None), &config, 0..4, 2, &mut |_| true);
+        assert!(report.holds(), "{report}");
+        report.counts
+    };
+    let (one, two, three) = (explored(1), explored(2), explored(3));
+    assert_eq!(
+        (one.nested_points, one.deep_points, two.deep_points),
+        (0, 0, 0)
+    );
+    assert_eq!(three.nested_points, two.nested_points);
+    assert!(three.deep_points > two.nested_points / 4, "{three:?}");
+    assert!(three.deep_points < two.nested_points * 4, "{three:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use farbank_pm::pool::{Layout, Pool, PoolError};
+use farbank_pm::pool::{Identity, Layout, Pool, PoolError};
 use farbank_pm::sync::atomic::Ordering::{Relaxed, Release};
 use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::{Caps, Lane, Medium, Poisoned, Ticket};
@@ -72,8 +72,21 @@ impl<M: Medium> Kv<M> {
     /// Makes an empty store of all of `medium`, in segments of `segment_bytes` (a power of two from
     /// 4 KiB). Durable on `Ok`.
     pub fn create(medium: M, segment_bytes: u64, config: Config) -> Result<Kv<M>, OpenError> {
+        let identity = Identity::fresh().map_err(PoolError::Random)?;
+        Kv::create_as(medium, segment_bytes, identity, config)
+    }
+
+    /// As [`Kv::create`], with an identity of the caller's choosing: under the simulator the same calls
+    /// make the same bytes.
+    pub fn create_as(
+        medium: M,
+        segment_bytes: u64,
+        identity: Identity,
+        config: Config,
+    ) -> Result<Kv<M>, OpenError> {
         let mut lane = Lane::new(0);
-        let pool = Pool::create(medium, &mut lane, &Layout { segment_bytes })?;
+        let layout = Layout { segment_bytes };
+        let pool = Pool::create_as(medium, &mut lane, &layout, identity)?;
         Kv::on(pool, config)
     }
 

@@ -179,7 +179,8 @@ impl Log {
             if !durable && !fault!("kv.sealed_too_soon") {
                 return true;
             }
-            if engine.drains_are_real() {
+            // S3: what was taken and never written to is not opened either, and stays as it was born.
+            if engine.drains_are_real() && seal.end > FIRST {
                 let place = engine.geometry.place(seal.segment);
                 place.seal(m, lane, seal.generation, seal.end);
             }

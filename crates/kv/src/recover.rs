@@ -731,7 +731,7 @@ fn settle<M: Medium>(
             info.opened.store(engine.boot_stamp, Relaxed);
             continue;
         }
-        if life.is_none_or(|life| life.opened.is_some() || life.torn) {
+        if life.is_none_or(|life| life.opened.is_some() || life.sealed.is_some() || life.torn) {
             again.push(segment);
         }
         free.push(segment);

@@ -24,7 +24,8 @@
 //!     Records are checksummed with the number of the pool's opening, too: what a crash left of a batch
 //!     in a segment that was not opened yet counts as nothing when the segment is used later.
 //! S3  `sealed` is written after everything before that point was durable. What fails its checksum
-//!     there is damage; in an unsealed segment it may be a torn write.
+//!     there is damage; in an unsealed segment it may be a torn write. A segment that was not opened is
+//!     never sealed: its next use would lie beyond an end that was settled already.
 
 use crc32c::{crc32c, crc32c_append};
 use farbank_pm::fault;

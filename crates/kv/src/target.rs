@@ -11,6 +11,7 @@ use farbank_check::target::{
     Answer, Client, Op, Shape, Shared, Subject, Target, Value as Stored, View as Seen, Write,
 };
 use farbank_pm::fault::Named;
+use farbank_pm::pool::Identity;
 use farbank_pm::sim::Sim;
 use farbank_pm::{Medium, Ticket};
 
@@ -24,10 +25,19 @@ pub struct KvTarget;
 
 const SEGMENT_BYTES: u64 = 4 << 10;
 const SESSIONS: usize = 2;
+/// Every pool's, so that the same calls make the same bytes.
+const IDENTITY: Identity = Identity {
+    id: *b"farbank explorer",
+    created_unix_s: 1_700_000_000,
+};
 
 impl Target for KvTarget {
     fn name(&self) -> &str {
         "kv"
+    }
+
+    fn has_command(&self) -> bool {
+        true
     }
 
     fn shape(&self) -> Shape {
@@ -37,6 +47,7 @@ impl Target for KvTarget {
             // The longest do not fit into the log.
             value_bytes: (8, 1_500),
             sessions: SESSIONS,
+            batches: true,
             groups: true,
             updates: true,
             expiry: true,
@@ -51,7 +62,8 @@ impl Target for KvTarget {
 
     fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
         let time = Arc::new(AtomicU64::new(now_ms));
-        let kv = Kv::create(sim, SEGMENT_BYTES, config(&time)).map_err(|e| e.to_string())?;
+        let kv = Kv::create_as(sim, SEGMENT_BYTES, IDENTITY, config(&time));
+        let kv = kv.map_err(|e| e.to_string())?;
         Ok(KvSubject::over(kv, time))
     }
 

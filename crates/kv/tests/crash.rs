@@ -1,6 +1,6 @@
 //! The engine under the crash explorer: a fixed set of seeds in every persistency mode.
 
-use farbank_check::explore::{Config, explore};
+use farbank_check::explore::{Config, explore, explore_seed};
 use farbank_kv::target::KvTarget;
 use farbank_pm::sim::Persistency;
 
@@ -24,4 +24,17 @@ fn nothing_acknowledged_is_lost_when_caches_are_durable() {
 #[test]
 fn nothing_acknowledged_is_lost_when_sectors_are_lost_between_syncs() {
     holds(Persistency::Page, 0..8);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_digest() {
+    for persistency in Persistency::ALL {
+        let config = Config {
+            steps: 40,
+            ..Config::new(persistency)
+        };
+        let explored = |seed| explore_seed(&KvTarget, &config, seed).digest;
+        assert_eq!(explored(0x51), explored(0x51), "{persistency}");
+        assert_ne!(explored(0x51), explored(0x52), "{persistency}");
+    }
 }

@@ -80,6 +80,7 @@ impl Target for Toy {
         Shape {
             value_bytes: (8, 150),
             sessions: 2,
+            batches: true,
             groups: true,
             updates: true,
             expiry: true,

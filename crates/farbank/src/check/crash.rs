@@ -8,7 +8,7 @@ use farbank_check::{Pick, Report, Target};
 use farbank_pm::fault::{self, Fault};
 use farbank_pm::sim::Persistency;
 
-use super::{PersistencyChoice, Seeds, TargetChoice, progress_bar, threads};
+use super::{PersistencyChoice, Seeds, TargetChoice, VerdictChoice, progress_bar, threads};
 use crate::Failure;
 
 const EXAMPLES: &str = "\
@@ -17,6 +17,10 @@ Examples:
       the engine under 16 seeds in each mode, in two minutes or so
   farbank check crash --persistency adr --seeds 0..1000000 --minutes 5
       as many seeds as five minutes allow, caches lost
+  farbank check crash --depth 3 --seeds 0..4
+      crash the recovery from a crash in recovery, too
+  farbank check crash --lazy --persistency adr --seeds 0..40
+      every way a power cut can look to recovery, no sampling
   farbank check crash --persistency page --seeds 0x51ab --crash 212 --image 17
       one crash of one seed again, as a violation names it";
 
@@ -37,9 +41,20 @@ pub(crate) struct Crash {
     /// Look only at this crash of the one seed.
     #[arg(long, value_name = "N")]
     crash: Option<u64>,
-    /// Look only at this image of the crash: its number, or `kill`.
+    /// Look only at this image of the crash: its number, `kill`, or lazy:N.N.N.
     #[arg(long, value_name = "N", requires = "crash")]
     image: Option<Pick>,
+    /// What counts as acknowledged: what reads have shown too, or only what writers were told.
+    #[arg(long, value_enum, default_value = "strict")]
+    verdict: VerdictChoice,
+    /// Crashes in a row: 2 crashes recoveries, 3 the recoveries from those.
+    #[arg(long, value_name = "N", default_value_t = 2,
+          value_parser = clap::value_parser!(u8).range(1..=3))]
+    depth: u8,
+    /// Decide what survived only where recovery looks: every crash point without sampling, one crash
+    /// deep.
+    #[arg(long, conflicts_with_all = ["depth", "cap"])]
+    lazy: bool,
     /// Steps of a run.
     #[arg(long, value_name = "N")]
     steps: Option<usize>,
@@ -50,6 +65,9 @@ pub(crate) struct Crash {
     /// name of one.
     #[arg(long, value_name = "FAULT")]
     fault: Option<Fault>,
+    /// Let a compare-and-swap also drain, as on x86. Structures must hold without.
+    #[arg(long)]
+    locked_drains: bool,
     /// Start no further seeds after so many minutes, shared by the modes.
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
@@ -114,8 +132,12 @@ impl Crash {
         Config {
             steps: self.steps.unwrap_or(usual.steps),
             cap: self.cap.unwrap_or(usual.cap),
+            locked_drains: self.locked_drains,
             fault: self.fault.clone(),
-            only: self.crash.map(|crash| (crash, self.image)),
+            verdict: self.verdict.verdict(),
+            depth: usize::from(self.depth),
+            lazy: self.lazy,
+            only: self.crash.map(|crash| (crash, self.image.clone())),
             ..usual
         }
     }
@@ -128,7 +150,11 @@ impl Crash {
         let bar = progress_bar(seeds.end - seeds.start, mode);
         let report = explore(target, &self.config(mode), seeds, threads, &mut |report| {
             bar.set_position(report.counts.seeds);
-            bar.set_message(format!("{} distinct images", report.counts.distinct_images));
+            let counts = &report.counts;
+            bar.set_message(match self.lazy {
+                true => format!("{} crash points", counts.crash_points),
+                false => format!("{} distinct images", counts.distinct_images),
+            });
             end.is_none_or(|end| Instant::now() < end)
         });
         bar.finish_and_clear();
@@ -141,6 +167,12 @@ impl Crash {
         for report in reports {
             if let Some(first) = report.violations.first() {
                 complaints.push(format!("{}: {}", report.persistency, first.what));
+            }
+            if report.counts.cut_off > 0 {
+                complaints.push(format!(
+                    "{}: {} crash points have too many leaves to follow them all",
+                    report.persistency, report.counts.cut_off
+                ));
             }
             if self.crash.is_none() {
                 complaints.extend(report.uncovered().map(|place| {
@@ -168,13 +200,23 @@ impl Figures<'_> {
         let sum = |of: fn(&Report) -> u64| self.reports.iter().map(of).sum::<u64>();
         let seconds: f64 = self.reports.iter().map(|r| r.elapsed.as_secs_f64()).sum();
         let modes: Vec<_> = self.reports.iter().map(|r| r.persistency.name()).collect();
+        let explored = if self.reports.iter().all(|r| r.lazy) {
+            format!(
+                "{} crash points lazily, {} leaves",
+                sum(|r| r.counts.crash_points),
+                sum(|r| r.counts.leaves)
+            )
+        } else {
+            format!(
+                "{} distinct images, {} judged",
+                sum(|r| r.counts.distinct_images),
+                sum(|r| r.counts.images)
+            )
+        };
         format!(
-            "check crash {}: {}; {} distinct images, {} judged, {} violations, {} of {} places \
-             crashed at; {seconds:.1} s",
+            "check crash {}: {}; {explored}, {} violations, {} of {} places crashed at; {seconds:.1} s",
             modes.join(" "),
             if self.holds { "holds" } else { "DOES NOT HOLD" },
-            sum(|r| r.counts.distinct_images),
-            sum(|r| r.counts.images),
             sum(|r| r.violations.len() as u64),
             sum(|r| (r.places.len() - r.uncovered().count()) as u64),
             sum(|r| r.places.len() as u64),

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use clap::{Subcommand, ValueEnum};
-use farbank_check::Target;
+use farbank_check::{Target, Verdict};
 use farbank_kv::target::KvTarget;
 use farbank_pm::sim::Persistency;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -45,6 +45,21 @@ impl TargetChoice {
     fn target(self) -> &'static dyn Target {
         match self {
             TargetChoice::Kv => &KvTarget,
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum VerdictChoice {
+    Strict,
+    Acknowledged,
+}
+
+impl VerdictChoice {
+    fn verdict(self) -> Verdict {
+        match self {
+            VerdictChoice::Strict => Verdict::Strict,
+            VerdictChoice::Acknowledged => Verdict::Acknowledged,
         }
     }
 }

@@ -149,6 +149,37 @@ impl Layout {
     }
 }
 
+/// What tells a new pool from every other. Chance and the time enter a pool here only.
+#[derive(Clone, Copy)]
+pub struct Identity {
+    /// Secret and random: see [`Pool::id`].
+    pub id: [u8; 16],
+    /// When the pool was made, in seconds of Unix time.
+    pub created_unix_s: u64,
+}
+
+impl fmt::Debug for Identity {
+    /// Leaves out the secret id.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity")
+            .field("created_unix_s", &self.created_unix_s)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Identity {
+    /// One that nobody has, made now.
+    pub fn fresh() -> io::Result<Identity> {
+        let mut id = [0; 16];
+        fill_random(&mut id)?;
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Ok(Identity {
+            id,
+            created_unix_s: since_1970.map_or(0, |t| t.as_secs()),
+        })
+    }
+}
+
 /// Why a pool could not be made or opened. Nothing was changed.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -231,7 +262,19 @@ impl<M: Medium> Pool<M> {
     /// Makes a new, empty pool of all of `medium`, as many whole segments as fit, over whatever is
     /// there. Durable on `Ok`.
     pub fn create(medium: M, lane: &mut Lane, layout: &Layout) -> Result<Pool<M>, PoolError> {
-        let superblock = new_superblock(layout, medium.len())?;
+        let identity = Identity::fresh().map_err(PoolError::Random)?;
+        Pool::create_as(medium, lane, layout, identity)
+    }
+
+    /// As [`Pool::create`], with an identity of the caller's choosing: for a medium on which the same
+    /// calls shall make the same bytes.
+    pub fn create_as(
+        medium: M,
+        lane: &mut Lane,
+        layout: &Layout,
+        identity: Identity,
+    ) -> Result<Pool<M>, PoolError> {
+        let superblock = new_superblock(layout, medium.len(), identity)?;
         write_copies(&medium, lane, &superblock, COPIES)?;
         Ok(Pool::of(medium, superblock))
     }
@@ -407,7 +450,11 @@ fn write_copies<M: Medium>(
     Ok(())
 }
 
-fn new_superblock(layout: &Layout, bytes: u64) -> Result<Superblock, PoolError> {
+fn new_superblock(
+    layout: &Layout,
+    bytes: u64,
+    identity: Identity,
+) -> Result<Superblock, PoolError> {
     if !layout.is_sound() {
         return Err(PoolError::Layout(format!(
             "a segment of {} bytes cannot be: it is a power of two from {SEGMENT_BYTES_MIN} to \
@@ -425,15 +472,12 @@ fn new_superblock(layout: &Layout, bytes: u64) -> Result<Superblock, PoolError> 
             layout.pool_bytes(1)
         )));
     }
-    let mut id = [0; 16];
-    fill_random(&mut id).map_err(PoolError::Random)?;
-    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     Ok(Superblock {
         features: Features::default(),
-        id,
+        id: identity.id,
         segment_bytes: layout.segment_bytes,
         segments,
-        created_unix_s: since_1970.map_or(0, |t| t.as_secs()),
+        created_unix_s: identity.created_unix_s,
         update: 1,
         root: [0; ROOT_WORDS],
     })

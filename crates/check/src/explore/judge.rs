@@ -1,0 +1,276 @@
+//! Judging: a crash point, its images, and what a structure shows, and can still do, in each.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use farbank_pm::sim::{CrashState, Cut, Image, Rng, Sim};
+
+use super::run::Run;
+use super::{Contents, Explorer, Failure, Shown, fold};
+use crate::oracle::judge;
+use crate::report::Pick;
+use crate::target::{Answer, Op, Subject, Value, View, Write};
+
+impl Explorer<'_> {
+    /// One crash point.
+    pub(super) fn judge_state(
+        &mut self,
+        run: &mut Run,
+        state: &CrashState,
+    ) -> Result<(), Box<Failure>> {
+        run.crashes += 1;
+        let number = run.crashes;
+        let only = self.config.only.as_ref().filter(|_| run.depth == 1);
+        if only.is_some_and(|(crash, _)| *crash != number) {
+            return Ok(());
+        }
+        self.fold(state.digest());
+        match only {
+            None if self.config.lazy => self.judge_lazily(run, state, number),
+            Some((_, None)) if self.config.lazy => self.judge_lazily(run, state, number),
+            Some((_, Some(Pick::Lazy(script)))) => self.judge_script(run, state, number, script),
+            _ => self.judge_eagerly(run, state, number, only.map(|(_, pick)| pick.as_ref())),
+        }
+    }
+
+    /// A crash point's images, and a kill. `only`: look at this point, and there only at this.
+    fn judge_eagerly(
+        &mut self,
+        run: &mut Run,
+        state: &CrashState,
+        number: u64,
+        only: Option<Option<&Pick>>,
+    ) -> Result<(), Box<Failure>> {
+        let rng = Rng::new(run.seed).fork(number);
+        let (count, cap) = match run.depth {
+            1 => (&mut self.counts.crash_points, self.config.cap),
+            2 => (&mut self.counts.nested_points, self.config.cap_nested),
+            _ => (&mut self.counts.deep_points, self.config.cap_nested),
+        };
+        *count += 1;
+        let images = state.images(cap, rng.fork(1).draw());
+        self.counts.exhaustive_points += u64::from(run.depth == 1 && images.exhaustive());
+        let pick = only.flatten();
+        for cut in images {
+            let this = Pick::Image(cut.number);
+            if pick.is_some_and(|pick| *pick != this) {
+                continue;
+            }
+            self.judge_cut(run, state, &cut, &rng, only.is_some())
+                .map_err(|failure| {
+                    let failure = failure.surviving(&state.survivors(&cut));
+                    failure.after_crash(number, state, this)
+                })?;
+        }
+        let kill = rng.fork(2).one_in(self.config.kill_one_in);
+        if (kill && only.is_none() && self.may_nest(run)) || pick == Some(&Pick::Kill) {
+            run.nests_left -= 1;
+            self.counts.kills += 1;
+            self.nest(run, state.killed(), rng.fork(3).draw())
+                .map_err(|failure| failure.after_crash(number, state, Pick::Kill))?;
+        }
+        Ok(())
+    }
+
+    fn may_nest(&self, run: &Run) -> bool {
+        run.depth < self.config.depth && run.nests_left > 0
+    }
+
+    /// One image of a crash point.
+    fn judge_cut(
+        &mut self,
+        run: &mut Run,
+        state: &CrashState,
+        cut: &Cut,
+        rng: &Rng,
+        always_nest: bool,
+    ) -> Result<(), Box<Failure>> {
+        if !run.is_new(cut.hash) {
+            return Ok(());
+        }
+        self.counts.images += 1;
+        let key = (cut.hash, run.now_ms);
+        let rng = rng.fork(cut.number as u64);
+        let fresh = !self.known.contains_key(&key);
+        if fresh {
+            let probe = always_nest || rng.fork(4).one_in(self.config.probe_one_in);
+            let shown = self.recover(state.image(cut), run.now_ms, probe);
+            let shown = shown.map_err(|what| run.failure(None, what))?;
+            self.fold(digest_of(&shown));
+            self.known.insert(key, shown);
+        }
+        let shown = &self.known[&key];
+        judge_shown(run, shown)?;
+        // In nested runs chance alone decides (X2).
+        let nest = (fresh || run.depth > 1) && rng.fork(5).one_in(self.config.nest_one_in);
+        if (nest || always_nest) && shown.is_ok() && self.may_nest(run) {
+            run.nests_left -= 1;
+            let sim = self.sim(state.image(cut));
+            self.nest(run, sim, rng.fork(6).draw())?;
+        }
+        Ok(())
+    }
+
+    /// Opens an image and says what it shows. A probe also opens it again, uses it, closes it and
+    /// opens it once more.
+    fn recover(&mut self, image: Image, now_ms: u64, probe: bool) -> Result<Shown, String> {
+        let sim = self.sim(image);
+        let (subject, contents) = match self.open_and_check(&sim, now_ms)? {
+            Ok(recovered) => recovered,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        drop(subject);
+        if probe {
+            self.counts.probes += 1;
+            self.probe(&sim.crash_state().killed(), now_ms, contents.clone())?;
+        }
+        Ok(Ok(contents.into()))
+    }
+
+    /// What a structure was once seen to hold it shows again, can be used with, and keeps when it is
+    /// closed.
+    fn probe(&self, sim: &Sim, now_ms: u64, mut contents: Pairs) -> Result<(), String> {
+        let (mut subject, second) = self.must_open(sim, now_ms)?;
+        same(&contents, &second).map_err(|what| format!("a second recovery shows {what}"))?;
+        let used = guarded(|| self.usable(subject.as_mut(), sim, &mut contents));
+        used.and_then(|used| used)
+            .map_err(|e| format!("after recovery it cannot be used: {e}"))?;
+        let closed = guarded(|| subject.close()).and_then(|closed| closed);
+        closed.map_err(|e| format!("after recovery it does not close: {e}"))?;
+        let (_, third) = self.must_open(&sim.crash_state().killed(), now_ms)?;
+        same(&contents, &third).map_err(|what| format!("closed and opened again, it shows {what}"))
+    }
+
+    /// Opens what must open.
+    fn must_open(&self, sim: &Sim, now_ms: u64) -> Result<(Box<dyn Subject>, Pairs), String> {
+        self.open_and_check(sim, now_ms)?
+            .map_err(|refusal| format!("it opens once, then no more: {refusal}"))
+    }
+
+    /// Opens it, reads all it has, has it check itself; or the error with which it does not open.
+    pub(super) fn open_and_check(&self, sim: &Sim, now_ms: u64) -> Result<Opened, String> {
+        let opened = guarded(|| self.target.open(sim.clone(), now_ms));
+        let mut subject = match opened.map_err(|e| format!("it does not open: {e}"))? {
+            Ok(subject) => subject,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let contents = guarded(|| subject.contents()).and_then(|contents| contents)?;
+        let checked = guarded(|| subject.check()).and_then(|checked| checked);
+        checked.map_err(|e| format!("its own check after recovery: {e}"))?;
+        Ok(Ok((subject, sorted(contents))))
+    }
+
+    /// A key nobody has used can be stored, found, deleted and not found; every key there is can be
+    /// written over. Afterwards `contents` is what is there.
+    fn usable(
+        &self,
+        subject: &mut dyn Subject,
+        sim: &Sim,
+        contents: &mut Pairs,
+    ) -> Result<(), String> {
+        let (fresh, bytes) = (self.shape.keys + 1, self.shape.value_bytes.0);
+        let value = |key: u64| Value {
+            id: (u64::MAX >> 1) + key,
+            bytes,
+        };
+        let put = |key: u64| {
+            Op::Write(Write::Put {
+                key,
+                value: value(key),
+                expires_ms: 0,
+            })
+        };
+        if subject.apply(0, &put(fresh))? != Answer::Refused {
+            commit(subject, sim)?;
+            finds(subject, fresh, Some(value(fresh)))?;
+            subject.apply(0, &Op::Write(Write::Delete { key: fresh }))?;
+            commit(subject, sim)?;
+            finds(subject, fresh, None)?;
+        }
+        for (key, old) in &mut *contents {
+            if subject.apply(0, &put(*key))? != Answer::Refused {
+                *old = value(*key);
+            }
+        }
+        commit(subject, sim)?;
+        for (key, value) in &*contents {
+            finds(subject, *key, Some(*value))?;
+        }
+        subject.check()
+    }
+}
+
+/// Keys and values, in order.
+pub(super) type Pairs = Vec<(u64, Value)>;
+/// A structure and what it has, or the error it was refused with.
+type Opened = Result<(Box<dyn Subject>, Pairs), String>;
+
+/// Judges what an image shows by the history of now.
+pub(super) fn judge_shown(run: &Run, shown: &Shown) -> Result<(), Box<Failure>> {
+    match shown {
+        Err(_) if run.creating => Ok(()), // X4
+        Err(refusal) => Err(run.failure(None, format!("it does not open: {refusal}"))),
+        Ok(contents) => {
+            judge(&run.history, contents, run.now_ms).map_err(|c| run.failure(Some(c.key), c.what))
+        }
+    }
+}
+
+/// What an image shows, as a number.
+pub(super) fn digest_of(shown: &Shown) -> u64 {
+    let contents: &Contents = match shown {
+        Ok(contents) => contents,
+        Err(_) => return 1,
+    };
+    contents.iter().fold(0, |digest, (key, value)| {
+        fold(fold(fold(digest, *key), value.id), u64::from(value.bytes))
+    })
+}
+
+fn commit(subject: &mut dyn Subject, sim: &Sim) -> Result<(), String> {
+    let ticket = subject.commit(0)?;
+    sim.sync().map_err(|e| e.to_string())?;
+    match subject.durable(0, ticket)? {
+        true => Ok(()),
+        false => Err(format!("{ticket:?} does not turn")),
+    }
+}
+
+fn finds(subject: &mut dyn Subject, key: u64, expected: Option<Value>) -> Result<(), String> {
+    let view = View::Durable;
+    match subject.apply(0, &Op::Get { key, view })? {
+        Answer::Found(found) if found == expected => Ok(()),
+        found => Err(format!("key {key} should be {expected:?}, got {found:?}")),
+    }
+}
+
+/// What differs, if something does.
+fn same(expected: &Pairs, found: &Pairs) -> Result<(), String> {
+    if expected == found {
+        return Ok(());
+    }
+    let missing = expected.iter().find(|pair| !found.contains(pair));
+    let new = found.iter().find(|pair| !expected.contains(pair));
+    let say = |pair: Option<&(u64, Value)>| match pair {
+        Some((key, value)) => format!("key {key} = {value:?}"),
+        None => "nothing".into(),
+    };
+    Err(format!(
+        "something else: {} instead of {}",
+        say(new),
+        say(missing)
+    ))
+}
+
+pub(super) fn sorted(mut contents: Pairs) -> Pairs {
+    contents.sort_unstable();
+    contents
+}
+
+/// A panic is an error.
+pub(super) fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        format!("panic: {}", text.unwrap_or("without a message"))
+    })
+}

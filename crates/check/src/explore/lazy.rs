@@ -1,0 +1,156 @@
+//! Lazily: every way a crash point's memory may turn out to be, as far as recovery looks.
+//!
+//! ```text
+//!   script []      ──▶ open, contents, check      decided on the way: 0 of 2, 0 of 3
+//!   script [0 1]   ──▶ ...                        0 of 2, 1 of 3
+//!   script [0 2]   ──▶ ...                        0 of 2, 2 of 3
+//!   script [1]     ──▶ ...                        1 of 2                the last: four leaves
+//! ```
+//!
+//! Memory is decided where it is read: of the stores that a line could have kept, those are left
+//! that agree with what the read is told. The search goes depth first and keeps nothing but the
+//! script; reading what cannot differ decides nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use farbank_pm::sim::{CrashState, Sim, next_script};
+
+use super::judge::{digest_of, judge_shown};
+use super::run::Run;
+use super::{Explorer, Failure, Shown};
+use crate::report::Pick;
+
+/// What following every way to decide came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Leaves {
+    /// How many ways there were, or were followed.
+    pub leaves: usize,
+    /// Whether there were more.
+    pub cut_off: bool,
+}
+
+/// Calls `each` with every memory that a power cut at `state` may leave, as far as `each` tells them
+/// apart by reading; at most `cap` times. `each` reads the same each time it is told the same.
+pub fn lazily<E>(
+    state: &CrashState,
+    cap: usize,
+    mut each: impl FnMut(&Sim) -> Result<(), E>,
+) -> Result<Leaves, E> {
+    let (mut script, mut leaves) = (Vec::new(), 0);
+    loop {
+        let sim = Sim::lazy(state, &script);
+        each(&sim)?;
+        leaves += 1;
+        let next = next_script(&sim.decisions());
+        let cut_off = next.is_some() && leaves >= cap;
+        match next {
+            Some(next) if !cut_off => script = next,
+            _ => return Ok(Leaves { leaves, cut_off }),
+        }
+    }
+}
+
+/// The decisions that led to a leaf.
+fn script_of(sim: &Sim) -> Vec<u32> {
+    sim.decisions().iter().map(|d| d.chosen).collect()
+}
+
+/// Everything that a crash point shows, each with the first way that led to it.
+pub(super) type Tree = BTreeMap<Shown, Vec<u32>>;
+
+/// A way that led to something worse than an error.
+struct Dead {
+    script: Vec<u32>,
+    what: String,
+}
+
+impl Explorer<'_> {
+    /// Every way out of a crash point, unless it was judged under the same history before.
+    pub(super) fn judge_lazily(
+        &mut self,
+        run: &mut Run,
+        state: &CrashState,
+        number: u64,
+    ) -> Result<(), Box<Failure>> {
+        let key = (state.digest(), run.now_ms);
+        if !run.is_new(key.0) {
+            self.counts.repeated_points += 1;
+            return Ok(());
+        }
+        self.counts.crash_points += 1;
+        let tree = match self.trees.get(&key) {
+            Some(tree) => Arc::clone(tree),
+            None => {
+                let tree = self.grow(state, run.now_ms).map_err(|dead| {
+                    let failure = run.failure(None, dead.what);
+                    self.after_leaf(failure, run, state, number, dead.script)
+                })?;
+                Arc::clone(self.trees.entry(key).or_insert(Arc::new(tree)))
+            }
+        };
+        for (shown, script) in &*tree {
+            judge_shown(run, shown)
+                .map_err(|f| self.after_leaf(f, run, state, number, script.clone()))?;
+        }
+        Ok(())
+    }
+
+    fn grow(&mut self, state: &CrashState, now_ms: u64) -> Result<Tree, Dead> {
+        let mut tree = Tree::new();
+        let found = lazily(state, self.config.leaves, |sim| {
+            let shown = self.shows(sim, now_ms).map_err(|what| Dead {
+                script: script_of(sim),
+                what,
+            })?;
+            tree.entry(shown).or_insert_with(|| script_of(sim));
+            Ok(())
+        })?;
+        let counts = &mut self.counts;
+        counts.leaves += found.leaves as u64;
+        counts.most_leaves = counts.most_leaves.max(found.leaves as u64);
+        counts.exhaustive_points += u64::from(!found.cut_off);
+        counts.cut_off += u64::from(found.cut_off);
+        self.fold(found.leaves as u64);
+        tree.keys().for_each(|shown| self.fold(digest_of(shown)));
+        Ok(tree)
+    }
+
+    fn shows(&self, sim: &Sim, now_ms: u64) -> Result<Shown, String> {
+        let opened = self.open_and_check(sim, now_ms)?;
+        Ok(opened.map(|(_, contents)| contents.into()))
+    }
+
+    /// One way out of a crash point.
+    pub(super) fn judge_script(
+        &mut self,
+        run: &mut Run,
+        state: &CrashState,
+        number: u64,
+        script: &[u32],
+    ) -> Result<(), Box<Failure>> {
+        self.counts.crash_points += 1;
+        self.counts.leaves += 1;
+        let shown = self.shows(&Sim::lazy(state, script), run.now_ms);
+        shown
+            .map_err(|what| run.failure(None, what))
+            .and_then(|shown| judge_shown(run, &shown))
+            .map_err(|f| self.after_leaf(f, run, state, number, script.to_vec()))
+    }
+
+    /// Where a failure came from, and what survived there: found out by going there again.
+    fn after_leaf(
+        &self,
+        failure: Box<Failure>,
+        run: &Run,
+        state: &CrashState,
+        number: u64,
+        script: Vec<u32>,
+    ) -> Box<Failure> {
+        let sim = Sim::lazy(state, &script);
+        let _ = self.shows(&sim, run.now_ms);
+        failure
+            .surviving(&sim.survivors())
+            .after_crash(number, state, Pick::Lazy(script))
+    }
+}

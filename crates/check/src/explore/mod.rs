@@ -1,0 +1,388 @@
+//! The explorer: run, crash everywhere, open what every crash can leave, judge.
+//!
+//! ```text
+//!   create, then a run    ──●──────●──────●──▶    crash points: before drains, after operations
+//!   of a seed               │      │              (depth 1)
+//!                 images ┌──┼──┐   └─ kill ──▶ open, a few steps   ── a run of its own,
+//!                        ▼  ▼  ▼               ●────●────●            with crash points of its own
+//!                      open, judge, check      │                      (depth 2)
+//!                        └─ some: the crash    └─ and so on, to Config::depth
+//!                           points of this open, and their images in turn
+//! ```
+//!
+//! *Eagerly*, every distinct image of a crash point is opened once, up to a cap; what it shows is
+//! judged against the history at that moment, and again, without opening it, under every later
+//! history in which it can still be left. From some images, and from some kills, a *nested run*
+//! starts: its recovery is crashed in the middle (judged by the outer history), what it shows at the
+//! end is from then on acknowledged, and crashes after it must leave exactly that.
+//!
+//! *Lazily*, no image is made: a crash point's memory is decided word by word as recovery reads it,
+//! and every way to decide is followed. Images that recovery cannot tell apart are one leaf, so that
+//! no crash point need be sampled.
+//!
+//! # Invariants
+//! X1  A run is a function of target, configuration and seed; what is judged does not change it. So
+//!     a crash point is named by its number, an image by its number among the point's images.
+//! X2  What is drawn at a crash point is drawn from its own number, so that it can be looked at
+//!     alone: [`Config::only`]. Nothing drawn in a nested run depends on what was known before it.
+//! X3  The digest of a report is a function of target, configuration and seeds: not of threads.
+//! X4  Until `create` has returned, an image may be refused, with an error; later, never.
+
+mod judge;
+mod lazy;
+mod run;
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use farbank_pm::fault::{self, Fault};
+use farbank_pm::sim::{CrashState, Persistency, Places, Rng, Sim, Survivor, brief};
+
+use crate::history::{History, Verdict};
+use crate::report::{Counts, Pick, Report, Violation};
+use crate::target::{Shape, Target, Value};
+
+pub use lazy::{Leaves, lazily};
+
+/// How to explore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// What a power cut may take.
+    pub persistency: Persistency,
+    /// What counts as acknowledged.
+    pub verdict: Verdict,
+    /// Steps of a run.
+    pub steps: usize,
+    /// Most images judged at one crash point; a point with more is sampled.
+    pub cap: usize,
+    /// The same at the crash points of nested runs.
+    pub cap_nested: usize,
+    /// Crashes in a row: 1 crashes runs only, 2 their recoveries too, 3 the recoveries from those.
+    pub depth: usize,
+    /// Of so many distinct images, one has its recovery crashed.
+    pub nest_one_in: u64,
+    /// Most runs nested in one nested run, so that depth does not explode.
+    pub nests_deeper: usize,
+    /// At one of so many crash points the process is also killed.
+    pub kill_one_in: u64,
+    /// Steps after the open of a nested run.
+    pub nested_steps: usize,
+    /// Of so many distinct images, one is opened again, used, closed and opened.
+    pub probe_one_in: u64,
+    /// Whether drains fail now and then.
+    pub io_errors: bool,
+    /// Whether a compare-and-swap also drains, as on x86; structures must not need it.
+    pub locked_drains: bool,
+    /// Whether to explore lazily: no sampling, but no nested runs either.
+    pub lazy: bool,
+    /// Most leaves at one crash point, lazily; the report counts the points it cuts off.
+    pub leaves: usize,
+    /// What deviates while it runs.
+    pub fault: Option<Fault>,
+    /// Judge only this crash point, and there only this.
+    pub only: Option<(u64, Option<Pick>)>,
+}
+
+impl Config {
+    /// The usual.
+    #[must_use]
+    pub fn new(persistency: Persistency) -> Config {
+        Config {
+            persistency,
+            verdict: Verdict::Strict,
+            steps: 120,
+            cap: 128,
+            cap_nested: 12,
+            depth: 2,
+            nest_one_in: 24,
+            nests_deeper: 2,
+            kill_one_in: 12,
+            nested_steps: 4,
+            probe_one_in: 16,
+            io_errors: true,
+            locked_drains: false,
+            lazy: false,
+            leaves: 65_536,
+            fault: None,
+            only: None,
+        }
+    }
+
+    /// How to look at one crash of one seed again, under this configuration: a command, or for a
+    /// target that is on no command line, a call.
+    fn again(&self, target: &dyn Target, seed: u64, crash: Option<&(u64, Pick)>) -> String {
+        if !target.has_command() {
+            let only =
+                crash.map(|(crash, pick)| format!("only: Some(({crash}, Some({pick:?}))), "));
+            let only = only.unwrap_or_default();
+            return format!("explore_seed(&target, &Config {{ {only}..config }}, {seed:#x})");
+        }
+        let usual = Config::new(self.persistency);
+        let mut command = format!(
+            "farbank check crash --target {} --persistency {} --seeds {seed:#x}",
+            target.name(),
+            self.persistency
+        );
+        let mut add = |differs: bool, option: String| {
+            if differs {
+                command += &option;
+            }
+        };
+        if let Some((crash, pick)) = crash {
+            add(true, format!(" --crash {crash} --image {pick}"));
+        }
+        add(self.lazy, " --lazy".into());
+        add(
+            self.verdict != usual.verdict,
+            format!(" --verdict {}", self.verdict),
+        );
+        add(
+            self.depth != usual.depth,
+            format!(" --depth {}", self.depth),
+        );
+        add(
+            self.steps != usual.steps,
+            format!(" --steps {}", self.steps),
+        );
+        add(self.locked_drains, " --locked-drains".into());
+        add(self.cap != usual.cap, format!(" --cap {}", self.cap));
+        if let Some(fault) = &self.fault {
+            add(true, format!(" --fault '{fault}'"));
+        }
+        command
+    }
+}
+
+/// Explores `target` under every seed of `seeds`, on `threads` threads, and reports. A seed ends at
+/// its first violation. `progress` is told the counts so far, and says whether to go on.
+pub fn explore(
+    target: &dyn Target,
+    config: &Config,
+    seeds: Range<u64>,
+    threads: usize,
+    progress: &mut dyn FnMut(&Report) -> bool,
+) -> Report {
+    /// Seeds between two looks at the progress: fixed, so that figures do not depend on threads.
+    const TURN: u64 = 8;
+    let start = Instant::now();
+    let mut report = Report::new(target.name().into(), config);
+    let mut images = HashSet::new();
+    let mut next = seeds.start;
+    while next < seeds.end {
+        let turn: Vec<u64> = (next..seeds.end.min(next.saturating_add(TURN))).collect();
+        next += turn.len() as u64;
+        for (one, its_images) in explore_turn(target, config, &turn, threads) {
+            report.add(one);
+            images.extend(its_images);
+        }
+        report.counts.distinct_images = images.len() as u64;
+        report.elapsed = start.elapsed();
+        if !progress(&report) {
+            break;
+        }
+    }
+    report
+}
+
+/// The hashes of the images a seed has opened.
+type Hashes = HashSet<u64>;
+
+/// Explores these seeds; the results are in their order.
+fn explore_turn(
+    target: &dyn Target,
+    config: &Config,
+    seeds: &[u64],
+    threads: usize,
+) -> Vec<(Report, Hashes)> {
+    let results = Mutex::new(Vec::new());
+    let queue = Mutex::new(seeds.iter());
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, seeds.len()) {
+            scope.spawn(|| {
+                loop {
+                    let taken = queue.lock().expect("no holder panics").next().copied();
+                    let Some(seed) = taken else { return };
+                    let result = explore_one(target, config, seed);
+                    let mut results = results.lock().expect("no holder panics");
+                    results.push((seed, result));
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().expect("no holder panics");
+    results.sort_by_key(|(seed, _)| *seed);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Explores one seed.
+pub fn explore_seed(target: &dyn Target, config: &Config, seed: u64) -> Report {
+    explore_one(target, config, seed).0
+}
+
+fn explore_one(target: &dyn Target, config: &Config, seed: u64) -> (Report, Hashes) {
+    let start = Instant::now();
+    let mut explorer = Explorer::new(target, config);
+    let failure = fault::with(config.fault.as_ref(), || explorer.run(seed)).err();
+    if let Some(failure) = &failure {
+        failure
+            .what
+            .bytes()
+            .for_each(|byte| explorer.fold(u64::from(byte)));
+    }
+    let images: Hashes = explorer.known.keys().map(|(hash, _)| *hash).collect();
+    let mut report = Report::new(target.name().into(), config);
+    report.digest = explorer.digest;
+    report.counts = explorer.counts;
+    report.counts.distinct_images = images.len() as u64;
+    report.places = explorer.places.list();
+    report.violations.extend(failure.map(|failure| Violation {
+        seed,
+        command: config.again(target, seed, failure.crash.as_ref()),
+        acknowledged: classify(target, config, seed, &failure),
+        crash: failure.crash,
+        trail: failure.trail,
+        what: failure.what,
+        history: failure.history,
+        survivors: failure.survivors,
+        distinct: images.len() as u64,
+    }));
+    report.elapsed = start.elapsed();
+    (report, images)
+}
+
+/// Judges what strictly fails again, by acknowledgements alone: what is wrong then, if anything.
+fn classify(
+    target: &dyn Target,
+    config: &Config,
+    seed: u64,
+    failure: &Failure,
+) -> Option<Result<(), String>> {
+    if config.verdict != Verdict::Strict {
+        return None;
+    }
+    let crash = failure.crash.clone();
+    let config = Config {
+        verdict: Verdict::Acknowledged,
+        // Without a crash there is nothing but the run itself to judge.
+        only: crash.map_or(Some((u64::MAX, None)), |(n, pick)| Some((n, Some(pick)))),
+        ..config.clone()
+    };
+    let mut explorer = Explorer::new(target, &config);
+    let again = fault::with(config.fault.as_ref(), || explorer.run(seed));
+    Some(again.map_err(|failure| failure.what))
+}
+
+/// What went wrong, on its way up.
+#[derive(Debug, Default)]
+struct Failure {
+    crash: Option<(u64, Pick)>,
+    trail: Vec<String>,
+    what: String,
+    history: Vec<String>,
+    survivors: Vec<String>,
+}
+
+impl Failure {
+    fn new(history: &History, key: Option<u64>, what: String) -> Box<Failure> {
+        Box::new(Failure {
+            what,
+            history: history.tail(key, 24),
+            ..Failure::default()
+        })
+    }
+
+    /// Prepends where it came from.
+    fn after(mut self: Box<Failure>, step: String) -> Box<Failure> {
+        self.trail.insert(0, step);
+        self
+    }
+
+    /// Prepends the crash it came from, and which way was taken there.
+    fn after_crash(
+        mut self: Box<Failure>,
+        number: u64,
+        state: &CrashState,
+        pick: Pick,
+    ) -> Box<Failure> {
+        let place = state
+            .place()
+            .map_or(String::new(), |at| format!(", {}", brief(at)));
+        let way = match &pick {
+            Pick::Kill => "kill".into(),
+            pick => format!("image {pick}"),
+        };
+        self.crash = Some((number, pick));
+        self.after(format!(
+            "crash {number} ({}{place}), {way}",
+            state.moment.name()
+        ))
+    }
+
+    /// Adds what was volatile, unless a crash nearer to the failure has.
+    fn surviving(mut self: Box<Failure>, all: &[Survivor]) -> Box<Failure> {
+        const SHOWN: usize = 16;
+        if self.survivors.is_empty() {
+            self.survivors = all.iter().take(SHOWN).map(ToString::to_string).collect();
+            if all.len() > SHOWN {
+                self.survivors
+                    .push(format!("and {} more", all.len() - SHOWN));
+            }
+        }
+        self
+    }
+}
+
+type Contents = Arc<[(u64, Value)]>;
+/// What opening an image shows, or the error it is refused with (X4).
+type Shown = Result<Contents, String>;
+
+/// One seed's exploration.
+struct Explorer<'a> {
+    target: &'a dyn Target,
+    config: &'a Config,
+    shape: Shape,
+    places: Arc<Places>,
+    /// What each image shows, by its hash and the time it was opened at.
+    known: HashMap<(u64, u64), Shown>,
+    /// The leaves of each crash point, by its digest and the time.
+    trees: HashMap<(u64, u64), Arc<lazy::Tree>>,
+    digest: u64,
+    counts: Counts,
+}
+
+impl<'a> Explorer<'a> {
+    fn new(target: &'a dyn Target, config: &'a Config) -> Explorer<'a> {
+        Explorer {
+            target,
+            config,
+            shape: target.shape(),
+            places: Arc::new(Places::new()),
+            known: HashMap::new(),
+            trees: HashMap::new(),
+            digest: 0,
+            counts: Counts {
+                seeds: 1,
+                ..Counts::default()
+            },
+        }
+    }
+
+    /// X3.
+    fn fold(&mut self, more: u64) {
+        self.digest = fold(self.digest, more);
+    }
+
+    /// What a power cut left, as this configuration has it.
+    fn sim(&self, image: farbank_pm::sim::Image) -> Sim {
+        let sim = Sim::from_image(image, self.config.persistency);
+        sim.drain_on_cas(self.config.locked_drains);
+        sim
+    }
+}
+
+/// A digest that takes in one more number; the order matters.
+pub(crate) fn fold(digest: u64, more: u64) -> u64 {
+    Rng::new(digest ^ Rng::new(more).draw()).draw()
+}

@@ -1,0 +1,341 @@
+//! Running: one structure going through a workload, its crash points captured on the way.
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use farbank_pm::Ticket;
+use farbank_pm::sim::{CrashState, Cut, Image, Rng, Sim};
+
+use super::judge::{guarded, sorted};
+use super::{Explorer, Failure};
+use crate::history::History;
+use crate::oracle::judge;
+use crate::target::{Answer, Op, Subject};
+use crate::workload::{START_MS, Step, Workload};
+
+/// One structure going through a workload, with its crash points captured.
+pub(super) struct Run {
+    /// Crashes in a row at its crash points: 1 for the run itself, more for nested ones.
+    pub(super) depth: usize,
+    /// Whether `create` has not returned yet (X4).
+    pub(super) creating: bool,
+    /// Runs it may still nest.
+    pub(super) nests_left: usize,
+    pub(super) seed: u64,
+    pub(super) history: History,
+    pub(super) now_ms: u64,
+    pub(super) crashes: u64,
+    /// What was judged under this version of the history, at this time.
+    judged: HashSet<u64>,
+    judged_at: (u64, u64),
+    sim: Sim,
+    subject: Option<Box<dyn Subject>>,
+    workload: Workload,
+    captured: Arc<Mutex<Vec<CrashState>>>,
+}
+
+impl Run {
+    fn new(seed: u64, sim: Sim, workload: Workload) -> Run {
+        Run {
+            depth: 1,
+            creating: true,
+            nests_left: usize::MAX,
+            seed,
+            history: History::new(),
+            now_ms: START_MS,
+            crashes: 0,
+            judged: HashSet::new(),
+            judged_at: (0, 0),
+            sim,
+            subject: None,
+            workload,
+            captured: Arc::default(),
+        }
+    }
+
+    /// Whether this (an image, a crash point) has not been judged by the history of now.
+    pub(super) fn is_new(&mut self, hash: u64) -> bool {
+        let at = (self.history.version(), self.now_ms);
+        if self.judged_at != at {
+            self.judged.clear();
+            self.judged_at = at;
+        }
+        self.judged.insert(hash)
+    }
+
+    pub(super) fn failure(&self, key: Option<u64>, what: String) -> Box<Failure> {
+        Failure::new(&self.history, key, what)
+    }
+}
+
+impl Explorer<'_> {
+    pub(super) fn run(&mut self, seed: u64) -> Result<(), Box<Failure>> {
+        let workload = Workload::new(&self.shape, seed, self.config.io_errors);
+        let image = Image::zeroed(self.shape.pool_bytes);
+        let mut run = Run {
+            history: History::judged_by(self.config.verdict),
+            ..Run::new(seed, self.sim(image), workload)
+        };
+        self.create(&mut run)?;
+        let only = self.config.only.as_ref().map_or(u64::MAX, |only| only.0);
+        for _ in 0..self.config.steps {
+            if run.crashes > only {
+                break;
+            }
+            self.step(&mut run)?;
+            self.counts.steps += 1;
+        }
+        Ok(())
+    }
+
+    fn create(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
+        self.attach(run);
+        let created = guarded(|| self.target.create(run.sim.clone(), START_MS));
+        self.judge_captured(run)
+            .map_err(|failure| failure.after("during its creation".into()))?;
+        let subject = created.and_then(|refused| refused);
+        let cannot = |e| run.failure(None, format!("it cannot be created: {e}"));
+        run.subject = Some(subject.map_err(cannot)?);
+        run.creating = false;
+        self.judge_state(run, &run.sim.crash_state())
+    }
+
+    /// Starts from `sim` as a crash left it: opens it, then goes on for a few steps.
+    pub(super) fn nest(&mut self, run: &Run, sim: Sim, seed: u64) -> Result<(), Box<Failure>> {
+        self.counts.nested_runs += 1;
+        let mut nested = Run {
+            depth: run.depth + 1,
+            creating: run.creating,
+            nests_left: self.config.nests_deeper,
+            history: run.history.clone(),
+            now_ms: run.now_ms,
+            ..Run::new(seed, sim.clone(), run.workload.branch(seed))
+        };
+        self.reopen(&mut nested, sim)?;
+        for _ in 0..self.config.nested_steps {
+            if nested.subject.is_some() {
+                self.step(&mut nested)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Captures the crash points of the run's medium.
+    fn attach(&self, run: &Run) {
+        let captured = Arc::clone(&run.captured);
+        run.sim.count_places(Arc::clone(&self.places));
+        run.sim.observe(Some(Arc::new(move |state| {
+            captured.lock().expect("no holder panics").push(state);
+        })));
+    }
+
+    fn step(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
+        let step = run.workload.step();
+        match step {
+            Step::Apply(session, op) => self.apply(run, session, &op)?,
+            Step::Commit(session) => self.commit(run, session)?,
+            Step::Sync => self.settle(run)?,
+            Step::Clean => {
+                run.history.note(None, "clean".into());
+                self.call(run, "a cleaning step", |s| s.clean())?;
+            }
+            Step::Advance(ms) => {
+                run.now_ms += ms;
+                let now_ms = run.now_ms;
+                run.history.note(None, format!("the time is {now_ms} ms"));
+                self.call(run, "setting the time", |s| {
+                    s.set_time(now_ms);
+                    Ok(())
+                })?;
+            }
+            Step::Close => self.close(run)?,
+            Step::Kill => self.kill(run)?,
+            Step::Cut => self.cut(run)?,
+            Step::Fail(n) => {
+                run.history.note(None, format!("drain {n} from here fails"));
+                run.sim.fail_drain(n);
+            }
+        }
+        self.judge_state(run, &run.sim.crash_state())
+    }
+
+    /// Calls the subject, judges the crash points it passed. `None`: it failed because a drain was
+    /// made to fail, and has been killed and opened again.
+    fn call<R>(
+        &mut self,
+        run: &mut Run,
+        what: &str,
+        f: impl FnOnce(&mut dyn Subject) -> Result<R, String>,
+    ) -> Result<Option<R>, Box<Failure>> {
+        let subject = run
+            .subject
+            .as_mut()
+            .expect("a run has a subject between its steps");
+        let result = guarded(|| f(subject.as_mut())).and_then(|result| result);
+        self.judge_captured(run)?;
+        match result {
+            Ok(r) => Ok(Some(r)),
+            Err(_) if run.sim.is_poisoned() => {
+                self.kill(run)?;
+                Ok(None)
+            }
+            Err(e) => Err(run.failure(None, format!("{what} failed: {e}"))),
+        }
+    }
+
+    fn apply(&mut self, run: &mut Run, session: usize, op: &Op) -> Result<(), Box<Failure>> {
+        let id = run.history.invoke(session, op);
+        let what = format!("operation #{id}");
+        let Some(answer) = self.call(run, &what, |s| s.apply(session, op))? else {
+            return Ok(());
+        };
+        if answer == Answer::Refused {
+            self.counts.refused += 1;
+        }
+        let answered = run.history.answered(session, id, op, &answer, run.now_ms);
+        if !self.shape.batches {
+            run.history.commit(session, Ticket::DURABLE);
+            run.history.durable(session, Ticket::DURABLE);
+        }
+        answered.map_err(|wrong| {
+            let what = format!("key {}: {}", wrong.key, wrong.what);
+            run.failure(Some(wrong.key), what)
+        })
+    }
+
+    fn commit(&mut self, run: &mut Run, session: usize) -> Result<(), Box<Failure>> {
+        if let Some(ticket) = self.call(run, "a commit", |s| s.commit(session))? {
+            run.history.commit(session, ticket);
+            self.poll(run, session, false)?;
+        }
+        Ok(())
+    }
+
+    /// Acknowledges what is durable; all of it must be if the medium has just synced.
+    fn poll(&mut self, run: &mut Run, session: usize, must: bool) -> Result<(), Box<Failure>> {
+        for ticket in run.history.tickets(session) {
+            match self.call(run, "asking for a ticket", |s| s.durable(session, ticket))? {
+                Some(true) => run.history.durable(session, ticket),
+                Some(false) if must => {
+                    let what = format!("{ticket:?} of session {session} has not turned by a sync");
+                    return Err(run.failure(None, what));
+                }
+                Some(false) => {}
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Syncs, and sees every ticket turn; now and then has the structure check itself.
+    fn settle(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
+        let synced = run.sim.sync();
+        self.judge_captured(run)?;
+        if synced.is_err() {
+            return self.kill(run);
+        }
+        run.history.note(None, "sync".into());
+        for session in 0..self.shape.sessions {
+            self.poll(run, session, true)?;
+        }
+        self.call(run, "its own check", |s| s.check())?;
+        Ok(())
+    }
+
+    fn close(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
+        for session in 0..self.shape.sessions {
+            self.commit(run, session)?;
+        }
+        self.settle(run)?;
+        run.history.note(None, "close".into());
+        let subject = run
+            .subject
+            .take()
+            .expect("a run has a subject between its steps");
+        let closed = guarded(|| subject.close()).and_then(|closed| closed);
+        self.judge_captured(run)?;
+        match closed {
+            Err(e) if !run.sim.is_poisoned() => {
+                return Err(run.failure(None, format!("it does not close: {e}")));
+            }
+            _ => {}
+        }
+        let state = run.sim.crash_state();
+        self.judge_state(run, &state)?;
+        self.reopen(run, state.killed())
+    }
+
+    fn kill(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
+        run.history.note(None, "kill".into());
+        let sim = run.sim.crash_state().killed();
+        self.bury(run);
+        self.reopen(run, sim)
+    }
+
+    fn cut(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
+        run.history.note(None, "power cut".into());
+        let state = run.sim.crash_state();
+        self.bury(run);
+        let seed = Rng::new(run.seed).fork(run.crashes).draw();
+        let cuts: Vec<Cut> = state.images(32, seed).collect();
+        let cut = &cuts[Rng::new(seed).below(cuts.len() as u64) as usize];
+        let sim = self.sim(state.image(cut));
+        self.reopen(run, sim).map_err(|failure| {
+            let failure = failure.surviving(&state.survivors(cut));
+            failure.after("after a power cut of the run itself".into())
+        })
+    }
+
+    /// Forgets the subject of a process that is no more; what its going writes is nobody's.
+    fn bury(&self, run: &mut Run) {
+        run.sim.observe(None);
+        let subject = run.subject.take();
+        // The dead do not complain: a panic here says nothing about the pool.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(subject)));
+    }
+
+    /// Opens what is in `sim`, with crashes; what it shows is the start of what follows. An
+    /// unfinished creation may be refused: then there is no subject.
+    fn reopen(&mut self, run: &mut Run, sim: Sim) -> Result<(), Box<Failure>> {
+        run.sim = sim;
+        self.attach(run);
+        let (sim, now_ms) = (run.sim.clone(), run.now_ms);
+        let opened = guarded(|| self.target.open(sim, now_ms));
+        self.judge_captured(run)
+            .map_err(|failure| failure.after("during the open".into()))?;
+        let cannot = |e| run.failure(None, format!("it does not open: {e}"));
+        run.subject = match opened.map_err(cannot)? {
+            Err(_) if run.creating => return Ok(()),
+            opened => Some(opened.map_err(cannot)?),
+        };
+        run.creating = false;
+        self.take_over(run)?;
+        let state = run.sim.crash_state();
+        self.judge_state(run, &state)
+            .map_err(|failure| failure.after("after the open".into()))
+    }
+
+    /// Judges what an open shows, and makes it the start of what follows.
+    fn take_over(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
+        let subject = run.subject.as_mut().expect("it has been opened");
+        let contents = guarded(|| {
+            let contents = sorted(subject.contents()?);
+            subject.check().map(|()| contents)
+        });
+        self.judge_captured(run)?;
+        let wrong = |e| run.failure(None, format!("after an open: {e}"));
+        let contents = contents.and_then(|contents| contents).map_err(wrong)?;
+        judge(&run.history, &contents, run.now_ms)
+            .map_err(|c| run.failure(Some(c.key), format!("after an open: {}", c.what)))?;
+        run.history.recovered(&contents, run.now_ms);
+        Ok(())
+    }
+
+    fn judge_captured(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
+        let states = std::mem::take(&mut *run.captured.lock().expect("no holder panics"));
+        states
+            .iter()
+            .try_for_each(|state| self.judge_state(run, state))
+    }
+}
