@@ -122,7 +122,11 @@ impl Places {
         id
     }
 
+    /// Counts a crash point for each of these, once.
     pub(super) fn crash(&self, ids: impl Iterator<Item = PlaceId>) {
+        let mut ids: Vec<PlaceId> = ids.collect();
+        ids.sort_unstable();
+        ids.dedup();
         let table = &mut *self.table.lock().expect("no holder panics");
         for id in ids {
             if let Some(place) = table.list.get_mut(id as usize) {

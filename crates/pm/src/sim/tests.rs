@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
+mod acts;
 mod lazy;
+mod words;
 
 use super::*;
 use crate::medium::{Medium, Ticket, persist};

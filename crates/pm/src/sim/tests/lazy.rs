@@ -102,7 +102,8 @@ fn moment(persistency: Persistency, seed: u64, range: u64) -> CrashState {
     let mut lanes = [Lane::new(0), Lane::new(1)];
     for _ in 0..3 + rng.below(10) {
         let lane = &mut lanes[rng.below(2) as usize];
-        let at = Off(rng.below(range / 8) * 8);
+        let grain = if rng.one_in(2) { 8 } else { 64 };
+        let at = Off(rng.below(range / grain) * grain);
         let len = (8 + rng.below(130)).min(range - at.0) as usize;
         match rng.below(6) {
             0 | 1 => sim.store(lane, at, rng.below(3)),
@@ -126,11 +127,11 @@ fn moment(persistency: Persistency, seed: u64, range: u64) -> CrashState {
 #[test]
 fn a_reader_sees_lazily_exactly_what_it_sees_on_all_images() {
     for persistency in Persistency::ALL {
-        let range = 3 * persistency.unit_bytes() as u64;
-        let (mut all_images, mut all_leaves, mut seeds) = (0, 0, 0);
-        for seed in 0..400 {
+        let (mut all_images, mut all_leaves, mut seeds, mut mixed) = (0, 0, 0, 0);
+        for seed in 0..600 {
+            let range = (1 + seed % 3) * persistency.unit_bytes() as u64;
             let state = moment(persistency, seed, range);
-            let images = state.images(1500, 0);
+            let images = state.images(4096, 0);
             if !images.exhaustive() {
                 continue;
             }
@@ -157,11 +158,198 @@ fn a_reader_sees_lazily_exactly_what_it_sees_on_all_images() {
             });
             assert_eq!(lazy, eager, "{persistency}, seed {seed}");
             seeds += 1;
+            let shares = |queue: &Vec<_>| cuts::is_mixed(queue, &cuts::Chains::of(queue));
+            mixed += usize::from(state.queues.values().any(shares));
         }
-        println!("{persistency}: {seeds} seeds, {all_images} images, {all_leaves} leaves");
-        assert!(
-            seeds > 100 && all_leaves <= all_images,
-            "{persistency}: {seeds} seeds, {all_leaves} leaves, {all_images} images"
+        let figures = format!(
+            "{persistency}: {seeds} seeds, {mixed} of them with words of several chains, \
+             {all_images} images, {all_leaves} leaves"
         );
+        println!("{figures}");
+        assert!(seeds > 150 && all_leaves <= all_images, "{figures}");
+        assert_eq!(mixed > 40, persistency == Persistency::Adr, "{figures}");
     }
+}
+
+/// The scripts' decisions: how many choices each had, leaf by leaf.
+fn choices(state: &CrashState, reader: impl Fn(&Sim)) -> Vec<Vec<u32>> {
+    let mut all = Vec::new();
+    leaves(state, |sim| {
+        reader(sim);
+        all.push(sim.decisions().iter().map(|d| d.of).collect());
+    });
+    all
+}
+
+#[test]
+fn nothing_is_decided_but_what_is_read() {
+    let (sim, mut lane) = sim(Persistency::Adr);
+    for line in 0..50 {
+        sim.store(&mut lane, Off(line * 64), 1);
+        sim.store(&mut lane, Off(line * 64 + 8), 2);
+    }
+    let state = sim.crash_state();
+    assert_eq!(choices(&state, |sim| drop(sim.visible())), [[]]);
+    assert_eq!(
+        choices(&state, |sim| assert_eq!(sim.load(Off(64 * 60)), 0)),
+        [[]]
+    );
+    let both = |sim: &Sim| {
+        // The second word survives only after the first.
+        let second = sim.load(A2);
+        let first = sim.load(A);
+        assert!(first >= second / 2);
+    };
+    assert_eq!(choices(&state, both), [vec![2, 2], vec![2, 2], vec![2]]);
+}
+
+#[test]
+fn values_that_agree_need_no_decision() {
+    let (sim, mut lane) = sim(Persistency::Adr);
+    sim.store(&mut lane, A, 1);
+    persist(&sim, &mut lane, A, 8).unwrap();
+    sim.store(&mut lane, A, 1);
+    sim.copy_in(&mut lane, A, &[&[1, 0, 0, 0, 0, 0, 0, 0], &[9; 56]]);
+    let state = sim.crash_state();
+    assert_eq!(choices(&state, |sim| assert_eq!(sim.load(A), 1)), [[]]);
+}
+
+#[test]
+fn a_comparison_asks_each_chain_only_whether_it_is_equal() {
+    for (persistency, bytes, chains) in [(Persistency::Word, 200, 25), (Persistency::Page, 2048, 4)]
+    {
+        let (sim, mut lane) = sim(persistency);
+        sim.copy_in(&mut lane, A, &[&vec![1; bytes]]);
+        sim.copy_in(&mut lane, A, &[&vec![2; bytes]]);
+        let state = sim.crash_state();
+        for wanted in [0, 1, 2] {
+            let wanted = vec![wanted; bytes];
+            let count = leaves(&state, |sim| {
+                sim.matches(A, &wanted);
+            });
+            assert_eq!(count, chains + 1, "{persistency}");
+        }
+        assert_eq!(
+            leaves(&state, |sim| assert!(!sim.matches(A, &vec![3; bytes]))),
+            1
+        );
+        let all_same = |sim: &Sim| {
+            let third = sim.matches(Off(3), &vec![2; bytes - 5]);
+            assert_eq!(
+                third,
+                sim.matches(Off(3), &vec![2; bytes - 5]),
+                "it was decided"
+            );
+        };
+        assert_eq!(leaves(&state, all_same), chains + 1);
+    }
+}
+
+#[test]
+fn a_checksum_costs_the_sum_of_the_chains_and_not_their_product() {
+    let (sim, mut lane) = sim(Persistency::Word);
+    sim.copy_in(&mut lane, A, &[&[1; 200]]);
+    sim.copy_in(&mut lane, A, &[&[2; 200]]);
+    let state = sim.crash_state();
+    let whole = [0, 1, 2].map(|n| crc32c::crc32c(&[n; 200]));
+    let mut seen = [0; 4];
+    let count = leaves(&state, |sim| {
+        let crc = sim.crc(A, 200, 0);
+        seen[whole.iter().position(|&w| w == crc).unwrap_or(3)] += 1;
+        assert_eq!(sim.crc(A, 200, 0), crc, "it was decided");
+        let bytes = state.image(&sim.cut().unwrap()).to_bytes();
+        assert_eq!(crc32c::crc32c(&bytes[..200]), crc);
+    });
+    // The first word says which version it can be; each further one agrees, or all is torn.
+    assert_eq!((count, seen), (3 + 3 * 24, [1, 1, 1, 3 * 24]));
+}
+
+#[test]
+fn a_word_known_already_rules_versions_out() {
+    let (sim, mut lane) = sim(Persistency::Word);
+    sim.copy_in(&mut lane, A, &[&[1; 64]]);
+    sim.copy_in(&mut lane, A, &[&[2; 64]]);
+    let state = sim.crash_state();
+    let reader = |sim: &Sim| {
+        if sim.load(A2) == 0 {
+            let crc = sim.crc(A, 64, 0);
+            assert!([1, 2].iter().all(|&n| crc != crc32c::crc32c(&[n; 64])));
+        }
+    };
+    assert_eq!(leaves(&state, reader), 2 + (1 + 7));
+}
+
+#[test]
+fn what_the_reader_stores_is_decided() {
+    let (sim, mut lane) = sim(Persistency::Page);
+    sim.store(&mut lane, A, 1);
+    sim.copy_in(&mut lane, A, &[&[2; 12]]);
+    let state = sim.crash_state();
+    let overwrite = |sim: &Sim| {
+        sim.store(&mut Lane::new(0), A, 7);
+        assert_eq!(sim.load(A), 7);
+        sim.copy_in(&mut Lane::new(0), A2, &[&[8; 8]]);
+        assert!(sim.matches(A2, &[8; 8]));
+    };
+    assert_eq!(choices(&state, overwrite), [[]]);
+    let in_part = |sim: &Sim| sim.copy_in(&mut Lane::new(0), A2, &[&[8; 2]]);
+    assert_eq!(
+        choices(&state, in_part),
+        [[2], [2]],
+        "the rest of the word stays"
+    );
+    let swap = |sim: &Sim| {
+        let found = sim
+            .cas(&mut Lane::new(0), A, 1, 7)
+            .unwrap_or_else(|found| found);
+        assert!(found != 1 || sim.load(A) == 7);
+    };
+    assert_eq!(choices(&state, swap), [[3], [3], [3]]);
+}
+
+#[test]
+fn what_was_decided_is_told_and_the_rest_left_out() {
+    let (sim, mut lane) = sim(Persistency::Adr);
+    for value in 1..5 {
+        sim.store(&mut lane, A, value);
+        sim.store(&mut lane, A2, value);
+        sim.store(&mut lane, B, value);
+    }
+    sim.copy_in(&mut lane, S, &[&[1; 64]]);
+    let lazy = Sim::lazy(&sim.crash_state(), &[2, 1]);
+    assert!(lazy.survivors().is_empty());
+    assert_eq!(lazy.load(A), 2);
+    assert_ne!(lazy.load(S), 0);
+    let told: Vec<String> = lazy.survivors().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        told,
+        [
+            "@0x0: 3 of 8 stores survived, 4 were lost, the others never read",
+            "@0x200: 1 of 8 stores survived, 0 were lost, the others never read, words #???????",
+        ]
+    );
+}
+
+#[test]
+#[should_panic(expected = "says 2 at decision 0, which has 2 choices")]
+fn a_script_of_another_crash_is_noticed() {
+    let (sim, mut lane) = sim(Persistency::Adr);
+    sim.store(&mut lane, A, 1);
+    Sim::lazy(&sim.crash_state(), &[2]).load(A);
+}
+
+#[test]
+#[should_panic(expected = "lazy memory cannot crash")]
+fn lazy_memory_has_no_crash_points() {
+    let (sim, _) = sim(Persistency::Adr);
+    drop(Sim::lazy(&sim.crash_state(), &[]).crash_state());
+}
+
+#[test]
+fn memory_that_is_not_lazy_decides_nothing() {
+    let (sim, mut lane) = sim(Persistency::Adr);
+    sim.store(&mut lane, A, 1);
+    assert_eq!(sim.load(A), 1);
+    assert!(sim.decisions().is_empty() && sim.survivors().is_empty() && sim.cut().is_none());
+    assert_eq!(next_script(&[]), None);
 }
