@@ -26,6 +26,7 @@ pub mod fault;
 pub mod lane;
 pub mod media;
 pub mod medium;
+pub mod model;
 pub mod pool;
 pub mod sim;
 pub mod sync;

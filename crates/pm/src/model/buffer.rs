@@ -1,0 +1,172 @@
+//! A DIMM's buffers: the XPBuffer, which combines writes, and the one that keeps what was read.
+
+use crate::sim::Rng;
+
+/// No XPLine.
+const NONE: u32 = u32::MAX;
+/// All four lines of an XPLine.
+pub(super) const WHOLE: u8 = 0b1111;
+
+/// What left the XPBuffer and has to be written to the media.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Evicted {
+    pub(super) xpline: u32,
+    /// Which of its lines had been written.
+    pub(super) lines: u8,
+    /// Whether the others had been read before.
+    pub(super) known: bool,
+    /// Who wrote to it last.
+    pub(super) owner: u32,
+}
+
+/// XPLines by number, found by a scan the compiler makes wide: a buffer has some 64 of them.
+#[derive(Clone, Debug)]
+struct Tags(Vec<u32>);
+
+impl Tags {
+    fn find(&self, xpline: u32) -> Option<usize> {
+        const WIDE: usize = 16;
+        let (chunks, rest) = self.0.as_chunks::<WIDE>();
+        for (at, chunk) in chunks.iter().enumerate() {
+            if chunk.iter().fold(false, |any, tag| any | (*tag == xpline)) {
+                let within = chunk.iter().position(|tag| *tag == xpline)?;
+                return Some(at * WIDE + within);
+            }
+        }
+        let within = rest.iter().position(|tag| *tag == xpline)?;
+        Some(self.0.len() - rest.len() + within)
+    }
+}
+
+/// The write-combining buffer: any XPLine in any entry, a random one replaced.
+#[derive(Clone, Debug)]
+pub(super) struct XpBuffer {
+    tags: Tags,
+    entries: Vec<Entry>,
+    /// Entries that are in use; the first ones are taken first.
+    used: usize,
+    /// Entries that were closed, oldest first. May name reused ones.
+    closed: std::collections::VecDeque<(u32, u64)>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    /// Lines written and not yet on the media; 0 is clean.
+    lines: u8,
+    known: bool,
+    /// Whether it is complete, or its last line was written: the media takes it when it is idle.
+    closed: bool,
+    owner: u32,
+}
+
+/// The last line of an XPLine.
+const LAST: u8 = 0b1000;
+
+/// What a written line found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Written {
+    /// Its XPLine: they are combined.
+    Combined,
+    /// Another one's entry. `Some` if that must be written first.
+    Replaced(Option<Evicted>),
+}
+
+impl XpBuffer {
+    pub(super) fn new(entries: usize) -> XpBuffer {
+        XpBuffer {
+            tags: Tags(vec![NONE; entries]),
+            entries: vec![Entry::default(); entries],
+            used: 0,
+            closed: std::collections::VecDeque::new(),
+        }
+    }
+
+    pub(super) fn has(&self, xpline: u32) -> bool {
+        self.tags.find(xpline).is_some()
+    }
+
+    /// Lines of `xpline` arrive at `now`; `known` if the rest of it has been read.
+    pub(super) fn write(&mut self, new: Evicted, now: u64, rng: &mut Rng) -> Written {
+        let Evicted { xpline, lines: line, known, owner } = new;
+        if let Some(at) = self.tags.find(xpline) {
+            self.entries[at].lines |= line;
+            self.entries[at].owner = owner;
+            self.close(at, line, now);
+            return Written::Combined;
+        }
+        let (at, evicted) = if self.used < self.entries.len() {
+            self.used += 1;
+            (self.used - 1, None)
+        } else {
+            let at = rng.below(self.used as u64) as usize;
+            (at, self.dirty(at))
+        };
+        self.tags.0[at] = xpline;
+        self.entries[at] = Entry { lines: line, known, closed: false, owner };
+        self.close(at, line, now);
+        Written::Replaced(evicted)
+    }
+
+    fn close(&mut self, at: usize, line: u8, now: u64) {
+        let entry = &mut self.entries[at];
+        if !entry.closed && (entry.lines == WHOLE || line == LAST) {
+            entry.closed = true;
+            self.closed.push_back((self.tags.0[at], now));
+        }
+    }
+
+    fn dirty(&self, at: usize) -> Option<Evicted> {
+        let Entry { lines, known, owner, .. } = self.entries[at];
+        (lines != 0).then(|| Evicted { xpline: self.tags.0[at], lines, known, owner })
+    }
+
+    /// The oldest closed XPLine, and since when it is: to be written while the media is idle.
+    /// It stays, clean, and combines with what comes.
+    pub(super) fn take_closed(&mut self, before: u64) -> Option<(Evicted, u64)> {
+        while let Some(&(xpline, since)) = self.closed.front() {
+            if since > before {
+                return None;
+            }
+            self.closed.pop_front();
+            let Some(at) = self.tags.find(xpline) else {
+                continue;
+            };
+            if self.entries[at].closed {
+                let evicted = self.dirty(at)?;
+                self.entries[at] = Entry { known: true, ..Entry::default() };
+                return Some((evicted, since));
+            }
+        }
+        None
+    }
+
+    /// Everything that is not on the media yet: power goes, or the count ends.
+    pub(super) fn drain(&mut self) -> Vec<Evicted> {
+        let all = (0..self.used).filter_map(|at| self.dirty(at)).collect();
+        self.entries.fill(Entry::default());
+        self.closed.clear();
+        all
+    }
+}
+
+/// The XPLines read last, first in, first out.
+#[derive(Clone, Debug)]
+pub(super) struct ReadBuffer {
+    tags: Tags,
+    next: usize,
+}
+
+impl ReadBuffer {
+    pub(super) fn new(entries: usize) -> ReadBuffer {
+        ReadBuffer { tags: Tags(vec![NONE; entries]), next: 0 }
+    }
+
+    pub(super) fn has(&self, xpline: u32) -> bool {
+        self.tags.find(xpline).is_some()
+    }
+
+    pub(super) fn put(&mut self, xpline: u32) {
+        self.tags.0[self.next] = xpline;
+        self.next = (self.next + 1) % self.tags.0.len();
+    }
+}

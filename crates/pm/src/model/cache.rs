@@ -1,0 +1,65 @@
+//! The processor's last-level cache: which lines are resident, and which of them are dirty.
+//!
+//! Sets of eight ways, the least lately used one replaced. A line found in it costs a load no more
+//! than the cache; a dirty one that is replaced goes to the memory controller in whatever order sets
+//! overflow, which is why plain stores combine badly.
+
+const WAYS: usize = 8;
+const EMPTY: u32 = u32::MAX;
+const DIRTY: u32 = 1 << 31;
+
+/// Resident lines. Line numbers are below 2^31.
+#[derive(Clone, Debug)]
+pub(super) struct Cache {
+    /// Lines of each set, the one used last first.
+    sets: Vec<[u32; WAYS]>,
+    mask: u32,
+}
+
+/// What was looked for, and what had to leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Touched {
+    pub(super) hit: bool,
+    /// A dirty line that was replaced.
+    pub(super) written_back: Option<u32>,
+}
+
+impl Cache {
+    /// A cache of about `bytes`, rounded down to a power of two of sets.
+    pub(super) fn new(bytes: u64) -> Cache {
+        let sets = (bytes / 64 / WAYS as u64).max(1);
+        let sets = 1 << sets.ilog2();
+        Cache { sets: vec![[EMPTY; WAYS]; sets], mask: sets as u32 - 1 }
+    }
+
+    fn set(&mut self, line: u32) -> &mut [u32; WAYS] {
+        // Sets are chosen by a hash of the address, as on the processor.
+        let hash = line.wrapping_mul(0x9e37_79b1);
+        let set = (hash >> 7 ^ line) & self.mask;
+        &mut self.sets[set as usize]
+    }
+
+    /// Uses `line`: it is resident afterwards, and dirty if `dirty` or if it was.
+    pub(super) fn touch(&mut self, line: u32, dirty: bool) -> Touched {
+        let set = self.set(line);
+        let found = set.iter().position(|way| *way != EMPTY && *way & !DIRTY == line);
+        let at = found.unwrap_or(WAYS - 1);
+        let old = set[at];
+        set.copy_within(..at, 1);
+        let was_dirty = found.is_some() && old & DIRTY != 0;
+        set[0] = line | if dirty || was_dirty { DIRTY } else { 0 };
+        let replaced = found.is_none() && old != EMPTY && old & DIRTY != 0;
+        Touched { hit: found.is_some(), written_back: replaced.then_some(old & !DIRTY) }
+    }
+
+    /// Whether `line` is resident and dirty; it is clean afterwards, and gone unless `keep`.
+    pub(super) fn clean(&mut self, line: u32, keep: bool) -> bool {
+        let set = self.set(line);
+        let Some(way) = set.iter_mut().find(|way| **way != EMPTY && **way & !DIRTY == line) else {
+            return false;
+        };
+        let dirty = *way & DIRTY != 0;
+        *way = if keep { line } else { EMPTY };
+        dirty
+    }
+}

@@ -1,0 +1,245 @@
+//! The model beside what was measured.
+
+use super::memory::Config;
+use super::micro::{
+    Access, Mix, Order, inserts, latency_ns, run_mixed, write_amplification_of_region,
+};
+use super::published::{
+    self, CURVE_BOUND, LATENCIES, LINK, MIXED, NUMA_BOUND, NUMA_LOSSES, Use, XPBUFFER_CURVE,
+};
+use super::step::{Act, Step};
+
+/// A published figure, and the model's.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Row {
+    /// What kind of figure.
+    pub group: &'static str,
+    /// What was measured.
+    pub name: String,
+    /// What it is counted in.
+    pub unit: &'static str,
+    /// What was published.
+    pub published: f64,
+    /// What the model says.
+    pub modelled: f64,
+    /// How the row is used.
+    pub how: Use,
+    /// Where it was published.
+    pub source: &'static str,
+}
+
+impl Row {
+    /// By which share the model is high.
+    #[must_use]
+    pub fn error(&self) -> f64 {
+        self.modelled / self.published - 1.0
+    }
+
+    /// Whether it is within its bound; true without one.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        match self.how {
+            Use::HeldOut(Some(bound)) => self.error().abs() <= bound,
+            _ => true,
+        }
+    }
+}
+
+/// All rows.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// The rows, in the order they are printed.
+    pub rows: Vec<Row>,
+    /// Root mean square of the XPBuffer curve's differences.
+    pub curve_rms: f64,
+    /// Steps that were played for the bandwidths.
+    pub steps: u64,
+}
+
+impl Check {
+    /// The rows that miss their bound.
+    pub fn broken(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| !row.holds())
+    }
+
+    /// Whether everything is within its bound.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.curve_rms <= CURVE_BOUND && self.broken().next().is_none()
+    }
+
+    /// A number that any other figure would change.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        let mut hash = xxhash_rust::xxh3::Xxh3::new();
+        for row in &self.rows {
+            hash.update(row.name.as_bytes());
+            hash.update(&row.modelled.to_bits().to_le_bytes());
+        }
+        hash.digest()
+    }
+}
+
+/// Runs what `only` lets through, over `lines` lines each; `tell` hears of each row before it is run.
+#[must_use]
+pub fn run(
+    seed: u64,
+    lines: u64,
+    only: impl Fn(&str) -> bool,
+    tell: &mut dyn FnMut(&str) -> bool,
+) -> Check {
+    let mut check = Check { rows: Vec::new(), curve_rms: 0.0, steps: 0 };
+    let groups: [(&str, Group); 6] = [
+        ("bandwidth", bandwidths),
+        ("xpbuffer", curve),
+        ("latency", latencies),
+        ("mixed", mixed),
+        ("link", link),
+        ("numa loss", losses),
+    ];
+    for (group, of) in groups {
+        if only(group) && tell(group) {
+            of(&mut check, seed, lines, tell);
+        }
+    }
+    check
+}
+
+type Group = fn(&mut Check, u64, u64, &mut dyn FnMut(&str) -> bool);
+
+fn bandwidths(check: &mut Check, seed: u64, lines: u64, tell: &mut dyn FnMut(&str) -> bool) {
+    for row in published::bandwidths() {
+        let micro = row.micro;
+        let what = match micro.access {
+            Access::Load => "load",
+            Access::Around => "ntstore",
+            Access::Flush => "store+clwb",
+            Access::Store => "store",
+        };
+        let order = match micro.order {
+            Order::Sequential => "sequential",
+            Order::Random => "random",
+        };
+        let (dimms, bytes, threads) = (micro.dimms, micro.bytes, micro.threads);
+        let name = format!("{dimms} DIMM {order} {what} {bytes} B, {threads} threads");
+        if !tell(&name) {
+            return;
+        }
+        let (modelled, outcome) = micro.run(lines, seed);
+        check.steps += outcome.steps;
+        check.rows.push(Row {
+            group: "bandwidth",
+            name,
+            unit: "GB/s",
+            published: row.gb_s,
+            modelled,
+            how: row.how,
+            source: row.source,
+        });
+    }
+}
+
+fn curve(check: &mut Check, seed: u64, _: u64, _: &mut dyn FnMut(&str) -> bool) {
+    let mut sum = 0.0;
+    for (bytes, published) in XPBUFFER_CURVE {
+        let modelled = write_amplification_of_region(bytes, seed);
+        sum += (modelled - published) * (modelled - published);
+        check.rows.push(Row {
+            group: "xpbuffer",
+            name: format!("region of {bytes} B, halves in turn"),
+            unit: "writes",
+            published,
+            modelled,
+            how: Use::Calibrated,
+            source: "graphs/09",
+        });
+    }
+    check.curve_rms = (sum / XPBUFFER_CURVE.len() as f64).sqrt();
+}
+
+fn latencies(check: &mut Check, seed: u64, _: u64, _: &mut dyn FnMut(&str) -> bool) {
+    let step = Step::new;
+    let runs: [(&[Step], &[Step]); 4] = [
+        (&[], &[step(Act::Load, 64)]),
+        (&[step(Act::Load, 64)], &[step(Act::Load, 65)]),
+        (&[], &[step(Act::Around, 64), step(Act::Fence, 0)]),
+        (
+            &[step(Act::Load, 64)],
+            &[step(Act::Store, 64), step(Act::Flush, 64), step(Act::Fence, 0)],
+        ),
+    ];
+    for ((name, published), (before, steps)) in LATENCIES.into_iter().zip(runs) {
+        check.rows.push(Row {
+            group: "latency",
+            name: name.into(),
+            unit: "ns",
+            published,
+            modelled: latency_ns(seed, before, steps),
+            // The constants are these figures: a check of the equations, not of the numbers.
+            how: Use::Calibrated,
+            source: "graphs/02",
+        });
+    }
+}
+
+fn mixed(check: &mut Check, seed: u64, lines: u64, _: &mut dyn FnMut(&str) -> bool) {
+    for (loads, writes, published) in MIXED {
+        let worker = |loads| Mix { of: 1, loads };
+        let mut mixes = vec![worker(1); loads as usize];
+        mixes.resize((loads + writes) as usize, worker(0));
+        let config = Config { cache_bytes: 1 << 20, places: false, seed, ..Config::study(6) };
+        check.rows.push(Row {
+            group: "mixed",
+            name: format!("6 DIMM random 64 B, {loads} threads load, {writes} ntstore"),
+            unit: "GB/s",
+            published,
+            modelled: run_mixed(config, &mixes, Order::Random, 64, lines),
+            how: Use::HeldOut(None),
+            source: "graphs/06",
+        });
+    }
+}
+
+fn link(check: &mut Check, seed: u64, lines: u64, _: &mut dyn FnMut(&str) -> bool) {
+    for (loads, writes, local, remote, how) in LINK {
+        let mix = Mix { of: loads + writes, loads };
+        for (where_, remote_from, published, how) in [
+            ("local", usize::MAX, local, Use::HeldOut(None)),
+            ("remote", 0, remote, how),
+        ] {
+            let config = Config {
+                cache_bytes: 1 << 20,
+                places: false,
+                remote_from,
+                seed,
+                ..Config::study(6)
+            };
+            check.rows.push(Row {
+                group: "link",
+                name: format!("{where_}, {loads} loads to {writes} ntstores, 4 threads"),
+                unit: "GB/s",
+                published,
+                modelled: run_mixed(config, &[mix; 4], Order::Sequential, 256, lines),
+                how,
+                source: "graphs/17",
+            });
+        }
+    }
+}
+
+fn losses(check: &mut Check, seed: u64, _: u64, _: &mut dyn FnMut(&str) -> bool) {
+    const WORKERS: usize = 32;
+    for profile in NUMA_LOSSES {
+        let local = inserts(&profile, WORKERS, false, seed);
+        let remote = inserts(&profile, WORKERS, true, seed);
+        check.rows.push(Row {
+            group: "numa loss",
+            name: format!("{} insert, {WORKERS} threads, local to remote", profile.name),
+            unit: "times",
+            published: profile.loss,
+            modelled: local / remote,
+            how: Use::HeldOut(Some(NUMA_BOUND)),
+            source: "index study, figure 14",
+        });
+    }
+}

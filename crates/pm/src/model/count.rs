@@ -1,0 +1,247 @@
+//! What is counted: exactly, whatever the clock of the model says.
+
+use std::ops::{AddAssign, Index, IndexMut};
+
+use super::constants::{ENDURANCE, LINE_BYTES, XPLINE_BYTES};
+use super::step::Category;
+
+/// Counts of what workers asked for, and of what arrived at the media.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Lines loaded, or asked for ahead.
+    pub loads: u64,
+    /// Of them, lines the cache did not have.
+    pub cache_misses: u64,
+    /// Stores into the cache: lines for each call.
+    pub stores: u64,
+    /// Lines that were fetched because something was stored into them.
+    pub fills: u64,
+    /// Flushes of a line.
+    pub flushes: u64,
+    /// Of them, of a line that was not dirty.
+    pub flushes_clean: u64,
+    /// Of them, of a line its worker had flushed since its last fence.
+    pub flushes_again: u64,
+    /// Whole lines stored around the cache.
+    pub around: u64,
+    /// Fences.
+    pub fences: u64,
+    /// Of them, with nothing to order.
+    pub fences_idle: u64,
+    /// Lines that arrived at the memory controller to be written.
+    pub lines_written: u64,
+    /// XPLines the media read because they were loaded or fetched.
+    pub media_reads: u64,
+    /// XPLines the media read to complete partial ones that were written.
+    pub media_reads_to_write: u64,
+    /// XPLines the media wrote.
+    pub media_writes: u64,
+    /// Lines written into an XPLine that was in the XPBuffer.
+    pub combined: u64,
+    /// XPLines written to the media with fewer than four new lines.
+    pub partial: u64,
+}
+
+macro_rules! each_count {
+    ($do:ident!) => {
+        $do!(
+            loads, cache_misses, stores, fills, flushes, flushes_clean, flushes_again, around, fences,
+            fences_idle, lines_written, media_reads, media_reads_to_write, media_writes, combined, partial
+        )
+    };
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        macro_rules! add {
+            ($($field:ident),*) => { $(self.$field += other.$field;)* };
+        }
+        each_count!(add!);
+    }
+}
+
+impl Counts {
+    /// Each count with its name.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, u64); 16] {
+        macro_rules! list {
+            ($($field:ident),*) => { [$((stringify!($field), self.$field)),*] };
+        }
+        each_count!(list!)
+    }
+
+    /// Write efficiency: bytes that arrived for each byte the media wrote (EWR). 1 if nothing was.
+    #[must_use]
+    pub fn write_efficiency(&self) -> f64 {
+        ratio(self.lines_written * LINE_BYTES, self.media_writes * XPLINE_BYTES)
+    }
+
+    /// Bytes the media wrote for each of `bytes` the application wrote.
+    #[must_use]
+    pub fn write_amplification(&self, bytes: u64) -> f64 {
+        ratio(self.media_writes * XPLINE_BYTES, bytes)
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 1.0 } else { part as f64 / whole as f64 }
+}
+
+/// [`Counts`] of each category.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ByCategory([Counts; Category::ALL.len()]);
+
+impl Index<Category> for ByCategory {
+    type Output = Counts;
+
+    fn index(&self, category: Category) -> &Counts {
+        &self.0[category as usize]
+    }
+}
+
+impl IndexMut<Category> for ByCategory {
+    fn index_mut(&mut self, category: Category) -> &mut Counts {
+        &mut self.0[category as usize]
+    }
+}
+
+impl ByCategory {
+    /// All categories together.
+    #[must_use]
+    pub fn total(&self) -> Counts {
+        let mut total = Counts::default();
+        self.0.iter().for_each(|counts| total += *counts);
+        total
+    }
+}
+
+/// What one DIMM did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DimmCounts {
+    /// XPLines read.
+    pub reads: u64,
+    /// XPLines written.
+    pub writes: u64,
+    /// Picoseconds its media was busy.
+    pub busy_ps: u64,
+    /// Reads and writes of each window of virtual time.
+    pub series: Vec<[u32; 2]>,
+}
+
+/// Largest by mean; 1 of nothing.
+#[must_use]
+pub(super) fn imbalance(of: impl Iterator<Item = u64> + Clone) -> f64 {
+    let (most, sum, n) = of.fold((0, 0, 0), |(most, sum, n), x| (x.max(most), sum + x, n + 1));
+    ratio(most * n, sum)
+}
+
+/// How often each XPLine was written.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Wear(Vec<u32>);
+
+/// Wear in figures.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct WearFigures {
+    /// XPLines ever written.
+    pub xplines: u64,
+    /// Writes of the one written most.
+    pub max: u32,
+    /// Mean over those written.
+    pub mean: f64,
+    /// Years until the one written most is worn, without wear levelling, if all time were like this.
+    pub years: f64,
+}
+
+impl Wear {
+    pub(super) fn one_more(&mut self, xpline: u32) {
+        let at = xpline as usize;
+        if at >= self.0.len() {
+            self.0.resize((at + 1).next_power_of_two(), 0);
+        }
+        self.0[at] = self.0[at].saturating_add(1);
+    }
+
+    /// The figures, after `elapsed_ps` of virtual time.
+    pub(super) fn figures(&self, elapsed_ps: u64) -> WearFigures {
+        const PS_A_YEAR: f64 = 365.25 * 86_400.0 * 1e12;
+        let written = self.0.iter().filter(|writes| **writes > 0);
+        let (xplines, sum, max) = written.fold((0u64, 0u64, 0), |(n, sum, max), writes| {
+            (n + 1, sum + u64::from(*writes), (*writes).max(max))
+        });
+        let years = ENDURANCE.value / f64::from(max.max(1)) * elapsed_ps as f64 / PS_A_YEAR;
+        let mean = sum as f64 / xplines.max(1) as f64;
+        WearFigures { xplines, max, mean, years }
+    }
+}
+
+/// How often each line was written, and by whom most.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Hot(Vec<HotLine>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct HotLine {
+    writes: u32,
+    /// The owner that leads, and by how much (Boyer and Moore): whoever writes more than half is it.
+    owner: u32,
+    lead: u32,
+}
+
+/// A line or a page that is written often.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hotspot {
+    /// Its first byte.
+    pub at: crate::Off,
+    /// How often lines of it arrived to be written.
+    pub writes: u64,
+    /// Who writes it most, as far as anyone writes most of it: a place's number.
+    pub place: u16,
+    /// What for.
+    pub category: Category,
+}
+
+impl Hot {
+    pub(super) fn one_more(&mut self, line: u32, owner: u32) {
+        let at = line as usize;
+        if at >= self.0.len() {
+            self.0.resize((at + 1).next_power_of_two(), HotLine::default());
+        }
+        let hot = &mut self.0[at];
+        hot.writes = hot.writes.saturating_add(1);
+        vote(&mut hot.owner, &mut hot.lead, owner, 1);
+    }
+
+    /// The `n` hottest runs of `lines` lines each.
+    pub(super) fn hottest(&self, lines: usize, n: usize) -> Vec<Hotspot> {
+        let mut all: Vec<Hotspot> = (self.0.chunks(lines).enumerate())
+            .filter_map(|(number, run)| spot(number * lines, run))
+            .collect();
+        all.sort_unstable_by_key(|spot| (std::cmp::Reverse(spot.writes), spot.at));
+        all.truncate(n);
+        all
+    }
+}
+
+fn spot(first: usize, run: &[HotLine]) -> Option<Hotspot> {
+    let writes: u64 = run.iter().map(|line| u64::from(line.writes)).sum();
+    let (mut owner, mut lead) = (0, 0);
+    for line in run.iter().filter(|line| line.lead > 0) {
+        vote(&mut owner, &mut lead, line.owner, line.lead);
+    }
+    (writes > 0).then(|| Hotspot {
+        at: crate::Off(first as u64 * LINE_BYTES),
+        writes,
+        place: (owner >> 8) as u16,
+        category: Category::ALL[(owner & 0xff) as usize],
+    })
+}
+
+fn vote(owner: &mut u32, lead: &mut u32, whose: u32, votes: u32) {
+    if *owner == whose {
+        *lead = lead.saturating_add(votes);
+    } else if *lead >= votes {
+        *lead -= votes;
+    } else {
+        *lead = votes - *lead;
+        *owner = whose;
+    }
+}

@@ -1,0 +1,219 @@
+//! One DIMM, with its share of the memory controller.
+//!
+//! ```text
+//!   lines ──▶ queue of 64, in order ──▶ XPBuffer ──random victim──▶ media: one XPLine at a time
+//!       └───▶ beyond it: in no order       ▲ read buffer ◀───────────┘
+//! ```
+
+use std::collections::VecDeque;
+
+use super::buffer::{Evicted, ReadBuffer, WHOLE, Written, XpBuffer};
+use super::constants as c;
+use super::count::DimmCounts;
+use crate::sim::Rng;
+
+/// Nanoseconds as the clock counts: picoseconds.
+pub(super) fn ps(ns: f64) -> u64 {
+    (ns * 1000.0).round() as u64
+}
+
+/// A line that waits because the queue is full.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) line: u32,
+    pub(super) owner: u32,
+    /// Whose worker is told, if anyone's.
+    pub(super) worker: u32,
+}
+
+/// What the media did for a request, to be counted by the one who asked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Work {
+    pub(super) combined: bool,
+    pub(super) media_read: bool,
+}
+
+pub(super) struct Dimm {
+    xpbuffer: XpBuffer,
+    read_buffer: ReadBuffer,
+    /// When the media is free.
+    media_free: u64,
+    /// When each line in the queue leaves it, in order.
+    departs: VecDeque<u64>,
+    last_depart: u64,
+    /// Lines that wait for the queue in order, and those that do not fit in here either.
+    ordered: VecDeque<Waiting>,
+    crowd: Vec<Waiting>,
+    pub(super) counts: DimmCounts,
+    /// XPLines that went to the media since they were last collected.
+    pub(super) written: Vec<Evicted>,
+    times: Times,
+}
+
+#[derive(Clone, Copy)]
+struct Times {
+    read: u64,
+    write: u64,
+    fill: u64,
+    slack: u64,
+    random: u64,
+    buffered: u64,
+    queue: usize,
+    ordered: usize,
+    window: u64,
+}
+
+impl Dimm {
+    pub(super) fn new(write_ns: f64) -> Dimm {
+        let write = ps(write_ns);
+        Dimm {
+            xpbuffer: XpBuffer::new(c::XPBUFFER.value as usize),
+            read_buffer: ReadBuffer::new(c::READ_BUFFER.value as usize),
+            media_free: 0,
+            departs: VecDeque::new(),
+            last_depart: 0,
+            ordered: VecDeque::new(),
+            crowd: Vec::new(),
+            counts: DimmCounts::default(),
+            written: Vec::new(),
+            times: Times {
+                read: ps(c::READ_XPLINE.value),
+                write,
+                fill: ps(c::FILL_LINE.value),
+                slack: write * c::WRITE_SLACK.value as u64,
+                random: ps(c::LOAD_RANDOM.value),
+                buffered: ps(c::LOAD_BUFFERED.value),
+                queue: c::WRITE_QUEUE.value as usize,
+                ordered: c::WRITE_ORDERED.value as usize,
+                window: ps(c::WINDOW.value * 1e6),
+            },
+        }
+    }
+
+    /// The media is busy for `service` from `now` on, or from when it is free.
+    fn serve(&mut self, now: u64, service: u64, kind: Option<usize>) -> u64 {
+        let start = self.media_free.max(now);
+        self.media_free = start + service;
+        self.counts.busy_ps += service;
+        if let Some(kind) = kind {
+            let window = (start / self.times.window) as usize;
+            if window >= self.counts.series.len() {
+                self.counts.series.resize(window + 1, [0; 2]);
+            }
+            self.counts.series[window][kind] += 1;
+        }
+        start
+    }
+
+    /// A line is read, `fill` if in order to be written: when it has arrived, and what it took.
+    pub(super) fn read(&mut self, line: u32, fill: bool, now: u64) -> (u64, Work) {
+        let xpline = line / 4;
+        let hit = self.xpbuffer.has(xpline) || self.read_buffer.has(xpline);
+        let (latency, service) = match (hit, fill) {
+            (true, false) => return (now + self.times.buffered, Work::default()),
+            (true, true) => (self.times.buffered, self.times.fill),
+            (false, true) => (self.times.random, self.times.fill),
+            (false, false) => (self.times.random, self.times.read),
+        };
+        if !hit {
+            self.read_buffer.put(xpline);
+            self.counts.reads += 1;
+        }
+        let start = self.serve(now, service, (!hit).then_some(0));
+        let work = Work {
+            media_read: !hit,
+            ..Work::default()
+        };
+        (start + latency, work)
+    }
+
+    /// Whether a line that arrives at `now` gets into the queue at once.
+    pub(super) fn has_room(&mut self, now: u64) -> bool {
+        while self.departs.front().is_some_and(|depart| *depart <= now) {
+            self.departs.pop_front();
+        }
+        self.departs.len() < self.times.queue
+    }
+
+    /// How many lines wait for the queue.
+    pub(super) fn waiting(&self) -> usize {
+        self.ordered.len() + self.crowd.len()
+    }
+
+    /// A line waits.
+    pub(super) fn wait(&mut self, line: Waiting) {
+        if self.ordered.len() < self.times.ordered {
+            self.ordered.push_back(line);
+        } else {
+            self.crowd.push(line);
+        }
+    }
+
+    /// The line that waits no longer.
+    pub(super) fn next_waiting(&mut self, rng: &mut Rng) -> Option<Waiting> {
+        let line = self.ordered.pop_front()?;
+        if !self.crowd.is_empty() {
+            let at = rng.below(self.crowd.len() as u64) as usize;
+            self.ordered.push_back(self.crowd.swap_remove(at));
+        }
+        Some(line)
+    }
+
+    /// When the queue has room next, if lines wait for it.
+    pub(super) fn next_room(&self) -> Option<u64> {
+        (self.waiting() > 0).then(|| self.departs.front().copied().unwrap_or_default())
+    }
+
+    /// A line enters the queue at `now`.
+    pub(super) fn admit(&mut self, line: u32, owner: u32, now: u64, rng: &mut Rng) -> Work {
+        let mut depart = self.last_depart.max(now);
+        self.write_closed_ones(depart);
+        let xpline = line / 4;
+        let new = Evicted {
+            xpline,
+            lines: 1 << (line % 4),
+            known: self.read_buffer.has(xpline),
+            owner,
+        };
+        let written = self.xpbuffer.write(new, depart, rng);
+        if let Written::Replaced(Some(victim)) = written {
+            depart = depart.max(self.media_free.saturating_sub(self.times.slack));
+            self.to_media(victim, depart);
+        }
+        self.last_depart = depart;
+        self.departs.push_back(depart);
+        Work {
+            combined: written == Written::Combined,
+            ..Work::default()
+        }
+    }
+
+    /// An idle media writes what is closed.
+    fn write_closed_ones(&mut self, now: u64) {
+        while self.media_free < now {
+            let Some((closed, since)) = self.xpbuffer.take_closed(now) else {
+                return;
+            };
+            self.to_media(closed, since);
+        }
+    }
+
+    fn to_media(&mut self, xpline: Evicted, now: u64) {
+        self.counts.writes += 1;
+        self.serve(now, self.times.write, Some(1));
+        self.written.push(xpline);
+    }
+
+    /// Writes what is left.
+    pub(super) fn drain(&mut self, now: u64) {
+        for left in self.xpbuffer.drain() {
+            self.to_media(left, now);
+        }
+    }
+}
+
+impl Evicted {
+    pub(super) fn is_partial(&self) -> bool {
+        self.lines != WHOLE
+    }
+}

@@ -1,0 +1,267 @@
+//! A medium that does its work at once and remembers what it took, for a [`Machine`](super::Machine).
+
+use std::collections::HashMap;
+use std::io;
+use std::panic::Location;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::step::{Act, Category, Step};
+use crate::lane::Lane;
+use crate::media::mapped::NON_TEMPORAL_FROM_BYTES;
+use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD};
+
+/// The steps of what was done since they were last taken. Clones share them, so that one stays
+/// readable when the medium has moved into a structure.
+#[derive(Clone, Debug, Default)]
+pub struct Trace(Arc<Mutex<Steps>>);
+
+#[derive(Debug)]
+struct Steps {
+    on: bool,
+    steps: Vec<Step>,
+    numbers: HashMap<usize, u16>,
+    places: Vec<Option<&'static Location<'static>>>,
+}
+
+impl Default for Steps {
+    fn default() -> Steps {
+        Steps {
+            on: true,
+            steps: Vec::new(),
+            numbers: HashMap::new(),
+            places: vec![None],
+        }
+    }
+}
+
+impl Trace {
+    /// Moves the steps so far behind those in `to`.
+    pub fn take(&self, to: &mut Vec<Step>) {
+        to.append(&mut self.lock().steps);
+    }
+
+    /// Records from now on, or not: filling a pool need not be remembered.
+    pub fn record(&self, on: bool) {
+        let mut steps = self.lock();
+        steps.on = on;
+        steps.steps.clear();
+    }
+
+    /// The processor works for so long: what an operation takes besides memory.
+    pub fn compute(&self, ns: u32) {
+        self.push(Step::new(Act::Compute, ns));
+    }
+
+    /// The lock of this number is taken, or waited for. The work itself is done at once all the same.
+    pub fn lock_taken(&self, lock: u32) {
+        self.push(Step::new(Act::Lock, lock));
+    }
+
+    /// That lock is let go.
+    pub fn lock_dropped(&self, lock: u32) {
+        self.push(Step::new(Act::Unlock, lock));
+    }
+
+    /// Every worker stops here until all have.
+    pub fn stop_the_world(&self) {
+        self.push(Step::new(Act::Barrier, 0));
+    }
+
+    /// The line of source a place's number stands for; `None` if nobody knows.
+    #[must_use]
+    pub fn place(&self, number: u16) -> Option<&'static Location<'static>> {
+        self.lock().places.get(usize::from(number)).copied().flatten()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Steps> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, step: Step) {
+        let mut steps = self.lock();
+        if steps.on {
+            let category = Category::current();
+            steps.steps.push(Step { category, ..step });
+        }
+    }
+
+    /// Adds a step for each line of `at..at + len`.
+    fn lines(&self, acts: &[Act], at: Off, len: usize, place: Option<&'static Location<'static>>) {
+        let mut steps = self.lock();
+        if !steps.on || len == 0 {
+            return;
+        }
+        let place = place.map_or(0, |place| steps.number(place));
+        let category = Category::current();
+        for what in lines_of(at, len) {
+            for &act in acts {
+                steps.steps.push(Step { act, category, place, what });
+            }
+        }
+    }
+
+    /// Reads: all lines are asked for at once, and the last one waits for them.
+    fn loads(&self, at: Off, len: usize) {
+        self.lines(&[Act::Fetch], at, len, None);
+        let mut steps = self.lock();
+        if let (true, Some(last)) = (steps.on && len > 0, steps.steps.last_mut()) {
+            last.act = Act::Load;
+        }
+    }
+}
+
+impl Steps {
+    fn number(&mut self, place: &'static Location<'static>) -> u16 {
+        // The same line of source may have several addresses: then it has several numbers.
+        let key = std::ptr::from_ref(place).addr();
+        if let Some(number) = self.numbers.get(&key) {
+            return *number;
+        }
+        let known = self.places.iter().position(|known| *known == Some(place));
+        let number = known.unwrap_or(self.places.len());
+        if known.is_none() {
+            self.places.push(Some(place));
+        }
+        let number = u16::try_from(number).unwrap_or(0);
+        self.numbers.insert(key, number);
+        number
+    }
+}
+
+fn lines_of(at: Off, len: usize) -> std::ops::Range<u32> {
+    const LINE_BYTES: u64 = LINE as u64;
+    let end = (at.0 + len as u64).div_ceil(LINE_BYTES);
+    // Eight terabytes are the limit of the cache's line numbers, 128 GiB of a step's.
+    (at.0 / LINE_BYTES) as u32..end as u32
+}
+
+/// A medium whose every access becomes steps. What it stores is in the medium inside.
+#[derive(Debug)]
+pub struct Modelled<M> {
+    inner: M,
+    trace: Trace,
+}
+
+impl<M: Medium> Modelled<M> {
+    /// Remembers what is done to `inner` from now on.
+    pub fn new(inner: M) -> Modelled<M> {
+        assert!(inner.len() <= 1 << 36, "the model knows pools of up to 64 GiB");
+        Modelled { inner, trace: Trace::default() }
+    }
+
+    /// What is remembered.
+    #[must_use]
+    pub fn trace(&self) -> Trace {
+        self.trace.clone()
+    }
+}
+
+impl<M: Medium> Medium for Modelled<M> {
+    fn caps(&self) -> &Caps {
+        self.inner.caps()
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn grow(&self, len: u64) -> io::Result<()> {
+        self.inner.grow(len)
+    }
+
+    fn load(&self, at: Off) -> u64 {
+        self.trace.loads(at, WORD);
+        self.inner.load(at)
+    }
+
+    #[track_caller]
+    fn store(&self, lane: &mut Lane, at: Off, value: u64) {
+        self.trace.lines(&[Act::Store], at, WORD, Some(Location::caller()));
+        self.inner.store(lane, at, value);
+    }
+
+    #[track_caller]
+    fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
+        self.trace.loads(at, WORD);
+        let found = self.inner.cas(lane, at, old, new);
+        if found.is_ok() {
+            self.trace.lines(&[Act::Store], at, WORD, Some(Location::caller()));
+        }
+        found
+    }
+
+    fn copy_out(&self, at: Off, to: &mut [u8]) {
+        self.trace.loads(at, to.len());
+        self.inner.copy_out(at, to);
+    }
+
+    fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>) {
+        self.trace.loads(at, len);
+        self.inner.append_out(at, len, to);
+    }
+
+    fn matches(&self, at: Off, bytes: &[u8]) -> bool {
+        self.trace.loads(at, bytes.len());
+        self.inner.matches(at, bytes)
+    }
+
+    /// Whole lines of large copies go around the cache, the rest through it, as on real media.
+    #[track_caller]
+    fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let place = Some(Location::caller());
+        let through = [Act::Store, Act::Flush];
+        let end = at.0 + len as u64;
+        let first = at.0.next_multiple_of(LINE as u64);
+        let last = end / LINE as u64 * LINE as u64;
+        if len < NON_TEMPORAL_FROM_BYTES || first >= last {
+            self.trace.lines(&through, at, len, place);
+        } else {
+            self.trace.lines(&through, at, (first - at.0) as usize, place);
+            self.trace.lines(&[Act::Around], Off(first), (last - first) as usize, place);
+            self.trace.lines(&through, Off(last), (end - last) as usize, place);
+        }
+        self.inner.copy_in(lane, at, parts);
+    }
+
+    #[track_caller]
+    fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
+        self.trace.lines(&[Act::Flush], at, len, Some(Location::caller()));
+        self.inner.flush(lane, at, len);
+    }
+
+    #[track_caller]
+    fn drain(&self, lane: &mut Lane) -> Ticket {
+        self.trace.push(Step::new(Act::Fence, 0));
+        self.inner.drain(lane)
+    }
+
+    fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
+        self.inner.poll(ticket)
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        self.inner.wait(ticket)
+    }
+
+    fn settle(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        self.inner.settle(ticket)
+    }
+
+    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        self.inner.on_turn(wake);
+    }
+
+    fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
+        self.trace.loads(at, len);
+        self.inner.crc(at, len, seed)
+    }
+
+    fn prefetch(&self, at: Off, len: usize) {
+        let end = at.0.saturating_add(len as u64);
+        if end <= self.inner.len() {
+            self.trace.lines(&[Act::Fetch], at, len, None);
+        }
+        self.inner.prefetch(at, len);
+    }
+}

@@ -1,0 +1,221 @@
+//! What others measured on persistent memory, as data.
+//!
+//! From OptaneStudy (commit 61d0b5e8): two Xeon 8260, 2 x 6 x 256 GB DIMMs of the first generation,
+//! GB/s, and the seven-index study's figure 14. In graphs/04 of the six DIMMs the columns ntstore and
+//! clwb are exchanged, as data/bandwidth.csv shows; here they are put right.
+
+use super::micro::{Access, Micro, Order};
+
+/// How a published figure is used.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Use {
+    /// A constant was fitted to it.
+    Calibrated,
+    /// Nothing was fitted to it; the model must come within this share, if one is given.
+    HeldOut(Option<f64>),
+}
+
+/// A bandwidth that was measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Bandwidth {
+    /// What was run.
+    pub micro: Micro,
+    /// What was found, in GB/s.
+    pub gb_s: f64,
+    /// How it is used.
+    pub how: Use,
+    /// The file it is from.
+    pub source: &'static str,
+}
+
+/// Six DIMMs, random and sequential, at the best number of threads.
+const SIX_DIMMS: Option<f64> = Some(0.15);
+/// Saturation with 24 threads.
+const SATURATION: Option<f64> = Some(0.20);
+
+const THREADS: [u32; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 20, 24];
+
+fn rows(
+    of: impl Iterator<Item = (Micro, f64)>,
+    how: Use,
+    source: &'static str,
+) -> impl Iterator<Item = Bandwidth> {
+    of.map(move |(micro, gb_s)| Bandwidth { micro, gb_s, how, source })
+}
+
+fn by_threads<'a>(
+    access: Access,
+    order: Order,
+    bytes: u32,
+    dimms: u32,
+    found: &'a [(u32, f64)],
+) -> impl Iterator<Item = (Micro, f64)> + 'a {
+    found.iter().map(move |&(threads, gb_s)| (Micro { access, order, bytes, dimms, threads }, gb_s))
+}
+
+fn by_bytes<'a>(
+    access: Access,
+    order: Order,
+    dimms: u32,
+    threads: u32,
+    found: &'a [(u32, f64)],
+) -> impl Iterator<Item = (Micro, f64)> + 'a {
+    found.iter().map(move |&(bytes, gb_s)| (Micro { access, order, bytes, dimms, threads }, gb_s))
+}
+
+/// Every bandwidth that is compared.
+#[must_use]
+pub fn bandwidths() -> Vec<Bandwidth> {
+    let mut all = Vec::new();
+    one_dimm(&mut all);
+    six_dimms(&mut all);
+    six_dimms_by_threads(&mut all);
+    all
+}
+
+fn one_dimm(all: &mut Vec<Bandwidth>) {
+    use Access::{Around, Flush, Load};
+    use Order::{Random, Sequential};
+    const SIZES: &str = "graphs/05 ni";
+    const CURVE: &str = "graphs/04 ni";
+    for (access, threads, fitted, others) in [
+        (Load, 4, [(64, 1.675), (256, 6.505)], [(128, 3.344), (4096, 6.559)]),
+        (Around, 1, [(64, 0.555), (256, 2.207)], [(128, 1.098), (4096, 2.231)]),
+        (Flush, 2, [(64, 0.513), (256, 1.755)], [(128, 0.927), (4096, 1.774)]),
+    ] {
+        all.extend(rows(by_bytes(access, Random, 1, threads, &fitted), Use::Calibrated, SIZES));
+        let held = Use::HeldOut(None);
+        all.extend(rows(by_bytes(access, Random, 1, threads, &others), held, SIZES));
+    }
+    let curves: [(Access, [f64; 10]); 3] = [
+        (Load, [2.92, 5.66, 6.45, 6.52, 6.50, 6.46, 5.91, 4.73, 4.10, 3.89]),
+        (Around, [2.22, 2.21, 2.21, 2.20, 1.96, 1.53, 1.12, 0.94, 0.86, 0.80]),
+        (Flush, [1.44, 1.79, 1.79, 1.71, 1.55, 1.40, 1.08, 0.88, 0.85, 0.82]),
+    ];
+    for (access, found) in curves {
+        let found: Vec<(u32, f64)> = THREADS.into_iter().zip(found).collect();
+        // Of the others' curves only the first point was fitted to.
+        let fitted = if access == Around { found.len() } else { 1 };
+        let (fitted, others) = found.split_at(fitted);
+        let curve = |found| by_threads(access, Sequential, 256, 1, found);
+        all.extend(rows(curve(fitted), Use::Calibrated, CURVE));
+        all.extend(rows(curve(others), Use::HeldOut(None), CURVE));
+    }
+}
+
+fn six_dimms(all: &mut Vec<Bandwidth>) {
+    use Access::{Around, Flush, Load, Store};
+    use Order::{Random, Sequential};
+    const DATA: &str = "data/bandwidth";
+    const SIZES: &str = "graphs/05";
+    let bound = Use::HeldOut(SIX_DIMMS);
+    let free = Use::HeldOut(None);
+    for (access, threads, found) in [
+        (Load, 16, [(64, 9.983), (128, 19.456), (256, 37.325)]),
+        (Around, 4, [(64, 3.187), (128, 5.973), (256, 12.467)]),
+    ] {
+        all.extend(rows(by_bytes(access, Random, 6, threads, &found), bound, DATA));
+    }
+    let sequential = [(Load, 16, 37.93), (Around, 4, 12.65), (Flush, 12, 10.06)];
+    for (access, threads, gb_s) in sequential {
+        let found = [(2 << 20, gb_s)];
+        all.extend(rows(by_bytes(access, Sequential, 6, threads, &found), bound, SIZES));
+    }
+    for (access, threads, gb_s) in [(Load, 16, 25.98), (Around, 4, 9.438), (Flush, 12, 7.688)] {
+        let found = [(4096, gb_s)];
+        all.extend(rows(by_bytes(access, Random, 6, threads, &found), free, SIZES));
+    }
+    let plain = [(64, 2.62)];
+    all.extend(rows(by_bytes(Store, Random, 6, 24, &plain), free, DATA));
+}
+
+fn six_dimms_by_threads(all: &mut Vec<Bandwidth>) {
+    use Access::{Around, Flush, Load};
+    use Order::{Random, Sequential};
+    const DATA: &str = "data/bandwidth";
+    const CURVE: &str = "graphs/04";
+    let free = Use::HeldOut(None);
+    for (bytes, found, full) in [
+        (64, [(1, 1.088), (2, 1.920), (4, 2.662), (8, 2.970), (16, 2.867)], [(24, 3.072)]),
+        (256, [(1, 1.115), (2, 2.206), (4, 4.397), (8, 8.516), (16, 9.165)], [(24, 8.243)]),
+    ] {
+        all.extend(rows(by_threads(Flush, Random, bytes, 6, &found), free, DATA));
+        let bound = Use::HeldOut(SATURATION);
+        all.extend(rows(by_threads(Flush, Random, bytes, 6, &full), bound, DATA));
+    }
+    let curves: [(Access, [f64; 10]); 3] = [
+        (Load, [2.88, 5.75, 8.94, 11.63, 16.63, 21.13, 28.75, 34.88, 37.19, 37.56]),
+        (Around, [4.13, 8.19, 11.81, 12.50, 12.31, 12.00, 10.69, 10.00, 8.75, 7.50]),
+        (Flush, [1.42, 2.85, 4.33, 5.75, 8.50, 9.98, 9.50, 8.67, 7.92, 7.50]),
+    ];
+    for (access, found) in curves {
+        let found: Vec<(u32, f64)> = THREADS.into_iter().zip(found).collect();
+        all.extend(rows(by_threads(access, Sequential, 256, 6, &found), free, CURVE));
+    }
+}
+
+/// Media writes for each XPLine of a region of so many bytes, halves written in turn (graphs/09).
+/// Regions below 2 KiB are left out: there the study's own counter shows less than one write.
+pub const XPBUFFER_CURVE: [(u64, f64); 33] = [
+    (2048, 1.0365), (4096, 1.0344), (8192, 1.0360), (16384, 1.0363), (18432, 1.0388),
+    (20480, 1.3585), (22528, 1.5034), (24576, 1.6084), (26624, 1.6815), (28672, 1.7362),
+    (30720, 1.7863), (32768, 1.8196), (34816, 1.8568), (36864, 1.8767), (38912, 1.8936),
+    (40960, 1.9179), (43008, 1.9365), (45056, 1.9546), (47104, 1.9702), (49152, 1.9842),
+    (51200, 1.9966), (53248, 2.0075), (55296, 2.0152), (57344, 2.0225), (59392, 2.0287),
+    (61440, 2.0340), (63488, 2.0403), (65536, 2.0430), (131_072, 2.0761), (262_144, 2.0762),
+    (524_288, 2.0764), (1_048_576, 2.0750), (2_097_152, 2.0743),
+];
+
+/// Nanoseconds of one access alone (graphs/02).
+pub const LATENCIES: [(&str, f64); 4] = [
+    ("load, random", 305.0),
+    ("load, sequential", 169.4),
+    ("ntstore and fence", 90.4),
+    ("store, clwb and fence", 62.3),
+];
+
+/// Four threads, local and from the other socket, GB/s (graphs/17): parts loaded, parts written, and
+/// how the remote figure is used.
+pub const LINK: [(u32, u32, f64, f64, Use); 6] = [
+    (1, 0, 14.62, 13.31, Use::Calibrated),
+    (4, 1, 13.84, 4.773, Use::HeldOut(None)),
+    (3, 1, 12.75, 2.190, Use::Calibrated),
+    (2, 1, 10.41, 1.743, Use::HeldOut(None)),
+    (1, 1, 6.899, 1.951, Use::HeldOut(None)),
+    (0, 1, 13.51, 5.901, Use::Calibrated),
+];
+
+/// What an insert does in one of the study's indexes.
+#[derive(Clone, Copy, Debug)]
+pub struct Profile {
+    /// The index.
+    pub name: &'static str,
+    /// Lines flushed by an insert, from the study's figure 11.
+    pub lines: f64,
+    /// XPLines an insert reads: what its search probes.
+    pub reads: f64,
+    /// Nanoseconds of computing.
+    pub compute_ns: u32,
+    /// By how much 32 threads insert more slowly from the other socket (figure 14).
+    pub loss: f64,
+}
+
+/// Inserts that saturate the memory; the study's other indexes wait for locks and resizes instead.
+pub const NUMA_LOSSES: [Profile; 2] = [
+    Profile { name: "CCEH", lines: 2.34, reads: 1.5, compute_ns: 200, loss: 2.3 },
+    Profile { name: "Dash", lines: 3.7, reads: 2.0, compute_ns: 200, loss: 2.6 },
+];
+/// Share within which [`NUMA_LOSSES`] must be met.
+pub const NUMA_BOUND: f64 = 0.20;
+/// Root mean square within which [`XPBUFFER_CURVE`] is met.
+pub const CURVE_BOUND: f64 = 0.03;
+
+/// Loads and writes of 64 random bytes mixed, 16 threads on six DIMMs, GB/s (graphs/06): threads that
+/// load, threads that write.
+pub const MIXED: [(u32, u32, f64); 5] = [
+    (0, 16, 3.893),
+    (4, 12, 5.706),
+    (8, 8, 7.740),
+    (12, 4, 8.299),
+    (16, 0, 10.715),
+];
