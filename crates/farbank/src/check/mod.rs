@@ -2,6 +2,7 @@
 
 mod crash;
 mod kill;
+mod model;
 
 use std::io::IsTerminal;
 use std::ops::Range;
@@ -22,6 +23,8 @@ pub(crate) enum Check {
     Crash(crash::Crash),
     /// Kill a real server under load, again and again, and check that nothing acknowledged is lost.
     Kill(kill::Kill),
+    /// Compare the media model with what was measured on persistent memory.
+    Model(model::Model),
 }
 
 impl Check {
@@ -30,6 +33,7 @@ impl Check {
         match self {
             Check::Crash(crash) => crash.run(),
             Check::Kill(kill) => kill.run(),
+            Check::Model(model) => model.run(),
         }
     }
 }

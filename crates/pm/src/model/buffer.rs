@@ -87,7 +87,12 @@ impl XpBuffer {
 
     /// Lines of `xpline` arrive at `now`; `known` if the rest of it has been read.
     pub(super) fn write(&mut self, new: Evicted, now: u64, rng: &mut Rng) -> Written {
-        let Evicted { xpline, lines: line, known, owner } = new;
+        let Evicted {
+            xpline,
+            lines: line,
+            known,
+            owner,
+        } = new;
         if let Some(at) = self.tags.find(xpline) {
             self.entries[at].lines |= line;
             self.entries[at].owner = owner;
@@ -102,7 +107,12 @@ impl XpBuffer {
             (at, self.dirty(at))
         };
         self.tags.0[at] = xpline;
-        self.entries[at] = Entry { lines: line, known, closed: false, owner };
+        self.entries[at] = Entry {
+            lines: line,
+            known,
+            closed: false,
+            owner,
+        };
         self.close(at, line, now);
         Written::Replaced(evicted)
     }
@@ -116,8 +126,18 @@ impl XpBuffer {
     }
 
     fn dirty(&self, at: usize) -> Option<Evicted> {
-        let Entry { lines, known, owner, .. } = self.entries[at];
-        (lines != 0).then(|| Evicted { xpline: self.tags.0[at], lines, known, owner })
+        let Entry {
+            lines,
+            known,
+            owner,
+            ..
+        } = self.entries[at];
+        (lines != 0).then(|| Evicted {
+            xpline: self.tags.0[at],
+            lines,
+            known,
+            owner,
+        })
     }
 
     /// The oldest closed XPLine, and since when it is: to be written while the media is idle.
@@ -133,7 +153,10 @@ impl XpBuffer {
             };
             if self.entries[at].closed {
                 let evicted = self.dirty(at)?;
-                self.entries[at] = Entry { known: true, ..Entry::default() };
+                self.entries[at] = Entry {
+                    known: true,
+                    ..Entry::default()
+                };
                 return Some((evicted, since));
             }
         }
@@ -158,7 +181,10 @@ pub(super) struct ReadBuffer {
 
 impl ReadBuffer {
     pub(super) fn new(entries: usize) -> ReadBuffer {
-        ReadBuffer { tags: Tags(vec![NONE; entries]), next: 0 }
+        ReadBuffer {
+            tags: Tags(vec![NONE; entries]),
+            next: 0,
+        }
     }
 
     pub(super) fn has(&self, xpline: u32) -> bool {

@@ -29,7 +29,10 @@ impl Cache {
     pub(super) fn new(bytes: u64) -> Cache {
         let sets = (bytes / 64 / WAYS as u64).max(1);
         let sets = 1 << sets.ilog2();
-        Cache { sets: vec![[EMPTY; WAYS]; sets], mask: sets as u32 - 1 }
+        Cache {
+            sets: vec![[EMPTY; WAYS]; sets],
+            mask: sets as u32 - 1,
+        }
     }
 
     fn set(&mut self, line: u32) -> &mut [u32; WAYS] {
@@ -42,20 +45,28 @@ impl Cache {
     /// Uses `line`: it is resident afterwards, and dirty if `dirty` or if it was.
     pub(super) fn touch(&mut self, line: u32, dirty: bool) -> Touched {
         let set = self.set(line);
-        let found = set.iter().position(|way| *way != EMPTY && *way & !DIRTY == line);
+        let found = set
+            .iter()
+            .position(|way| *way != EMPTY && *way & !DIRTY == line);
         let at = found.unwrap_or(WAYS - 1);
         let old = set[at];
         set.copy_within(..at, 1);
         let was_dirty = found.is_some() && old & DIRTY != 0;
         set[0] = line | if dirty || was_dirty { DIRTY } else { 0 };
         let replaced = found.is_none() && old != EMPTY && old & DIRTY != 0;
-        Touched { hit: found.is_some(), written_back: replaced.then_some(old & !DIRTY) }
+        Touched {
+            hit: found.is_some(),
+            written_back: replaced.then_some(old & !DIRTY),
+        }
     }
 
     /// Whether `line` is resident and dirty; it is clean afterwards, and gone unless `keep`.
     pub(super) fn clean(&mut self, line: u32, keep: bool) -> bool {
         let set = self.set(line);
-        let Some(way) = set.iter_mut().find(|way| **way != EMPTY && **way & !DIRTY == line) else {
+        let Some(way) = set
+            .iter_mut()
+            .find(|way| **way != EMPTY && **way & !DIRTY == line)
+        else {
             return false;
         };
         let dirty = *way & DIRTY != 0;

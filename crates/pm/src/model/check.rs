@@ -88,7 +88,11 @@ pub fn run(
     only: impl Fn(&str) -> bool,
     tell: &mut dyn FnMut(&str) -> bool,
 ) -> Check {
-    let mut check = Check { rows: Vec::new(), curve_rms: 0.0, steps: 0 };
+    let mut check = Check {
+        rows: Vec::new(),
+        curve_rms: 0.0,
+        steps: 0,
+    };
     let groups: [(&str, Group); 6] = [
         ("bandwidth", bandwidths),
         ("xpbuffer", curve),
@@ -165,7 +169,11 @@ fn latencies(check: &mut Check, seed: u64, _: u64, _: &mut dyn FnMut(&str) -> bo
         (&[], &[step(Act::Around, 64), step(Act::Fence, 0)]),
         (
             &[step(Act::Load, 64)],
-            &[step(Act::Store, 64), step(Act::Flush, 64), step(Act::Fence, 0)],
+            &[
+                step(Act::Store, 64),
+                step(Act::Flush, 64),
+                step(Act::Fence, 0),
+            ],
         ),
     ];
     for ((name, published), (before, steps)) in LATENCIES.into_iter().zip(runs) {
@@ -187,7 +195,12 @@ fn mixed(check: &mut Check, seed: u64, lines: u64, _: &mut dyn FnMut(&str) -> bo
         let worker = |loads| Mix { of: 1, loads };
         let mut mixes = vec![worker(1); loads as usize];
         mixes.resize((loads + writes) as usize, worker(0));
-        let config = Config { cache_bytes: 1 << 20, places: false, seed, ..Config::study(6) };
+        let config = Config {
+            cache_bytes: 1 << 20,
+            places: false,
+            seed,
+            ..Config::study(6)
+        };
         check.rows.push(Row {
             group: "mixed",
             name: format!("6 DIMM random 64 B, {loads} threads load, {writes} ntstore"),
@@ -202,7 +215,10 @@ fn mixed(check: &mut Check, seed: u64, lines: u64, _: &mut dyn FnMut(&str) -> bo
 
 fn link(check: &mut Check, seed: u64, lines: u64, _: &mut dyn FnMut(&str) -> bool) {
     for (loads, writes, local, remote, how) in LINK {
-        let mix = Mix { of: loads + writes, loads };
+        let mix = Mix {
+            of: loads + writes,
+            loads,
+        };
         for (where_, remote_from, published, how) in [
             ("local", usize::MAX, local, Use::HeldOut(None)),
             ("remote", 0, remote, how),
@@ -234,7 +250,10 @@ fn losses(check: &mut Check, seed: u64, _: u64, _: &mut dyn FnMut(&str) -> bool)
         let remote = inserts(&profile, WORKERS, true, seed);
         check.rows.push(Row {
             group: "numa loss",
-            name: format!("{} insert, {WORKERS} threads, local to remote", profile.name),
+            name: format!(
+                "{} insert, {WORKERS} threads, local to remote",
+                profile.name
+            ),
             unit: "times",
             published: profile.loss,
             modelled: local / remote,

@@ -45,8 +45,22 @@ pub struct Counts {
 macro_rules! each_count {
     ($do:ident!) => {
         $do!(
-            loads, cache_misses, stores, fills, flushes, flushes_clean, flushes_again, around, fences,
-            fences_idle, lines_written, media_reads, media_reads_to_write, media_writes, combined, partial
+            loads,
+            cache_misses,
+            stores,
+            fills,
+            flushes,
+            flushes_clean,
+            flushes_again,
+            around,
+            fences,
+            fences_idle,
+            lines_written,
+            media_reads,
+            media_reads_to_write,
+            media_writes,
+            combined,
+            partial
         )
     };
 }
@@ -73,7 +87,10 @@ impl Counts {
     /// Write efficiency: bytes that arrived for each byte the media wrote (EWR). 1 if nothing was.
     #[must_use]
     pub fn write_efficiency(&self) -> f64 {
-        ratio(self.lines_written * LINE_BYTES, self.media_writes * XPLINE_BYTES)
+        ratio(
+            self.lines_written * LINE_BYTES,
+            self.media_writes * XPLINE_BYTES,
+        )
     }
 
     /// Bytes the media wrote for each of `bytes` the application wrote.
@@ -84,7 +101,11 @@ impl Counts {
 }
 
 fn ratio(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 1.0 } else { part as f64 / whole as f64 }
+    if whole == 0 {
+        1.0
+    } else {
+        part as f64 / whole as f64
+    }
 }
 
 /// [`Counts`] of each category.
@@ -170,7 +191,12 @@ impl Wear {
         });
         let years = ENDURANCE.value / f64::from(max.max(1)) * elapsed_ps as f64 / PS_A_YEAR;
         let mean = sum as f64 / xplines.max(1) as f64;
-        WearFigures { xplines, max, mean, years }
+        WearFigures {
+            xplines,
+            max,
+            mean,
+            years,
+        }
     }
 }
 
@@ -203,7 +229,8 @@ impl Hot {
     pub(super) fn one_more(&mut self, line: u32, owner: u32) {
         let at = line as usize;
         if at >= self.0.len() {
-            self.0.resize((at + 1).next_power_of_two(), HotLine::default());
+            self.0
+                .resize((at + 1).next_power_of_two(), HotLine::default());
         }
         let hot = &mut self.0[at];
         hot.writes = hot.writes.saturating_add(1);

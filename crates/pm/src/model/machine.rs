@@ -83,16 +83,27 @@ impl Flight {
     }
 
     fn find(&self, line: u32) -> Option<u64> {
-        self.0.iter().find(|(of, _)| *of == line).map(|(_, done)| *done)
+        self.0
+            .iter()
+            .find(|(of, _)| *of == line)
+            .map(|(_, done)| *done)
     }
 
     fn last(&self) -> u64 {
-        self.0.iter().map(|(_, done)| *done).max().unwrap_or_default()
+        self.0
+            .iter()
+            .map(|(_, done)| *done)
+            .max()
+            .unwrap_or_default()
     }
 
     /// The line is known to arrive at `done`.
     fn settle(&mut self, line: u32, done: u64) {
-        if let Some(slot) = self.0.iter_mut().find(|slot| slot.0 == line && slot.1 == UNKNOWN) {
+        if let Some(slot) = self
+            .0
+            .iter_mut()
+            .find(|slot| slot.0 == line && slot.1 == UNKNOWN)
+        {
             slot.1 = done;
         }
     }
@@ -168,11 +179,19 @@ impl Outcome {
         put(self.operations);
         put(self.elapsed_ps);
         for category in super::Category::ALL {
-            self.counts[category].named().iter().for_each(|(_, count)| put(*count));
+            self.counts[category]
+                .named()
+                .iter()
+                .for_each(|(_, count)| put(*count));
         }
         for dimm in &self.dimms {
-            [dimm.reads, dimm.writes, dimm.busy_ps].into_iter().for_each(&mut put);
-            dimm.series.iter().flatten().for_each(|count| put(u64::from(*count)));
+            [dimm.reads, dimm.writes, dimm.busy_ps]
+                .into_iter()
+                .for_each(&mut put);
+            dimm.series
+                .iter()
+                .flatten()
+                .for_each(|count| put(u64::from(*count)));
         }
         put(u64::from(self.wear.max));
         put(self.wear.xplines);
@@ -244,7 +263,11 @@ impl Machine {
         while let Some(Reverse((now, event))) = self.events.pop() {
             match event {
                 Event::Room(dimm) => self.make_room(dimm, now),
-                Event::Arrives { worker, line, owner } => self.arrives(worker, line, owner, now),
+                Event::Arrives {
+                    worker,
+                    line,
+                    owner,
+                } => self.arrives(worker, line, owner, now),
                 Event::Worker(worker) => self.go_on(worker, now, &mut next),
             }
         }
@@ -262,7 +285,12 @@ impl Machine {
             steps: self.steps,
             elapsed_ps,
             counts: self.memory.counts,
-            dimms: self.memory.dimms.iter().map(|dimm| dimm.counts.clone()).collect(),
+            dimms: self
+                .memory
+                .dimms
+                .iter()
+                .map(|dimm| dimm.counts.clone())
+                .collect(),
             wear: self.memory.wear.figures(elapsed_ps),
             latencies_ns,
         }
@@ -377,7 +405,10 @@ impl Machine {
         if !self.memory.cached(step, false, now) {
             self.memory.counts[step.category].cache_misses += 1;
             done = self.memory.fetch(step, false, worker, now);
-            self.workers[worker as usize].loads.0.push((step.what, done));
+            self.workers[worker as usize]
+                .loads
+                .0
+                .push((step.what, done));
         }
         let me = &self.workers[worker as usize];
         match wait {
@@ -395,7 +426,10 @@ impl Machine {
         if !self.memory.cached(step, true, now) {
             self.memory.counts[step.category].fills += 1;
             let done = self.memory.fetch(step, true, worker, now);
-            self.workers[worker as usize].fills.0.push((step.what, done));
+            self.workers[worker as usize]
+                .fills
+                .0
+                .push((step.what, done));
         }
         Played::Until(now + self.costs.issue)
     }
@@ -424,7 +458,14 @@ impl Machine {
             me.fills.0.push((step.what, UNKNOWN));
             me.writes.0.push((step.what, UNKNOWN));
             let (line, owner) = (step.what, step.owner());
-            self.events.push(Reverse((here, Event::Arrives { worker, line, owner })));
+            self.events.push(Reverse((
+                here,
+                Event::Arrives {
+                    worker,
+                    line,
+                    owner,
+                },
+            )));
         } else {
             self.send(worker, step, now, self.costs.flush_accepted);
         }
@@ -452,14 +493,18 @@ impl Machine {
                 UNKNOWN
             }
         };
-        self.workers[worker as usize].writes.0.push((step.what, done));
+        self.workers[worker as usize]
+            .writes
+            .0
+            .push((step.what, done));
     }
 
     fn expect_room(&mut self, line: u32, now: u64) {
         let dimm = self.memory.dimm_of(line);
         let waiting = self.memory.dimms[dimm].waiting();
         if let (1, Some(at)) = (waiting, self.memory.dimms[dimm].next_room()) {
-            self.events.push(Reverse((at.max(now), Event::Room(dimm as u32))));
+            self.events
+                .push(Reverse((at.max(now), Event::Room(dimm as u32))));
         }
     }
 
@@ -470,7 +515,10 @@ impl Machine {
             place: (owner >> 8) as u16,
             what: line,
         };
-        match self.memory.write(step, worker, now, self.costs.flush_accepted) {
+        match self
+            .memory
+            .write(step, worker, now, self.costs.flush_accepted)
+        {
             Accepted::At(done) => self.arrived(worker, line, done, now),
             Accepted::Waits => self.expect_room(line, now),
         }

@@ -70,7 +70,11 @@ impl Trace {
     /// The line of source a place's number stands for; `None` if nobody knows.
     #[must_use]
     pub fn place(&self, number: u16) -> Option<&'static Location<'static>> {
-        self.lock().places.get(usize::from(number)).copied().flatten()
+        self.lock()
+            .places
+            .get(usize::from(number))
+            .copied()
+            .flatten()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Steps> {
@@ -95,7 +99,12 @@ impl Trace {
         let category = Category::current();
         for what in lines_of(at, len) {
             for &act in acts {
-                steps.steps.push(Step { act, category, place, what });
+                steps.steps.push(Step {
+                    act,
+                    category,
+                    place,
+                    what,
+                });
             }
         }
     }
@@ -145,8 +154,14 @@ pub struct Modelled<M> {
 impl<M: Medium> Modelled<M> {
     /// Remembers what is done to `inner` from now on.
     pub fn new(inner: M) -> Modelled<M> {
-        assert!(inner.len() <= 1 << 36, "the model knows pools of up to 64 GiB");
-        Modelled { inner, trace: Trace::default() }
+        assert!(
+            inner.len() <= 1 << 36,
+            "the model knows pools of up to 64 GiB"
+        );
+        Modelled {
+            inner,
+            trace: Trace::default(),
+        }
     }
 
     /// What is remembered.
@@ -176,7 +191,8 @@ impl<M: Medium> Medium for Modelled<M> {
 
     #[track_caller]
     fn store(&self, lane: &mut Lane, at: Off, value: u64) {
-        self.trace.lines(&[Act::Store], at, WORD, Some(Location::caller()));
+        self.trace
+            .lines(&[Act::Store], at, WORD, Some(Location::caller()));
         self.inner.store(lane, at, value);
     }
 
@@ -185,7 +201,8 @@ impl<M: Medium> Medium for Modelled<M> {
         self.trace.loads(at, WORD);
         let found = self.inner.cas(lane, at, old, new);
         if found.is_ok() {
-            self.trace.lines(&[Act::Store], at, WORD, Some(Location::caller()));
+            self.trace
+                .lines(&[Act::Store], at, WORD, Some(Location::caller()));
         }
         found
     }
@@ -217,16 +234,20 @@ impl<M: Medium> Medium for Modelled<M> {
         if len < NON_TEMPORAL_FROM_BYTES || first >= last {
             self.trace.lines(&through, at, len, place);
         } else {
-            self.trace.lines(&through, at, (first - at.0) as usize, place);
-            self.trace.lines(&[Act::Around], Off(first), (last - first) as usize, place);
-            self.trace.lines(&through, Off(last), (end - last) as usize, place);
+            self.trace
+                .lines(&through, at, (first - at.0) as usize, place);
+            self.trace
+                .lines(&[Act::Around], Off(first), (last - first) as usize, place);
+            self.trace
+                .lines(&through, Off(last), (end - last) as usize, place);
         }
         self.inner.copy_in(lane, at, parts);
     }
 
     #[track_caller]
     fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
-        self.trace.lines(&[Act::Flush], at, len, Some(Location::caller()));
+        self.trace
+            .lines(&[Act::Flush], at, len, Some(Location::caller()));
         self.inner.flush(lane, at, len);
     }
 

@@ -152,7 +152,9 @@ impl Memory {
             tags: vec![EMPTY; (bytes / c::LINE_BYTES).max(1) as usize],
         });
         Memory {
-            dimms: (0..config.dimms).map(|_| Dimm::new(config.write_xpline_ns)).collect(),
+            dimms: (0..config.dimms)
+                .map(|_| Dimm::new(config.write_xpline_ns))
+                .collect(),
             cache: Cache::new(config.cache_bytes),
             near,
             link: Link::default(),
@@ -240,7 +242,11 @@ impl Memory {
         let at = self.dimm_of(step.what);
         let dimm = &mut self.dimms[at];
         if !dimm.has_room(now) || dimm.waiting() > 0 {
-            dimm.wait(Waiting { line: step.what, owner, worker });
+            dimm.wait(Waiting {
+                line: step.what,
+                owner,
+                worker,
+            });
             return Accepted::Waits;
         }
         self.admit(at, step.what, owner, now);

@@ -50,7 +50,12 @@ impl Micro {
     /// as good as a long one.
     #[must_use]
     pub fn config(&self, seed: u64) -> Config {
-        Config { cache_bytes: 1 << 20, places: false, seed, ..Config::study(self.dimms) }
+        Config {
+            cache_bytes: 1 << 20,
+            places: false,
+            seed,
+            ..Config::study(self.dimms)
+        }
     }
 
     /// Bytes that are accessed at once: what is sequential need not come in large pieces.
@@ -67,7 +72,9 @@ impl Micro {
         let mut streams: Vec<Stream> = (0..self.threads)
             .map(|thread| Stream::new(*self, thread, accesses, seed))
             .collect();
-        machine.run(self.threads as usize, |worker, steps| streams[worker].next(steps));
+        machine.run(self.threads as usize, |worker, steps| {
+            streams[worker].next(steps)
+        });
         let outcome = machine.outcome();
         let bytes = accesses * u64::from(self.threads) * self.chunk();
         (bytes as f64 * 1000.0 / outcome.elapsed_ps as f64, outcome)
@@ -87,7 +94,12 @@ impl Stream {
         let mut rng = Rng::new(seed).fork(u64::from(thread) + 1);
         let own = REGION_BYTES / u64::from(micro.threads);
         let begin = (own * u64::from(thread) + rng.below(own)) / 4096 * 4096;
-        Stream { micro, rng, left, at: begin }
+        Stream {
+            micro,
+            rng,
+            left,
+            at: begin,
+        }
     }
 
     fn next(&mut self, steps: &mut Vec<Step>) -> bool {
@@ -108,7 +120,9 @@ impl Stream {
                 Access::Load => steps.push(Step::new(Act::Fetch, line)),
                 Access::Around => steps.push(Step::new(Act::Around, line)),
                 Access::Store => steps.push(Step::new(Act::Store, line)),
-                Access::Flush => steps.extend([Step::new(Act::Store, line), Step::new(Act::Flush, line)]),
+                Access::Flush => {
+                    steps.extend([Step::new(Act::Store, line), Step::new(Act::Flush, line)])
+                }
             }
         }
         true
@@ -128,7 +142,13 @@ pub struct Mix {
 #[must_use]
 pub fn run_mixed(config: Config, mixes: &[Mix], order: Order, bytes: u32, lines: u64) -> f64 {
     let seed = config.seed;
-    let micro = |access| Micro { access, order, bytes, dimms: config.dimms, threads: mixes.len() as u32 };
+    let micro = |access| Micro {
+        access,
+        order,
+        bytes,
+        dimms: config.dimms,
+        threads: mixes.len() as u32,
+    };
     let accesses = (lines * 64 / u64::from(bytes) / mixes.len() as u64).max(1);
     let mut streams: Vec<(Stream, u32)> = (0..mixes.len() as u32)
         .map(|thread| (Stream::new(micro(Access::Load), thread, u64::MAX, seed), 0))
@@ -139,7 +159,11 @@ pub fn run_mixed(config: Config, mixes: &[Mix], order: Order, bytes: u32, lines:
     machine.run(mixes.len(), |worker, steps| {
         let (stream, turn) = &mut streams[worker];
         let Mix { of, loads } = mixes[worker];
-        stream.micro.access = if *turn % of < loads { Access::Load } else { Access::Around };
+        stream.micro.access = if *turn % of < loads {
+            Access::Load
+        } else {
+            Access::Around
+        };
         *turn += 1;
         left = left.saturating_sub(1);
         left > 0 && stream.next(steps)
@@ -151,13 +175,18 @@ pub fn run_mixed(config: Config, mixes: &[Mix], order: Order, bytes: u32, lines:
 /// Nanoseconds of the last of `steps`, one worker alone, nothing cached before them.
 #[must_use]
 pub fn latency_ns(seed: u64, before: &[Step], steps: &[Step]) -> f64 {
-    let mut machine = Machine::new(Config { seed, ..Config::study(6) });
+    let mut machine = Machine::new(Config {
+        seed,
+        ..Config::study(6)
+    });
     let alone = |machine: &mut Machine, steps: &[Step]| {
         let mut left = Some(steps);
-        machine.run(1, |_, to| left.take().is_some_and(|steps| {
-            to.extend_from_slice(steps);
-            true
-        }));
+        machine.run(1, |_, to| {
+            left.take().is_some_and(|steps| {
+                to.extend_from_slice(steps);
+                true
+            })
+        });
     };
     alone(&mut machine, before);
     machine.restart();
@@ -167,7 +196,12 @@ pub fn latency_ns(seed: u64, before: &[Step], steps: &[Step]) -> f64 {
 
 /// Inserts of `profile`'s index, a second, by `workers` workers, from the other socket or not.
 #[must_use]
-pub fn inserts(profile: &super::published::Profile, workers: usize, remote: bool, seed: u64) -> f64 {
+pub fn inserts(
+    profile: &super::published::Profile,
+    workers: usize,
+    remote: bool,
+    seed: u64,
+) -> f64 {
     const INSERTS: u64 = 40_000;
     let config = Config {
         places: false,
@@ -180,14 +214,18 @@ pub fn inserts(profile: &super::published::Profile, workers: usize, remote: bool
     let mut rng = Rng::new(seed).fork(7);
     let mut left = INSERTS;
     machine.run(workers, |_, steps| {
-        let mut number = |mean: f64| mean as u64 + u64::from((rng.below(1000) as f64) < mean.fract() * 1000.0);
+        let mut number =
+            |mean: f64| mean as u64 + u64::from((rng.below(1000) as f64) < mean.fract() * 1000.0);
         let (reads, lines) = (number(profile.reads), number(profile.lines));
         let mut anywhere = || rng.below(REGION_BYTES / 64 - 8) as u32;
         let found: Vec<u32> = (0..reads.max(1)).map(|_| anywhere()).collect();
         steps.extend(found.iter().map(|line| Step::new(Act::Load, *line)));
         steps.push(Step::new(Act::Compute, profile.compute_ns));
         // A bucket, and the lines after it: they are neighbours, of which the first one was probed.
-        steps.extend([Step::new(Act::Store, found[0]), Step::new(Act::Flush, found[0])]);
+        steps.extend([
+            Step::new(Act::Store, found[0]),
+            Step::new(Act::Flush, found[0]),
+        ]);
         steps.extend((1..lines as u32).map(|n| Step::new(Act::Around, found[0] + n)));
         steps.push(Step::new(Act::Fence, 0));
         left = left.saturating_sub(1);
@@ -202,8 +240,12 @@ pub fn inserts(profile: &super::published::Profile, workers: usize, remote: bool
 pub fn write_amplification_of_region(bytes: u64, seed: u64) -> f64 {
     const HALF_LINES: u64 = 2;
     let xplines = bytes / 256;
-    let rounds = (60_000 / xplines).max(4);
-    let config = Config { places: false, seed, ..Config::study(1) };
+    let rounds = (20_000 / xplines).max(4);
+    let config = Config {
+        places: false,
+        seed,
+        ..Config::study(1)
+    };
     let mut machine = Machine::new(config);
     let mut half = 0;
     machine.run(1, |_, steps| {

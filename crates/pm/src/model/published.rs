@@ -40,7 +40,12 @@ fn rows(
     how: Use,
     source: &'static str,
 ) -> impl Iterator<Item = Bandwidth> {
-    of.map(move |(micro, gb_s)| Bandwidth { micro, gb_s, how, source })
+    of.map(move |(micro, gb_s)| Bandwidth {
+        micro,
+        gb_s,
+        how,
+        source,
+    })
 }
 
 fn by_threads<'a>(
@@ -50,7 +55,18 @@ fn by_threads<'a>(
     dimms: u32,
     found: &'a [(u32, f64)],
 ) -> impl Iterator<Item = (Micro, f64)> + 'a {
-    found.iter().map(move |&(threads, gb_s)| (Micro { access, order, bytes, dimms, threads }, gb_s))
+    found.iter().map(move |&(threads, gb_s)| {
+        (
+            Micro {
+                access,
+                order,
+                bytes,
+                dimms,
+                threads,
+            },
+            gb_s,
+        )
+    })
 }
 
 fn by_bytes<'a>(
@@ -60,7 +76,18 @@ fn by_bytes<'a>(
     threads: u32,
     found: &'a [(u32, f64)],
 ) -> impl Iterator<Item = (Micro, f64)> + 'a {
-    found.iter().map(move |&(bytes, gb_s)| (Micro { access, order, bytes, dimms, threads }, gb_s))
+    found.iter().map(move |&(bytes, gb_s)| {
+        (
+            Micro {
+                access,
+                order,
+                bytes,
+                dimms,
+                threads,
+            },
+            gb_s,
+        )
+    })
 }
 
 /// Every bandwidth that is compared.
@@ -79,18 +106,50 @@ fn one_dimm(all: &mut Vec<Bandwidth>) {
     const SIZES: &str = "graphs/05 ni";
     const CURVE: &str = "graphs/04 ni";
     for (access, threads, fitted, others) in [
-        (Load, 4, [(64, 1.675), (256, 6.505)], [(128, 3.344), (4096, 6.559)]),
-        (Around, 1, [(64, 0.555), (256, 2.207)], [(128, 1.098), (4096, 2.231)]),
-        (Flush, 2, [(64, 0.513), (256, 1.755)], [(128, 0.927), (4096, 1.774)]),
+        (
+            Load,
+            4,
+            [(64, 1.675), (256, 6.505)],
+            [(128, 3.344), (4096, 6.559)],
+        ),
+        (
+            Around,
+            1,
+            [(64, 0.555), (256, 2.207)],
+            [(128, 1.098), (4096, 2.231)],
+        ),
+        (
+            Flush,
+            2,
+            [(64, 0.513), (256, 1.755)],
+            [(128, 0.927), (4096, 1.774)],
+        ),
     ] {
-        all.extend(rows(by_bytes(access, Random, 1, threads, &fitted), Use::Calibrated, SIZES));
+        all.extend(rows(
+            by_bytes(access, Random, 1, threads, &fitted),
+            Use::Calibrated,
+            SIZES,
+        ));
         let held = Use::HeldOut(None);
-        all.extend(rows(by_bytes(access, Random, 1, threads, &others), held, SIZES));
+        all.extend(rows(
+            by_bytes(access, Random, 1, threads, &others),
+            held,
+            SIZES,
+        ));
     }
     let curves: [(Access, [f64; 10]); 3] = [
-        (Load, [2.92, 5.66, 6.45, 6.52, 6.50, 6.46, 5.91, 4.73, 4.10, 3.89]),
-        (Around, [2.22, 2.21, 2.21, 2.20, 1.96, 1.53, 1.12, 0.94, 0.86, 0.80]),
-        (Flush, [1.44, 1.79, 1.79, 1.71, 1.55, 1.40, 1.08, 0.88, 0.85, 0.82]),
+        (
+            Load,
+            [2.92, 5.66, 6.45, 6.52, 6.50, 6.46, 5.91, 4.73, 4.10, 3.89],
+        ),
+        (
+            Around,
+            [2.22, 2.21, 2.21, 2.20, 1.96, 1.53, 1.12, 0.94, 0.86, 0.80],
+        ),
+        (
+            Flush,
+            [1.44, 1.79, 1.79, 1.71, 1.55, 1.40, 1.08, 0.88, 0.85, 0.82],
+        ),
     ];
     for (access, found) in curves {
         let found: Vec<(u32, f64)> = THREADS.into_iter().zip(found).collect();
@@ -114,16 +173,28 @@ fn six_dimms(all: &mut Vec<Bandwidth>) {
         (Load, 16, [(64, 9.983), (128, 19.456), (256, 37.325)]),
         (Around, 4, [(64, 3.187), (128, 5.973), (256, 12.467)]),
     ] {
-        all.extend(rows(by_bytes(access, Random, 6, threads, &found), bound, DATA));
+        all.extend(rows(
+            by_bytes(access, Random, 6, threads, &found),
+            bound,
+            DATA,
+        ));
     }
     let sequential = [(Load, 16, 37.93), (Around, 4, 12.65), (Flush, 12, 10.06)];
     for (access, threads, gb_s) in sequential {
         let found = [(2 << 20, gb_s)];
-        all.extend(rows(by_bytes(access, Sequential, 6, threads, &found), bound, SIZES));
+        all.extend(rows(
+            by_bytes(access, Sequential, 6, threads, &found),
+            bound,
+            SIZES,
+        ));
     }
     for (access, threads, gb_s) in [(Load, 16, 25.98), (Around, 4, 9.438), (Flush, 12, 7.688)] {
         let found = [(4096, gb_s)];
-        all.extend(rows(by_bytes(access, Random, 6, threads, &found), free, SIZES));
+        all.extend(rows(
+            by_bytes(access, Random, 6, threads, &found),
+            free,
+            SIZES,
+        ));
     }
     let plain = [(64, 2.62)];
     all.extend(rows(by_bytes(Store, Random, 6, 24, &plain), free, DATA));
@@ -136,34 +207,93 @@ fn six_dimms_by_threads(all: &mut Vec<Bandwidth>) {
     const CURVE: &str = "graphs/04";
     let free = Use::HeldOut(None);
     for (bytes, found, full) in [
-        (64, [(1, 1.088), (2, 1.920), (4, 2.662), (8, 2.970), (16, 2.867)], [(24, 3.072)]),
-        (256, [(1, 1.115), (2, 2.206), (4, 4.397), (8, 8.516), (16, 9.165)], [(24, 8.243)]),
+        (
+            64,
+            [(1, 1.088), (2, 1.920), (4, 2.662), (8, 2.970), (16, 2.867)],
+            [(24, 3.072)],
+        ),
+        (
+            256,
+            [(1, 1.115), (2, 2.206), (4, 4.397), (8, 8.516), (16, 9.165)],
+            [(24, 8.243)],
+        ),
     ] {
-        all.extend(rows(by_threads(Flush, Random, bytes, 6, &found), free, DATA));
+        all.extend(rows(
+            by_threads(Flush, Random, bytes, 6, &found),
+            free,
+            DATA,
+        ));
         let bound = Use::HeldOut(SATURATION);
-        all.extend(rows(by_threads(Flush, Random, bytes, 6, &full), bound, DATA));
+        all.extend(rows(
+            by_threads(Flush, Random, bytes, 6, &full),
+            bound,
+            DATA,
+        ));
     }
     let curves: [(Access, [f64; 10]); 3] = [
-        (Load, [2.88, 5.75, 8.94, 11.63, 16.63, 21.13, 28.75, 34.88, 37.19, 37.56]),
-        (Around, [4.13, 8.19, 11.81, 12.50, 12.31, 12.00, 10.69, 10.00, 8.75, 7.50]),
-        (Flush, [1.42, 2.85, 4.33, 5.75, 8.50, 9.98, 9.50, 8.67, 7.92, 7.50]),
+        (
+            Load,
+            [
+                2.88, 5.75, 8.94, 11.63, 16.63, 21.13, 28.75, 34.88, 37.19, 37.56,
+            ],
+        ),
+        (
+            Around,
+            [
+                4.13, 8.19, 11.81, 12.50, 12.31, 12.00, 10.69, 10.00, 8.75, 7.50,
+            ],
+        ),
+        (
+            Flush,
+            [1.42, 2.85, 4.33, 5.75, 8.50, 9.98, 9.50, 8.67, 7.92, 7.50],
+        ),
     ];
     for (access, found) in curves {
         let found: Vec<(u32, f64)> = THREADS.into_iter().zip(found).collect();
-        all.extend(rows(by_threads(access, Sequential, 256, 6, &found), free, CURVE));
+        all.extend(rows(
+            by_threads(access, Sequential, 256, 6, &found),
+            free,
+            CURVE,
+        ));
     }
 }
 
 /// Media writes for each XPLine of a region of so many bytes, halves written in turn (graphs/09).
 /// Regions below 2 KiB are left out: there the study's own counter shows less than one write.
 pub const XPBUFFER_CURVE: [(u64, f64); 33] = [
-    (2048, 1.0365), (4096, 1.0344), (8192, 1.0360), (16384, 1.0363), (18432, 1.0388),
-    (20480, 1.3585), (22528, 1.5034), (24576, 1.6084), (26624, 1.6815), (28672, 1.7362),
-    (30720, 1.7863), (32768, 1.8196), (34816, 1.8568), (36864, 1.8767), (38912, 1.8936),
-    (40960, 1.9179), (43008, 1.9365), (45056, 1.9546), (47104, 1.9702), (49152, 1.9842),
-    (51200, 1.9966), (53248, 2.0075), (55296, 2.0152), (57344, 2.0225), (59392, 2.0287),
-    (61440, 2.0340), (63488, 2.0403), (65536, 2.0430), (131_072, 2.0761), (262_144, 2.0762),
-    (524_288, 2.0764), (1_048_576, 2.0750), (2_097_152, 2.0743),
+    (2048, 1.0365),
+    (4096, 1.0344),
+    (8192, 1.0360),
+    (16384, 1.0363),
+    (18432, 1.0388),
+    (20480, 1.3585),
+    (22528, 1.5034),
+    (24576, 1.6084),
+    (26624, 1.6815),
+    (28672, 1.7362),
+    (30720, 1.7863),
+    (32768, 1.8196),
+    (34816, 1.8568),
+    (36864, 1.8767),
+    (38912, 1.8936),
+    (40960, 1.9179),
+    (43008, 1.9365),
+    (45056, 1.9546),
+    (47104, 1.9702),
+    (49152, 1.9842),
+    (51200, 1.9966),
+    (53248, 2.0075),
+    (55296, 2.0152),
+    (57344, 2.0225),
+    (59392, 2.0287),
+    (61440, 2.0340),
+    (63488, 2.0403),
+    (65536, 2.0430),
+    (131_072, 2.0761),
+    (262_144, 2.0762),
+    (524_288, 2.0764),
+    (1_048_576, 2.0750),
+    (2_097_152, 2.0743),
 ];
 
 /// Nanoseconds of one access alone (graphs/02).
@@ -202,8 +332,20 @@ pub struct Profile {
 
 /// Inserts that saturate the memory; the study's other indexes wait for locks and resizes instead.
 pub const NUMA_LOSSES: [Profile; 2] = [
-    Profile { name: "CCEH", lines: 2.34, reads: 1.5, compute_ns: 200, loss: 2.3 },
-    Profile { name: "Dash", lines: 3.7, reads: 2.0, compute_ns: 200, loss: 2.6 },
+    Profile {
+        name: "CCEH",
+        lines: 2.34,
+        reads: 1.5,
+        compute_ns: 200,
+        loss: 2.3,
+    },
+    Profile {
+        name: "Dash",
+        lines: 3.7,
+        reads: 2.0,
+        compute_ns: 200,
+        loss: 2.6,
+    },
 ];
 /// Share within which [`NUMA_LOSSES`] must be met.
 pub const NUMA_BOUND: f64 = 0.20;

@@ -1,0 +1,290 @@
+//! What the model claims, as tests.
+
+use super::micro::{Access, Micro, Order, write_amplification_of_region};
+use super::published::XPBUFFER_CURVE;
+use super::*;
+use crate::media::Mapped;
+use crate::{Lane, Medium, Off};
+
+fn machine() -> Machine {
+    Machine::new(Config::study(6))
+}
+
+/// Plays each worker's steps as one operation.
+fn play(machine: &mut Machine, workers: &[Vec<Step>]) -> Outcome {
+    let mut left: Vec<Option<&Vec<Step>>> = workers.iter().map(Some).collect();
+    machine.run(workers.len(), |worker, to| {
+        left[worker].take().is_some_and(|steps| {
+            to.extend_from_slice(steps);
+            true
+        })
+    });
+    machine.outcome()
+}
+
+fn steps(of: &[(Act, u32)]) -> Vec<Step> {
+    of.iter()
+        .map(|(act, what)| Step::new(*act, *what))
+        .collect()
+}
+
+#[test]
+fn a_full_xpline_written_line_by_line_costs_one_media_write_and_no_read() {
+    let lines = steps(&[
+        (Act::Around, 8),
+        (Act::Around, 9),
+        (Act::Around, 10),
+        (Act::Around, 11),
+    ]);
+    let total = play(&mut machine(), &[lines]).total();
+    assert_eq!(
+        (total.media_writes, total.combined, total.partial),
+        (1, 3, 0)
+    );
+    assert_eq!(total.media_reads_to_write, 0);
+    assert_eq!(total.write_efficiency(), 1.0);
+}
+
+#[test]
+fn a_lone_line_costs_a_whole_xpline_and_reading_the_rest_of_it() {
+    let total = play(&mut machine(), &[steps(&[(Act::Around, 8)])]).total();
+    assert_eq!(
+        (
+            total.media_writes,
+            total.partial,
+            total.media_reads_to_write
+        ),
+        (1, 1, 1)
+    );
+    assert_eq!(total.write_efficiency(), 0.25);
+    assert_eq!(total.write_amplification(8), 32.0);
+}
+
+#[test]
+fn flushes_of_clean_lines_and_of_the_same_line_again_are_counted() {
+    let total = play(
+        &mut machine(),
+        &[steps(&[
+            (Act::Store, 1),
+            (Act::Flush, 1),
+            (Act::Flush, 1),
+            (Act::Flush, 2),
+            (Act::Fence, 0),
+            (Act::Fence, 0),
+        ])],
+    )
+    .total();
+    assert_eq!(
+        (total.flushes, total.flushes_clean, total.flushes_again),
+        (3, 2, 1)
+    );
+    assert_eq!((total.fences, total.fences_idle), (2, 1));
+    assert_eq!(total.lines_written, 1);
+}
+
+#[test]
+fn two_workers_never_change_one_workers_counts() {
+    let mut operation = Vec::new();
+    for line in 0..400 {
+        operation.extend(steps(&[
+            (Act::Load, line * 16),
+            (Act::Store, line * 16),
+            (Act::Flush, line * 16),
+        ]));
+        operation.extend(steps(&[(Act::Fence, 0)]));
+    }
+    let far: Vec<Step> = operation
+        .iter()
+        .map(|step| Step {
+            what: step.what + 65_536,
+            category: Category::Resize,
+            ..*step
+        })
+        .collect();
+    let alone = play(&mut machine(), &[operation.clone()]).counts[Category::Other];
+    let beside = play(&mut machine(), &[operation, far]).counts;
+    assert_eq!(beside[Category::Other], alone);
+    assert_eq!(beside[Category::Resize], alone);
+}
+
+#[test]
+fn the_xpbuffer_curve_is_met() {
+    let few = XPBUFFER_CURVE.iter().filter(|(bytes, _)| *bytes <= 65_536);
+    let squares: Vec<f64> = few
+        .map(|(bytes, published)| (write_amplification_of_region(*bytes, 1) - published).powi(2))
+        .collect();
+    let rms = (squares.iter().sum::<f64>() / squares.len() as f64).sqrt();
+    assert!(rms <= 0.03, "root mean square {rms}");
+}
+
+#[test]
+fn more_streams_than_the_queues_hold_in_order_ruin_combining() {
+    let efficiency = |threads| {
+        let micro = Micro {
+            access: Access::Around,
+            order: Order::Sequential,
+            bytes: 256,
+            dimms: 1,
+            threads,
+        };
+        micro.run(20_000, 1).1.total().write_efficiency()
+    };
+    assert!(efficiency(1) > 0.95);
+    assert!(efficiency(24) < 0.5);
+}
+
+#[test]
+fn the_bounded_rows_hold() {
+    let rows = published::bandwidths()
+        .into_iter()
+        .filter(|row| matches!(row.how, published::Use::HeldOut(Some(_))));
+    let mut seen = 0;
+    for row in rows {
+        let published::Use::HeldOut(Some(bound)) = row.how else {
+            continue;
+        };
+        let (found, _) = row.micro.run(60_000, 1);
+        assert!(
+            (found / row.gb_s - 1.0).abs() <= bound,
+            "{:?}: {found}, not {}",
+            row.micro,
+            row.gb_s
+        );
+        seen += 1;
+    }
+    assert_eq!(seen, 11);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_digest_and_another_one_does_not() {
+    let micro = Micro {
+        access: Access::Flush,
+        order: Order::Random,
+        bytes: 64,
+        dimms: 6,
+        threads: 4,
+    };
+    let digest = |seed| micro.run(4000, seed).1.digest();
+    assert_eq!(digest(1), digest(1));
+    assert_ne!(digest(1), digest(2));
+}
+
+#[test]
+fn a_lock_serves_its_workers_one_after_another() {
+    let operation = steps(&[(Act::Lock, 7), (Act::Compute, 1000), (Act::Unlock, 7)]);
+    let alone = play(&mut machine(), &[operation.clone()]).elapsed_ps;
+    let four = play(&mut machine(), &vec![operation; 4]).elapsed_ps;
+    assert!(four > 3 * alone && four < 5 * alone, "{four} after {alone}");
+}
+
+#[test]
+fn a_stop_of_the_world_waits_for_the_slowest_and_not_for_who_has_finished() {
+    let mut machine = machine();
+    let quick = steps(&[(Act::Compute, 10), (Act::Barrier, 0), (Act::Compute, 10)]);
+    let slow = steps(&[(Act::Compute, 5000), (Act::Barrier, 0)]);
+    let gone = steps(&[(Act::Compute, 9000)]);
+    let outcome = play(&mut machine, &[quick, slow, gone]);
+    assert_eq!(outcome.operations, 3);
+    assert_eq!(outcome.elapsed_ps, 9_010_000);
+}
+
+#[test]
+fn under_eadr_nothing_is_flushed_and_evictions_write_instead() {
+    let mut lines = Vec::new();
+    for line in 0..40_000 {
+        lines.extend(steps(&[(Act::Store, line * 4), (Act::Flush, line * 4)]));
+    }
+    let config = Config {
+        eadr: true,
+        cache_bytes: 1 << 20,
+        ..Config::study(6)
+    };
+    let total = play(&mut Machine::new(config), &[lines]).total();
+    assert_eq!(total.flushes, 40_000);
+    let held = (1 << 20) / 64;
+    assert!(total.lines_written > 0 && total.lines_written <= 40_000);
+    assert!(
+        total.lines_written >= 40_000 - held,
+        "{}",
+        total.lines_written
+    );
+}
+
+#[test]
+fn in_memory_mode_what_fits_into_dram_never_reaches_the_media_again() {
+    let config = Config {
+        memory_mode_bytes: Some(1 << 20),
+        cache_bytes: 64 << 10,
+        ..Config::study(6)
+    };
+    let mut machine = Machine::new(config);
+    let lines: Vec<Step> = (0..8192).map(|line| Step::new(Act::Load, line)).collect();
+    let first = play(&mut machine, &[lines.clone()]);
+    assert_eq!(first.total().media_reads, 2048);
+    machine.restart();
+    let again = play(&mut machine, &[lines]);
+    assert_eq!(again.total().media_reads, 0);
+    assert!(again.elapsed_ps < first.elapsed_ps);
+}
+
+#[test]
+fn the_other_socket_is_slower() {
+    let operation = steps(&[(Act::Load, 64), (Act::Around, 640), (Act::Fence, 0)]);
+    let local = play(&mut machine(), &[operation.clone()]).elapsed_ps;
+    let remote = Config {
+        remote_from: 0,
+        ..Config::study(6)
+    };
+    let remote = play(&mut Machine::new(remote), &[operation]).elapsed_ps;
+    assert!(remote > local + local / 10, "{remote}, {local} at home");
+}
+
+#[test]
+fn a_hotspot_names_the_line_of_source_that_makes_it() {
+    let medium = Modelled::new(Mapped::anonymous(1 << 20).unwrap());
+    let trace = medium.trace();
+    let mut lane = Lane::new(0);
+    let mut machine = machine();
+    let mut n = 0;
+    machine.run(1, |_, steps| {
+        let at = Off(8192 + n % 64 * 64);
+        medium.copy_in(&mut lane, at, &[&[1; 64]]);
+        medium.drain(&mut lane);
+        let spending = Category::Allocator.spend();
+        let line = line!() + 1;
+        medium.store(&mut lane, Off(4096), n);
+        medium.flush(&mut lane, Off(4096), 8);
+        drop(spending);
+        medium.drain(&mut lane);
+        trace.take(steps);
+        n += 1;
+        if n == 1 {
+            assert_eq!(trace.place(3).map(|place| place.line()), Some(line + 1));
+        }
+        n <= 1000
+    });
+    let hot = machine.hottest_lines(1)[0];
+    assert_eq!((hot.at, hot.category), (Off(4096), Category::Allocator));
+    let place = trace.place(hot.place).expect("a place");
+    assert!(place.file().ends_with("tests.rs"), "{place}");
+    let pages = machine.hottest_pages(8);
+    assert_eq!(pages.len(), 2);
+    assert!(
+        pages
+            .iter()
+            .any(|page| page.at == Off(8192) && page.category == Category::Other)
+    );
+}
+
+#[test]
+fn wear_is_that_of_the_xpline_written_most() {
+    let mut lines = Vec::new();
+    for n in 0..200 {
+        // The one, and enough others to push it out.
+        lines.push(Step::new(Act::Around, 3));
+        lines.extend((0..400).map(|other| Step::new(Act::Around, 4000 + (n * 400 + other) * 64)));
+    }
+    let wear = play(&mut machine(), &[lines]).wear;
+    assert!(wear.max > 100, "{wear:?}");
+    assert!(wear.mean < 2.0 && wear.years > 0.0, "{wear:?}");
+}
