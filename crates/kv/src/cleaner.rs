@@ -30,6 +30,7 @@
 
 use farbank_pm::epoch::Slot;
 use farbank_pm::fault;
+use farbank_pm::model::Category;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
 use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::{Lane, Medium, Off, Poisoned};
@@ -124,6 +125,7 @@ impl<M: Medium> Engine<M> {
     /// Cleans until `want` segments are free; false if there is nothing to gain. The caller is
     /// unpinned and holds no lock.
     pub(crate) fn clean_until(&self, want: u32) -> Result<bool, Poisoned> {
+        let _spending = Category::Resize.spend();
         let mut cleaner = self.cleaner.lock().expect("no holder panics");
         let mut budget = 8 * u64::from(self.pool.segments());
         loop {

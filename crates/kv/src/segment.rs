@@ -29,6 +29,7 @@
 
 use crc32c::{crc32c, crc32c_append};
 use farbank_pm::fault;
+use farbank_pm::model::Category;
 use farbank_pm::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use farbank_pm::{LINE, Lane, Medium, Off};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -112,12 +113,14 @@ impl Place {
 
     /// Writes the tail of a new, free life: the first step of a rebirth, drained before the second.
     pub(crate) fn write_tail<M: Medium>(&self, m: &M, lane: &mut Lane, generation: u64) {
+        let _spending = Category::Allocator.spend();
         let tail = self.fixed(self.tail(), generation);
         m.copy_in(lane, self.tail(), &[&tail, &[0; LINE - FIXED]]);
     }
 
     /// Writes the head of a new, free life: the second step, drained before the segment is used.
     pub(crate) fn write_head<M: Medium>(&self, m: &M, lane: &mut Lane, generation: u64) {
+        let _spending = Category::Allocator.spend();
         let head = self.fixed(self.at, generation);
         m.copy_in(lane, self.at, &[&head, &[0; LINE - FIXED]]);
     }
@@ -143,12 +146,14 @@ impl Place {
         boot: u32,
         purpose: Purpose,
     ) {
+        let _spending = Category::Allocator.spend();
         let word = opened_word(generation, boot, purpose).to_le_bytes();
         m.copy_in(lane, self.at.plus(OPENED_AT[0] as u64), &[&word, &word]);
     }
 
     /// Writes `sealed`; everything before `end` must be durable (S3).
     pub(crate) fn seal<M: Medium>(&self, m: &M, lane: &mut Lane, generation: u64, end: usize) {
+        let _spending = Category::Allocator.spend();
         let word = sealed_word(generation, end);
         m.copy_in(lane, self.at.plus(SEALED_AT as u64), &[&word.to_le_bytes()]);
     }

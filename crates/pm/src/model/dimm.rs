@@ -178,7 +178,7 @@ impl Dimm {
         let written = self.xpbuffer.write(new, depart, rng);
         if let Written::Replaced(Some(victim)) = written {
             depart = depart.max(self.media_free.saturating_sub(self.times.slack));
-            self.to_media(victim, depart);
+            self.write_back(victim, depart);
         }
         self.last_depart = depart;
         self.departs.push_back(depart);
@@ -194,11 +194,11 @@ impl Dimm {
             let Some((closed, since)) = self.xpbuffer.take_closed(now) else {
                 return;
             };
-            self.to_media(closed, since);
+            self.write_back(closed, since);
         }
     }
 
-    fn to_media(&mut self, xpline: Evicted, now: u64) {
+    fn write_back(&mut self, xpline: Evicted, now: u64) {
         self.counts.writes += 1;
         self.serve(now, self.times.write, Some(1));
         self.written.push(xpline);
@@ -207,7 +207,7 @@ impl Dimm {
     /// Writes what is left.
     pub(super) fn drain(&mut self, now: u64) {
         for left in self.xpbuffer.drain() {
-            self.to_media(left, now);
+            self.write_back(left, now);
         }
     }
 }

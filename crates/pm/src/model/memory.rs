@@ -202,7 +202,7 @@ impl Memory {
         if let Some(near) = &mut self.near {
             let (hit, victim) = near.touch(step.what, false);
             if let Some(line) = victim {
-                self.to_dimm(Step { what: line, ..step }, NOBODY, now, 0);
+                self.write_through(Step { what: line, ..step }, NOBODY, now, 0);
             }
             if hit {
                 return now + extra + ps(c::LOAD_DRAM.value);
@@ -226,14 +226,14 @@ impl Memory {
         if let Some(near) = &mut self.near {
             let (_, victim) = near.touch(step.what, true);
             if let Some(line) = victim {
-                self.to_dimm(Step { what: line, ..step }, NOBODY, now, 0);
+                self.write_through(Step { what: line, ..step }, NOBODY, now, 0);
             }
             return Accepted::At(now + accepted);
         }
-        self.to_dimm(step, worker, now, accepted)
+        self.write_through(step, worker, now, accepted)
     }
 
-    fn to_dimm(&mut self, step: Step, worker: u32, now: u64, accepted: u64) -> Accepted {
+    fn write_through(&mut self, step: Step, worker: u32, now: u64, accepted: u64) -> Accepted {
         self.counts[step.category].lines_written += 1;
         let owner = step.owner();
         if self.config.places {
