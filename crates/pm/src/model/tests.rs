@@ -172,7 +172,7 @@ fn the_same_seed_gives_the_same_digest_and_another_one_does_not() {
 #[test]
 fn a_lock_serves_its_workers_one_after_another() {
     let operation = steps(&[(Act::Lock, 7), (Act::Compute, 1000), (Act::Unlock, 7)]);
-    let alone = play(&mut machine(), &[operation.clone()]).elapsed_ps;
+    let alone = play(&mut machine(), std::slice::from_ref(&operation)).elapsed_ps;
     let four = play(&mut machine(), &vec![operation; 4]).elapsed_ps;
     assert!(four > 3 * alone && four < 5 * alone, "{four} after {alone}");
 }
@@ -219,7 +219,7 @@ fn in_memory_mode_what_fits_into_dram_never_reaches_the_media_again() {
     };
     let mut machine = Machine::new(config);
     let lines: Vec<Step> = (0..8192).map(|line| Step::new(Act::Load, line)).collect();
-    let first = play(&mut machine, &[lines.clone()]);
+    let first = play(&mut machine, std::slice::from_ref(&lines));
     assert_eq!(first.total().media_reads, 2048);
     machine.restart();
     let again = play(&mut machine, &[lines]);
@@ -230,7 +230,7 @@ fn in_memory_mode_what_fits_into_dram_never_reaches_the_media_again() {
 #[test]
 fn the_other_socket_is_slower() {
     let operation = steps(&[(Act::Load, 64), (Act::Around, 640), (Act::Fence, 0)]);
-    let local = play(&mut machine(), &[operation.clone()]).elapsed_ps;
+    let local = play(&mut machine(), std::slice::from_ref(&operation)).elapsed_ps;
     let remote = Config {
         remote_from: 0,
         ..Config::study(6)
