@@ -6,6 +6,7 @@ pub mod counted;
 pub mod figure;
 pub mod kill;
 pub mod kv;
+pub mod power;
 pub mod server;
 mod stat;
 mod temp;

@@ -19,9 +19,9 @@
 //! K5  A pipeline sees its own writes, and replies are what a single server would say.
 //! K6  As many keys as were found are counted: none that nobody wrote.
 
-mod client;
+pub(crate) mod client;
 mod owner;
-mod server;
+pub(crate) mod server;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,0 +1,80 @@
+//! The program that runs in a guest whose power is cut: `guest/README.md`, `farbank_bench::power`.
+//!
+//! ```text
+//! power_cut write PLACE PREVIOUS    checks what PREVIOUS says, then writes until the power goes
+//! power_cut vain PLACE PREVIOUS     the same, and nothing it writes is made durable
+//! power_cut check PLACE PREVIOUS    checks only
+//! power_cut record POOL DEVICE always|never
+//!                                   writes to a file on a dm-log-writes DEVICE, acknowledgements as marks
+//! power_cut replay LOG ONTO CHANGES FOLDER SUBSETS
+//!                                   checks the disk as of every point of that log
+//! ```
+//!
+//! PLACE is a folder or a device, PREVIOUS a file with the output before the power was cut. `farbank` is beside this
+//! program.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use farbank_bench::power::{self, Devices, Syncing, Then};
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match args[..] {
+        ["write", place, previous] => live(place, previous, Then::Write),
+        ["vain", place, previous] => live(place, previous, Then::WriteInVain),
+        ["check", place, previous] => live(place, previous, Then::End),
+        ["record", pool, device, "always"] => record(pool, device, Syncing::Always),
+        ["record", pool, device, "never"] => record(pool, device, Syncing::Never),
+        ["replay", log, onto, changes, folder, subsets] => {
+            let devices = [log, onto, changes, folder].map(PathBuf::from);
+            replay(devices, subsets)
+        }
+        _ => Err("see the head of power_cut.rs".into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            println!("FAILED {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn live(place: &str, previous: &str, then: Then) -> Result<(), String> {
+    let previous = std::fs::read_to_string(previous).map_err(|e| format!("{previous}: {e}"))?;
+    let own = std::env::current_exe().map_err(|e| e.to_string())?;
+    power::live(
+        Path::new(place),
+        &previous,
+        &own.with_file_name("farbank"),
+        then,
+    )
+}
+
+fn record(pool: &str, device: &str, syncing: Syncing) -> Result<(), String> {
+    power::record(Path::new(pool), syncing, &|line| power::mark(device, line))
+}
+
+fn replay([log, onto, changes, folder]: [PathBuf; 4], subsets: &str) -> Result<(), String> {
+    let subsets = subsets.parse().map_err(|e| format!("{subsets}: {e}"))?;
+    let figures = power::replay(
+        &Devices {
+            log,
+            onto,
+            changes,
+            folder,
+        },
+        subsets,
+    )?;
+    println!(
+        "REPLAY points={} disks={} lost={} wrong={} of {}",
+        figures.points, figures.disks, figures.lost, figures.wrong, figures.acknowledged
+    );
+    match figures {
+        power::Figures { points: 0, .. } => Err("the log has no point to check".into()),
+        power::Figures { wrong: 0, .. } => Ok(()),
+        _ => Err("acknowledged writes are lost, or something else is wrong".into()),
+    }
+}

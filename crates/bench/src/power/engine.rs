@@ -1,0 +1,118 @@
+//! The engine on whatever a path is, with or without what makes it durable.
+
+use std::path::Path;
+
+use farbank_kv::store::{Session, Store};
+use farbank_kv::{Cleaning, Config, Kv};
+use farbank_pm::Medium;
+use farbank_pm::media::{AnyMedium, OpenError, OpenOptions, SyncPolicy, create_path, open_path};
+
+use super::bank::Bank;
+use super::plan::Judged;
+use super::unflushed::Unflushed;
+use super::{POOL_BYTES, SEGMENT_BYTES, WRITERS, judge};
+
+/// Whether a write to a file is acknowledged before it is synced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Syncing {
+    /// After.
+    Always,
+    /// Before, which a power cut must be seen to punish.
+    Never,
+}
+
+/// Whether what is stored in persistent memory is written back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flushing {
+    Always,
+    Never,
+}
+
+/// A store that can check itself.
+pub(super) trait Engine: Store {
+    fn verify(&self) -> Result<(), String>;
+}
+
+impl<M: Medium> Engine for Kv<M> {
+    fn verify(&self) -> Result<(), String> {
+        Kv::verify(self)
+    }
+}
+
+/// Opens the pool at `path`, or makes it.
+pub(super) fn open(
+    path: &Path,
+    flushing: Flushing,
+    syncing: Syncing,
+) -> Result<Box<dyn Engine>, String> {
+    let options = options(syncing);
+    match create_path(path, POOL_BYTES, &options, &mut |_, _| {}) {
+        Ok(AnyMedium::Mapped(medium)) => close_new(Kv::create(medium, SEGMENT_BYTES, config()))?,
+        Ok(AnyMedium::File(medium)) => close_new(Kv::create(medium, SEGMENT_BYTES, config()))?,
+        Err(OpenError::Exists { .. }) => {}
+        Err(error) => return Err(error.to_string()),
+    }
+    match open_path(path, &options).map_err(|e| e.to_string())? {
+        AnyMedium::Mapped(medium) if flushing == Flushing::Never => {
+            opened(Kv::open(Unflushed(medium), config()))
+        }
+        AnyMedium::Mapped(medium) => opened(Kv::open(medium, config())),
+        AnyMedium::File(medium) => opened(Kv::open(medium, config())),
+    }
+}
+
+fn options(syncing: Syncing) -> OpenOptions {
+    let sync = match syncing {
+        Syncing::Always => SyncPolicy::Always,
+        Syncing::Never => SyncPolicy::Never,
+    };
+    OpenOptions {
+        sync,
+        ..OpenOptions::default()
+    }
+}
+
+fn config() -> Config {
+    Config {
+        open_threads: 2,
+        ..Config::default()
+    }
+}
+
+fn close_new<M: Medium>(kv: Result<Kv<M>, farbank_kv::OpenError>) -> Result<(), String> {
+    let kv = kv.map_err(|e| e.to_string())?;
+    kv.close().map(drop).map_err(|e| e.to_string())
+}
+
+fn opened<M: Medium>(kv: Result<Kv<M>, farbank_kv::OpenError>) -> Result<Box<dyn Engine>, String> {
+    let kv = kv.map_err(|e| e.to_string())?;
+    match kv.opened().damage.first() {
+        Some(damage) => Err(format!("damage where there is none: {damage}")),
+        None => Ok(Box::new(kv)),
+    }
+}
+
+/// A session for each writer.
+pub(super) fn sessions(engine: &dyn Engine) -> Vec<Box<dyn Bank>> {
+    let bank = |session: Box<dyn Session>| Box::new(session) as Box<dyn Bank>;
+    (0..WRITERS).map(|_| bank(engine.session())).collect()
+}
+
+/// Opens the pool at `path` as a power cut left it, compares it with what was acknowledged, and has the engine check
+/// itself. Nothing cleans meanwhile.
+pub(super) fn check(path: &Path, acknowledged: &[u64]) -> Result<Vec<Judged>, String> {
+    let config = Config {
+        cleaning: Cleaning::Inline,
+        ..config()
+    };
+    let medium = open_path(path, &OpenOptions::default()).map_err(|e| e.to_string())?;
+    let engine = match medium {
+        AnyMedium::Mapped(medium) => opened(Kv::open(medium, config)),
+        AnyMedium::File(medium) => opened(Kv::open(medium, config)),
+    }?;
+    let mut judged = judge(sessions(&*engine), acknowledged)?;
+    if let Err(why) = engine.verify() {
+        judged[0].wrong.push(why);
+    }
+    Ok(judged)
+}

@@ -1,0 +1,329 @@
+//! What a writer writes, and what it must find again.
+//!
+//! A writer has keys of its own. Its batches are a function of its number and theirs, so that whoever comes
+//! after a power cut can tell from two numbers, the batches acknowledged and the newest batch of
+//! which anything is there, what each key may hold:
+//!
+//! ```text
+//!   batch  1  2  3  ...  acknowledged  ...  newest-1 │ newest  newest+1
+//!          ──────────── must be there ───────────────┴── may be there ──
+//! ```
+//!
+//! # Invariants
+//! P1  A batch is durable before the next one begins: its writer waits.
+//! P2  Every batch writes the writer's head key, so its newest version tells how far a writer came.
+//! P3  A value is a function of its key and its version. A version names its batch.
+//! P4  Only group writes touch a group's members, all of them at a time.
+
+use std::collections::HashMap;
+
+use farbank_pm::sim::Rng;
+
+use super::bank::{Bank, Step};
+
+/// Writes in a batch.
+pub(crate) const BATCH_WRITES: u64 = 64;
+
+const PLAIN: u64 = 1_200;
+const GROUPS: u64 = 64;
+const MEMBERS: u64 = 3;
+const COUNTERS: u64 = 8;
+/// More batches than any cut can leave unacknowledged.
+const AHEAD_MAX: u64 = 1_000;
+
+/// A key of one writer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Key {
+    Head,
+    Plain(u64),
+    Member(u64, u64),
+    Counter(u64),
+}
+
+/// What a key holds: nothing, or a version. A counter's version is its count.
+pub(crate) type State = Option<u64>;
+
+#[derive(Clone, Copy)]
+enum Write {
+    Put(Key, u64),
+    Delete(Key),
+    PutGroup(u64, u64),
+    DeleteGroup(u64),
+    Count(u64),
+}
+
+/// The writes of one writer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    writer: u64,
+}
+
+/// What came of a check.
+#[derive(Default, Debug)]
+pub(crate) struct Judged {
+    /// Acknowledged writes that are not there.
+    pub(crate) lost: u64,
+    /// What is wrong, in words; empty if nothing is.
+    pub(crate) wrong: Vec<String>,
+    /// The first batch that is not there for certain, and the first that has not begun.
+    pub(crate) in_doubt: (u64, u64),
+}
+
+impl Plan {
+    pub(crate) fn new(writer: u64) -> Plan {
+        Plan { writer }
+    }
+
+    fn keys(self) -> impl Iterator<Item = Key> {
+        let members =
+            (0..GROUPS).flat_map(|group| (0..MEMBERS).map(move |m| Key::Member(group, m)));
+        std::iter::once(Key::Head)
+            .chain((0..PLAIN).map(Key::Plain))
+            .chain(members)
+            .chain((0..COUNTERS).map(Key::Counter))
+    }
+
+    fn name(self, key: Key) -> String {
+        let writer = self.writer;
+        match key {
+            Key::Head => format!("w{writer}:head"),
+            Key::Plain(n) => format!("w{writer}:plain:{n}"),
+            Key::Member(group, member) => format!("w{writer}:group:{group}:{member}"),
+            Key::Counter(n) => format!("w{writer}:counter:{n}"),
+        }
+    }
+
+    /// Mostly some hundred bytes; one in a hundred does not fit into the log of a small pool.
+    fn value(self, key: Key, version: u64) -> Vec<u8> {
+        if let Key::Counter(_) = key {
+            return version.to_string().into_bytes();
+        }
+        let place = match key {
+            Key::Member(group, member) => (1 << 32) + group * MEMBERS + member,
+            Key::Plain(n) => n,
+            _ => 1 << 33,
+        };
+        let mut rng = Rng::new(version).fork(place).fork(self.writer);
+        let len = match rng.below(100) {
+            0 => 4_000 + rng.below(8_000),
+            1..=6 => 600 + rng.below(2_400),
+            _ => rng.below(600),
+        };
+        let mut bytes = version.to_le_bytes().to_vec();
+        bytes.extend((0..len.div_ceil(8)).flat_map(|_| rng.draw().to_le_bytes()));
+        bytes
+    }
+
+    /// The state that `found` shows; an error if nobody ever wrote that under `key`.
+    fn state(self, key: Key, found: Option<&[u8]>) -> Result<State, String> {
+        let Some(found) = found else {
+            return Ok(None);
+        };
+        let version = match key {
+            Key::Counter(_) => std::str::from_utf8(found).ok().and_then(|s| s.parse().ok()),
+            _ => found.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)),
+        };
+        version
+            .filter(|version| self.value(key, *version) == found)
+            .map(Some)
+            .ok_or_else(|| {
+                format!(
+                    "{}: {} bytes that nobody wrote",
+                    self.name(key),
+                    found.len()
+                )
+            })
+    }
+
+    fn batch(self, batch: u64) -> Vec<Write> {
+        let mut rng = Rng::new(batch).fork(self.writer);
+        let first = batch * BATCH_WRITES;
+        let others = (first + 1..first + BATCH_WRITES).map(|version| match rng.below(20) {
+            0..=1 => Write::Delete(Key::Plain(rng.below(PLAIN))),
+            2..=4 => Write::PutGroup(rng.below(GROUPS), version),
+            5 => Write::DeleteGroup(rng.below(GROUPS)),
+            6..=8 => Write::Count(rng.below(COUNTERS)),
+            _ => Write::Put(Key::Plain(rng.below(PLAIN)), version),
+        });
+        std::iter::once(Write::Put(Key::Head, first))
+            .chain(others)
+            .collect()
+    }
+
+    /// What is to be done for a batch.
+    pub(crate) fn steps(self, batch: u64) -> Vec<Step> {
+        let put = |key, version| (self.name(key), Some(self.value(key, version)));
+        let members = |group| (0..MEMBERS).map(move |member| Key::Member(group, member));
+        let step = |write| match write {
+            Write::Put(key, version) => Step::Put(self.name(key), self.value(key, version)),
+            Write::Delete(key) => Step::Delete(self.name(key)),
+            Write::PutGroup(group, version) => {
+                Step::Together(members(group).map(|key| put(key, version)).collect())
+            }
+            Write::DeleteGroup(group) => {
+                Step::Together(members(group).map(|key| (self.name(key), None)).collect())
+            }
+            Write::Count(n) => Step::Count(self.name(Key::Counter(n))),
+        };
+        self.batch(batch).into_iter().map(step).collect()
+    }
+
+    /// Does what is left of the batches in doubt, so that nothing is: each key that such a batch touches
+    /// becomes what it is after that batch.
+    pub(crate) fn settle(self, judged: &Judged, bank: &mut dyn Bank) -> Result<(), String> {
+        let (from, to) = judged.in_doubt;
+        let mut histories = self.histories(from - 1);
+        for batch in from..to {
+            self.play(batch, &mut histories);
+            let mut groups = Vec::new();
+            let mut steps = Vec::new();
+            for (key, history) in &histories {
+                let Some((_, state)) = history.last().filter(|(at, _)| *at == batch) else {
+                    continue;
+                };
+                match (*key, *state) {
+                    (Key::Member(group, _), state) => groups.push((group, state)),
+                    (key, Some(version)) => {
+                        steps.push(Step::Put(self.name(key), self.value(key, version)));
+                    }
+                    (key, None) => steps.push(Step::Delete(self.name(key))),
+                }
+            }
+            groups.sort_unstable();
+            groups.dedup();
+            steps.extend(groups.into_iter().map(|(group, state)| {
+                let members = (0..MEMBERS).map(|member| Key::Member(group, member));
+                let value = |key| {
+                    (
+                        self.name(key),
+                        state.map(|version| self.value(key, version)),
+                    )
+                };
+                Step::Together(members.map(value).collect())
+            }));
+            bank.commit(&steps)?;
+        }
+        Ok(())
+    }
+
+    /// Each key's states and the batches they are from, oldest first, of batches up to `last`.
+    fn histories(self, last: u64) -> Histories {
+        let mut histories = self.keys().map(|key| (key, Vec::new())).collect();
+        (1..=last).for_each(|batch| self.play(batch, &mut histories));
+        histories
+    }
+
+    fn play(self, batch: u64, histories: &mut Histories) {
+        let mut now = |key: Key, state: State| {
+            histories.entry(key).or_default().push((batch, state));
+        };
+        let mut counted = Vec::new();
+        for write in self.batch(batch) {
+            match write {
+                Write::Put(key, version) => now(key, Some(version)),
+                Write::Delete(key) => now(key, None),
+                Write::PutGroup(group, version) => {
+                    (0..MEMBERS).for_each(|m| now(Key::Member(group, m), Some(version)));
+                }
+                Write::DeleteGroup(group) => {
+                    (0..MEMBERS).for_each(|m| now(Key::Member(group, m), None));
+                }
+                Write::Count(n) => counted.push(n),
+            }
+        }
+        for n in counted {
+            let history = histories.entry(Key::Counter(n)).or_default();
+            let next = history.last().and_then(|(_, state)| *state).unwrap_or(0) + 1;
+            history.push((batch, Some(next)));
+        }
+    }
+
+    /// What a store holds of this writer, against what was acknowledged to it.
+    pub(crate) fn check(self, bank: &mut dyn Bank, acknowledged: u64) -> Result<Judged, String> {
+        let mut found = HashMap::new();
+        let mut wrong = Vec::new();
+        let keys: Vec<Key> = self.keys().collect();
+        for keys in keys.chunks(256) {
+            let names: Vec<String> = keys.iter().map(|key| self.name(*key)).collect();
+            for (key, value) in keys.iter().zip(bank.get(&names)?) {
+                match self.state(*key, value.as_deref()) {
+                    Ok(state) => drop(found.insert(*key, state)),
+                    Err(why) => wrong.push(why),
+                }
+            }
+        }
+        Ok(self.judge(&found, acknowledged, wrong))
+    }
+
+    fn judge(
+        self,
+        found: &HashMap<Key, State>,
+        acknowledged: u64,
+        mut wrong: Vec<String>,
+    ) -> Judged {
+        let versions = found
+            .iter()
+            .filter(|(key, _)| !matches!(key, Key::Counter(_)));
+        let newest = versions.filter_map(|(_, state)| *state).max().unwrap_or(0) / BATCH_WRITES;
+        let sure = acknowledged.max(newest.saturating_sub(1));
+        let last = newest.max(acknowledged) + 1;
+        if last > acknowledged + AHEAD_MAX {
+            wrong.push(format!(
+                "batch {newest} is there, {acknowledged} were acknowledged"
+            ));
+            return Judged {
+                lost: 0,
+                wrong,
+                in_doubt: (last, last),
+            };
+        }
+        let mut lost = 0;
+        for (key, history) in self.histories(last) {
+            let Some(state) = found.get(&key) else {
+                continue; // It is among the wrong.
+            };
+            let due = history.partition_point(|(batch, _)| *batch <= sure);
+            // Nothing stands before the first write.
+            let place = history
+                .iter()
+                .rposition(|(_, past)| past == state)
+                .map(|at| at + 1);
+            let place = place.or(state.is_none().then_some(0));
+            match place {
+                Some(place) if place >= due => {}
+                None => wrong.push(format!("{}: {state:?} was never its state", self.name(key))),
+                Some(place) => {
+                    let acknowledged = history.partition_point(|(batch, _)| *batch <= acknowledged);
+                    lost += acknowledged.saturating_sub(place) as u64;
+                    let (name, batch) = (self.name(key), history[due - 1].0);
+                    wrong.push(format!(
+                        "{name}: {state:?}, but batch {batch} wrote it later"
+                    ));
+                }
+            }
+        }
+        wrong.extend(self.torn_groups(found));
+        let in_doubt = (sure + 1, last + 1);
+        Judged {
+            lost,
+            wrong,
+            in_doubt,
+        }
+    }
+
+    fn torn_groups(self, found: &HashMap<Key, State>) -> impl Iterator<Item = String> {
+        (0..GROUPS).filter_map(move |group| {
+            let member = |m| {
+                found
+                    .get(&Key::Member(group, m))
+                    .copied()
+                    .unwrap_or_default()
+            };
+            let states: Vec<State> = (0..MEMBERS).map(member).collect();
+            let whole = states.iter().all(|state| *state == states[0]);
+            (!whole).then(|| format!("w{}:group:{group} is in parts: {states:?}", self.writer))
+        })
+    }
+}
+
+type Histories = HashMap<Key, Vec<(u64, State)>>;

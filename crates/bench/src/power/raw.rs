@@ -1,0 +1,112 @@
+//! A bare pool on a medium: numbered records, written one by one around and around.
+//!
+//! Record n lies in slot n modulo [`SLOTS`]. When n are durable, records n to n + [`AHEAD`] may be on their way over the
+//! oldest.
+
+use std::path::Path;
+
+use farbank_pm::media::{AnyMedium, OpenError, OpenOptions, create_path, open_path};
+use farbank_pm::pool::{Layout, Pool};
+use farbank_pm::{Lane, Medium, Off};
+
+use super::ledger::Line;
+use super::plan::Judged;
+
+const LAYOUT: Layout = Layout {
+    segment_bytes: 64 << 10,
+};
+/// Segments at first, and after the pool has grown.
+const SEGMENTS: [u32; 2] = [4, 36];
+/// Lengths of records: within a line, across lines, and long enough to go around the cache.
+const LENGTHS: [usize; 4] = [48, 208, 1040, 2064];
+const SLOT_BYTES: u64 = 2064;
+const SLOTS: u64 = 1000;
+/// Acknowledged at a time.
+const AT_A_TIME: u64 = 50;
+const AHEAD: u64 = 2 * AT_A_TIME;
+
+fn slot<M: Medium>(pool: &Pool<M>, record: u64) -> Off {
+    pool.segment(0).plus(record % SLOTS * SLOT_BYTES)
+}
+
+fn record(n: u64) -> Vec<u8> {
+    let words = (0..).map(|i: u64| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ i);
+    words
+        .flat_map(u64::to_le_bytes)
+        .take(LENGTHS[n as usize % LENGTHS.len()])
+        .collect()
+}
+
+/// Writes records from number `from` on, until the power goes or another writer fails.
+pub(super) fn write(path: &Path, from: u64, to: &Line<'_>) -> Result<(), String> {
+    make(path)?;
+    match open_path(path, &OpenOptions::default()).map_err(|e| e.to_string())? {
+        AnyMedium::Mapped(medium) => write_on(medium, from, to),
+        AnyMedium::File(medium) => write_on(medium, from, to),
+    }
+}
+
+fn write_on<M: Medium>(medium: M, from: u64, to: &Line<'_>) -> Result<(), String> {
+    let mut lane = Lane::new(0);
+    let pool = Pool::open(medium, &mut lane).map_err(|e| e.to_string())?;
+    for n in from.. {
+        let bytes = record(n);
+        let (head, body) = bytes.split_at(24);
+        pool.medium()
+            .copy_in(&mut lane, slot(&pool, n), &[head, body]);
+        let ticket = pool.medium().drain(&mut lane);
+        pool.medium().wait(ticket).map_err(|e| e.to_string())?;
+        if (n + 1).is_multiple_of(AT_A_TIME) {
+            to.acknowledge(n + 1)?;
+            if to.is_over() {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes the pool if it is not there: small, then grown.
+fn make(path: &Path) -> Result<(), String> {
+    let bytes = |segments: u32| LAYOUT.first_segment() + u64::from(segments) * LAYOUT.segment_bytes;
+    match create_path(
+        path,
+        bytes(SEGMENTS[0]),
+        &OpenOptions::default(),
+        &mut |_, _| {},
+    ) {
+        Ok(AnyMedium::Mapped(medium)) => make_on(medium),
+        Ok(AnyMedium::File(medium)) => make_on(medium),
+        Err(OpenError::Exists { .. }) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn make_on<M: Medium>(medium: M) -> Result<(), String> {
+    let mut lane = Lane::new(0);
+    let pool = Pool::create(medium, &mut lane, &LAYOUT).map_err(|e| e.to_string())?;
+    pool.grow(&mut lane, SEGMENTS[1]).map_err(|e| e.to_string())
+}
+
+/// Compares what is there with what must be, when `acknowledged` records were durable.
+pub(super) fn check(path: &Path, acknowledged: u64) -> Result<Judged, String> {
+    match open_path(path, &OpenOptions::default()).map_err(|e| e.to_string())? {
+        AnyMedium::Mapped(medium) => check_on(medium, acknowledged),
+        AnyMedium::File(medium) => check_on(medium, acknowledged),
+    }
+}
+
+fn check_on<M: Medium>(medium: M, acknowledged: u64) -> Result<Judged, String> {
+    let pool = Pool::open(medium, &mut Lane::new(0)).map_err(|e| e.to_string())?;
+    let oldest = (acknowledged + AHEAD).saturating_sub(SLOTS);
+    let is_lost = |n: &u64| !pool.medium().matches(slot(&pool, *n), &record(*n));
+    let lost: Vec<u64> = (oldest..acknowledged).filter(is_lost).collect();
+    Ok(Judged {
+        lost: lost.len() as u64,
+        wrong: lost
+            .iter()
+            .map(|n| format!("record {n} is not whole"))
+            .collect(),
+        ..Judged::default()
+    })
+}

@@ -1,0 +1,309 @@
+//! Every crash that a disk could have had: the log of dm-log-writes, played back.
+//!
+//! The kernel's device mapper can record what reaches a disk: every write, once a flush has made it
+//! durable, then the flush; and marks, which we set when a write was acknowledged. So the disk as of any
+//! flush is what a power cut right after it leaves at least:
+//!
+//! ```text
+//!   log  │ write write FLUSH │ mark │ write write write FLUSH │ write FUA │ ...
+//!                            ▲      ▲                         ▲           ▲
+//!        ──▶ the disk so far ──▶ a snapshot of it ──▶ some of the writes up to the next flush
+//!                                    ──▶ mounted ──▶ opened ──▶ compared with the last mark
+//! ```
+//!
+//! The writes after that flush may have reached the disk or not, sector by sector: each point is also
+//! tried with subsets of them, drawn from a seed.
+//!
+//! The log's layout is the kernel's (`Documentation/admin-guide/device-mapper/log-writes.rst`): a sector that says
+//! what this is, then each entry's sector and its data.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use farbank_pm::sim::Rng;
+
+use super::ledger::acknowledged;
+use super::plan::BATCH_WRITES;
+use super::{WRONG_LINES, engine};
+
+const MAGIC: u64 = 0x006a_7366_7773_6872;
+const VERSION: u64 = 1;
+const FLUSH: u64 = 1;
+const FUA: u64 = 2;
+const DISCARD: u64 = 4;
+const MARK: u64 = 8;
+/// Bytes of an entry, after which a mark's text begins.
+const ENTRY_BYTES: usize = 32;
+/// What a disk never tears.
+const SECTOR: usize = 512;
+/// The snapshot's name, and its chunks in sectors.
+const SNAPSHOT: &str = "replayed";
+const CHUNK: u64 = 8;
+
+/// What is replayed, and with what.
+#[derive(Clone, Debug)]
+pub struct Devices {
+    /// The log.
+    pub log: PathBuf,
+    /// As large as the disk that was logged, all zeros.
+    pub onto: PathBuf,
+    /// Room for what a check changes.
+    pub changes: PathBuf,
+    /// Where the file system is mounted.
+    pub folder: PathBuf,
+}
+
+/// What was seen.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Figures {
+    /// Disks that were checked.
+    pub disks: u64,
+    /// Points of the log they are from.
+    pub points: u64,
+    /// Writes acknowledged by the last mark.
+    pub acknowledged: u64,
+    /// The most acknowledged writes that one disk had lost.
+    pub lost: u64,
+    /// Disks on which something was lost, or wrong.
+    pub wrong: u64,
+}
+
+/// Puts `line` into the log of the device mapper's `device`, without spaces.
+pub fn mark(device: &str, line: &str) -> Result<(), String> {
+    run(
+        "dmsetup",
+        &["message", device, "0", "mark", &line.replace(' ', "_")],
+    )
+}
+
+/// Checks the disk as of every flush, every write that was its own flush, and every mark, alone and with `subsets` of
+/// what followed.
+pub fn replay(devices: &Devices, subsets: u64) -> Result<Figures, String> {
+    let log = Log::open(&devices.log)?;
+    let onto = open(&devices.onto)?;
+    let mut figures = Figures::default();
+    let mut told: Option<Vec<u64>> = None;
+    let mut is_point = false;
+    for (i, entry) in log.entries.iter().enumerate() {
+        // Nothing changes between a flush and the marks behind it: the last of them asks for most.
+        if let Some(told) = told.as_ref().filter(|_| is_point && entry.writes()) {
+            figures.points += 1;
+            for subset in 0..=subsets {
+                let torn = (subset > 0).then(|| Rng::new(subset).fork(i as u64));
+                onto.sync_data().map_err(|e| failed(&devices.onto, e))?;
+                check(devices, &log, i, torn, told, &mut figures)?;
+            }
+            is_point = false;
+        }
+        entry.pieces(&log, &mut |at, bytes| onto.write_all_at(bytes, at))?;
+        is_point |= entry.flags & (FLUSH | FUA | MARK) != 0;
+        if let Some(counts) = entry
+            .mark
+            .as_deref()
+            .and_then(|m| acknowledged("engine", m))
+        {
+            figures.acknowledged = counts.iter().sum::<u64>() * BATCH_WRITES;
+            told = Some(counts);
+        }
+    }
+    Ok(figures)
+}
+
+/// Checks the disk as it is before entry `next`; with `torn`, some of what is written up to the next flush is there.
+fn check(
+    devices: &Devices,
+    log: &Log,
+    next: usize,
+    torn: Option<Rng>,
+    told: &[u64],
+    figures: &mut Figures,
+) -> Result<(), String> {
+    let size = open(&devices.onto).and_then(|onto| bytes_of(&onto, &devices.onto))?;
+    let (onto, changes) = (devices.onto.display(), devices.changes.display());
+    let table = format!(
+        "0 {} snapshot {onto} {changes} N {CHUNK}",
+        size / SECTOR as u64
+    );
+    run(
+        "dmsetup",
+        &["create", SNAPSHOT, "--noudevsync", "--table", &table],
+    )?;
+    let snapshot = PathBuf::from(format!("/dev/mapper/{SNAPSHOT}"));
+    if let Some(rng) = torn {
+        tear(log, next, rng, &snapshot)?;
+    }
+    let (from, to) = (snapshot.to_string_lossy(), devices.folder.to_string_lossy());
+    let judged = run("mount", &["-t", "ext4", "-o", "noatime", &from, &to]).and_then(|()| {
+        let judged = engine::check(&devices.folder.join("engine"), told);
+        run("umount", &[&to]).and(judged)
+    });
+    run("dmsetup", &["remove", "--noudevsync", SNAPSHOT])?;
+    let (lost, wrong) = match judged {
+        Ok(judged) => (
+            judged.iter().map(|j| j.lost).sum(),
+            judged.iter().flat_map(|j| j.wrong.clone()).collect(),
+        ),
+        // What cannot be opened has lost everything.
+        Err(why) => (told.iter().sum::<u64>() * BATCH_WRITES, vec![why]),
+    };
+    figures.disks += 1;
+    figures.lost = figures.lost.max(lost);
+    if !wrong.is_empty() {
+        figures.wrong += 1;
+        let shown = if figures.wrong == 1 { WRONG_LINES } else { 0 };
+        wrong
+            .iter()
+            .take(shown)
+            .for_each(|line| println!("WRONG before entry {next}: {line}"));
+    }
+    Ok(())
+}
+
+/// Writes some sectors of entries from `next` up to the next flush to `disk`: whole entries, none or parts of them.
+fn tear(log: &Log, next: usize, mut rng: Rng, disk: &Path) -> Result<(), String> {
+    let file = open(disk)?;
+    let entries = log.entries[next..]
+        .iter()
+        .take_while(|e| e.flags & (FLUSH | FUA) == 0);
+    for entry in entries {
+        let kept_of_4 = rng.below(5);
+        entry.pieces(log, &mut |at, bytes| {
+            for (sector, i) in bytes.chunks(SECTOR).zip(0..) {
+                if rng.below(4) < kept_of_4 {
+                    file.write_all_at(sector, at + i * SECTOR as u64)?;
+                }
+            }
+            Ok(())
+        })?;
+    }
+    file.sync_data().map_err(|e| failed(disk, e))
+}
+
+struct Log {
+    file: File,
+    path: PathBuf,
+    entries: Vec<Entry>,
+}
+
+struct Entry {
+    /// Where it goes, and how much of it, in bytes.
+    to: u64,
+    bytes: u64,
+    flags: u64,
+    /// Where its data is in the log.
+    data: u64,
+    mark: Option<String>,
+}
+
+impl Entry {
+    fn writes(&self) -> bool {
+        self.bytes > 0
+    }
+
+    /// Hands out its data in pieces, with where they go.
+    fn pieces(
+        &self,
+        log: &Log,
+        each: &mut dyn FnMut(u64, &[u8]) -> std::io::Result<()>,
+    ) -> Result<(), String> {
+        const PIECE: u64 = 1 << 20;
+        for from in (0..self.bytes).step_by(PIECE as usize) {
+            let mut piece = vec![0; PIECE.min(self.bytes - from) as usize];
+            if self.flags & DISCARD == 0 {
+                let read = log.file.read_exact_at(&mut piece, self.data + from);
+                read.map_err(|e| failed(&log.path, e))?;
+            }
+            each(self.to + from, &piece).map_err(|e| format!("the disk cannot be written: {e}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Log {
+    /// Reads every entry's head. The data stays where it is.
+    fn open(path: &Path) -> Result<Log, String> {
+        let file = open(path)?;
+        let read = |at: u64| {
+            let mut sector = [0; SECTOR];
+            file.read_exact_at(&mut sector, at)
+                .map(|()| sector)
+                .map_err(|e| failed(path, e))
+        };
+        let head = read(0)?;
+        let (magic, version, count) = (word(&head, 0), word(&head, 1), word(&head, 2));
+        let sector_bytes = word(&head, 3) & 0xffff_ffff;
+        if (magic, version) != (MAGIC, VERSION) || sector_bytes < SECTOR as u64 {
+            let path = path.display();
+            return Err(format!(
+                "{path} is no log of dm-log-writes of version {VERSION}"
+            ));
+        }
+        let mut at = sector_bytes;
+        let mut entries = Vec::new();
+        for _ in 0..count {
+            let head = read(at)?;
+            let entry = Entry::parse(&head, at, sector_bytes);
+            at = entry.data
+                + if entry.flags & DISCARD == 0 {
+                    entry.bytes
+                } else {
+                    0
+                };
+            entries.push(entry);
+        }
+        Ok(Log {
+            file,
+            path: path.into(),
+            entries,
+        })
+    }
+}
+
+impl Entry {
+    fn parse(head: &[u8; SECTOR], at: u64, sector_bytes: u64) -> Entry {
+        let (flags, len) = (word(head, 2), word(head, 3) as usize);
+        let text = head[ENTRY_BYTES..].get(..len).filter(|_| flags & MARK != 0);
+        Entry {
+            to: word(head, 0) * sector_bytes,
+            bytes: word(head, 1) * sector_bytes,
+            flags,
+            data: at + sector_bytes,
+            mark: text.map(|text| String::from_utf8_lossy(text).replace('_', " ")),
+        }
+    }
+}
+
+/// The little-endian word at place `i`.
+fn word(sector: &[u8; SECTOR], i: usize) -> u64 {
+    u64::from_le_bytes(sector.as_chunks().0[i])
+}
+
+fn open(path: &Path) -> Result<File, String> {
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    opened.map_err(|e| failed(path, e))
+}
+
+fn bytes_of(mut file: &File, path: &Path) -> Result<u64, String> {
+    // A device has no length in its metadata.
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0)).map_err(|e| failed(path, e))
+}
+
+fn failed(path: &Path, error: std::io::Error) -> String {
+    format!("{}: {error}", path.display())
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
+    let ended = Command::new(program).args(arguments).output();
+    let told = || format!("{program} {}", arguments.join(" "));
+    let ended = ended.map_err(|e| format!("{}: {e}", told()))?;
+    match ended.status.success() {
+        true => Ok(()),
+        false => Err(format!(
+            "{}: {}",
+            told(),
+            String::from_utf8_lossy(&ended.stderr).trim()
+        )),
+    }
+}

@@ -1,0 +1,38 @@
+//! The server, as a process of its own.
+
+use std::path::Path;
+
+use super::bank::{Bank, said};
+use super::{POOL_BYTES, SEGMENT_BYTES, WRITERS};
+use crate::kill::Options;
+use crate::kill::client::Client;
+use crate::kill::server::Server;
+
+/// A running `farbank serve`. Killed when dropped.
+pub(super) struct Served(Server);
+
+impl Served {
+    /// Starts it on the pool at `path`, which is made if it is not there, and waits until it serves.
+    pub(super) fn start(farbank: &Path, path: &Path) -> Result<Served, String> {
+        let segment_bytes = SEGMENT_BYTES.to_string();
+        Server::start(&Options {
+            program: farbank.into(),
+            pool: path.into(),
+            pool_bytes: POOL_BYTES,
+            arguments: vec!["--segment-bytes".into(), segment_bytes.into()],
+            cycles: 0,
+            connections: WRITERS,
+            seed: 0,
+        })
+        .map(Served)
+    }
+
+    /// A connection for each writer.
+    pub(super) fn connect(&self) -> Result<Vec<Box<dyn Bank>>, String> {
+        let connect = |_| {
+            let client = Client::connect(self.0.addr()).map_err(said)?;
+            Ok(Box::new(client) as Box<dyn Bank>)
+        };
+        (0..WRITERS).map(connect).collect()
+    }
+}

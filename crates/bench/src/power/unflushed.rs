@@ -1,0 +1,83 @@
+//! A medium that keeps everything and makes nothing durable: what a power cut must be seen to take.
+
+use std::io;
+use std::sync::Arc;
+
+use farbank_pm::{Caps, Lane, Medium, Off, Poisoned, Ticket};
+
+/// Stores through the cache and never writes back. Everything else is as it was.
+pub(crate) struct Unflushed<M>(pub(crate) M);
+
+impl<M: Medium> Medium for Unflushed<M> {
+    fn caps(&self) -> &Caps {
+        self.0.caps()
+    }
+
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn grow(&self, len: u64) -> io::Result<()> {
+        self.0.grow(len)
+    }
+
+    fn load(&self, at: Off) -> u64 {
+        self.0.load(at)
+    }
+
+    fn store(&self, lane: &mut Lane, at: Off, value: u64) {
+        self.0.store(lane, at, value);
+    }
+
+    fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
+        self.0.cas(lane, at, old, new)
+    }
+
+    fn copy_out(&self, at: Off, to: &mut [u8]) {
+        self.0.copy_out(at, to);
+    }
+
+    fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>) {
+        self.0.append_out(at, len, to);
+    }
+
+    fn matches(&self, at: Off, bytes: &[u8]) -> bool {
+        self.0.matches(at, bytes)
+    }
+
+    fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
+        let bytes = parts.concat();
+        for (chunk, i) in bytes.chunks(8).zip(0..) {
+            let at = at.plus(8 * i);
+            let mut word = self.0.load(at).to_le_bytes();
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0.store(lane, at, u64::from_le_bytes(word));
+        }
+    }
+
+    fn flush(&self, _: &mut Lane, _: Off, _: usize) {}
+
+    fn drain(&self, _: &mut Lane) -> Ticket {
+        Ticket::DURABLE
+    }
+
+    fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
+        self.0.poll(ticket)
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        self.0.wait(ticket)
+    }
+
+    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        self.0.on_turn(wake);
+    }
+
+    fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
+        self.0.crc(at, len, seed)
+    }
+
+    fn prefetch(&self, at: Off, len: usize) {
+        self.0.prefetch(at, len);
+    }
+}

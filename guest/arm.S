@@ -1,0 +1,8 @@
+# Tells powerfail.c to watch from here on, and ends.
+.globl _start
+_start:
+    nopl 0x42524146(%rax)
+    mov $60, %eax
+    xor %edi, %edi
+    syscall
+.section .note.GNU-stack, "", @progbits
