@@ -10,11 +10,15 @@ pub(crate) fn root() -> PathBuf {
     own.parent().map(PathBuf::from).unwrap_or(own)
 }
 
+/// Where cargo builds.
+pub(crate) fn target() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR");
+    target.map_or_else(|| root().join("target"), |dir| root().join(dir))
+}
+
 /// The release binary.
 pub(crate) fn farbank() -> Command {
-    let target = std::env::var_os("CARGO_TARGET_DIR");
-    let target = target.map_or_else(|| root().join("target"), |dir| root().join(dir));
-    Command::new(target.join("release/farbank"))
+    Command::new(target().join("release/farbank"))
 }
 
 /// Runs cargo in the workspace.

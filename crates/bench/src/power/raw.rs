@@ -1,7 +1,7 @@
 //! A bare pool on a medium: numbered records, written one by one around and around.
 //!
-//! Record n lies in slot n modulo [`SLOTS`]. When n are durable, records n to n + [`AHEAD`] may be on their way over the
-//! oldest.
+//! Record n lies in slot n modulo [`SLOTS`]. Each is waited for before the next, so of all slots only the one after the
+//! newest record may hold neither its old record nor its new one.
 
 use std::path::Path;
 
@@ -22,15 +22,18 @@ const LENGTHS: [usize; 4] = [48, 208, 1040, 2064];
 const SLOT_BYTES: u64 = 2064;
 const SLOTS: u64 = 1000;
 /// Acknowledged at a time.
-const AT_A_TIME: u64 = 50;
-const AHEAD: u64 = 2 * AT_A_TIME;
+const AT_A_TIME: u64 = 100;
+/// Odd, so that the first word of a record tells its number.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+/// `SPREAD` times this is 1.
+const GATHER: u64 = 0xf1de_83e1_9937_733d;
 
 fn slot<M: Medium>(pool: &Pool<M>, record: u64) -> Off {
     pool.segment(0).plus(record % SLOTS * SLOT_BYTES)
 }
 
 fn record(n: u64) -> Vec<u8> {
-    let words = (0..).map(|i: u64| (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ i);
+    let words = (0..).map(|i: u64| (n + 1).wrapping_mul(SPREAD) ^ i);
     words
         .flat_map(u64::to_le_bytes)
         .take(LENGTHS[n as usize % LENGTHS.len()])
@@ -98,15 +101,41 @@ pub(super) fn check(path: &Path, acknowledged: u64) -> Result<Judged, String> {
 
 fn check_on<M: Medium>(medium: M, acknowledged: u64) -> Result<Judged, String> {
     let pool = Pool::open(medium, &mut Lane::new(0)).map_err(|e| e.to_string())?;
-    let oldest = (acknowledged + AHEAD).saturating_sub(SLOTS);
-    let is_lost = |n: &u64| !pool.medium().matches(slot(&pool, *n), &record(*n));
-    let lost: Vec<u64> = (oldest..acknowledged).filter(is_lost).collect();
+    let is_whole = |n: &u64| pool.medium().matches(slot(&pool, *n), &record(*n));
+    let in_slot = |n| {
+        pool.medium()
+            .load(slot(&pool, n))
+            .wrapping_mul(GATHER)
+            .wrapping_sub(1)
+    };
+    // One past the newest.
+    let newest = (0..SLOTS)
+        .map(in_slot)
+        .filter(is_whole)
+        .max()
+        .map_or(0, |newest| newest + 1);
+    let due = newest.max(acknowledged);
+    let oldest = (due + 1).saturating_sub(SLOTS);
+    let missing: Vec<u64> = (oldest..due).filter(|n| !is_whole(n)).collect();
     Ok(Judged {
-        lost: lost.len() as u64,
-        wrong: lost
+        lost: missing.iter().filter(|n| **n < acknowledged).count() as u64,
+        wrong: missing
             .iter()
             .map(|n| format!("record {n} is not whole"))
             .collect(),
         ..Judged::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_tells_its_number() {
+        for n in [0, 1, 999, 1 << 40] {
+            let word = u64::from_le_bytes(*record(n).first_chunk().expect("a word"));
+            assert_eq!(word.wrapping_mul(GATHER).wrapping_sub(1), n);
+        }
+    }
 }

@@ -126,10 +126,7 @@ fn check(
         "0 {} snapshot {onto} {changes} N {CHUNK}",
         size / SECTOR as u64
     );
-    run(
-        "dmsetup",
-        &["create", SNAPSHOT, "--noudevsync", "--table", &table],
-    )?;
+    run("dmsetup", &["create", SNAPSHOT, "--table", &table])?;
     let snapshot = PathBuf::from(format!("/dev/mapper/{SNAPSHOT}"));
     if let Some(rng) = torn {
         tear(log, next, rng, &snapshot)?;
@@ -139,7 +136,7 @@ fn check(
         let judged = engine::check(&devices.folder.join("engine"), told);
         run("umount", &[&to]).and(judged)
     });
-    run("dmsetup", &["remove", "--noudevsync", SNAPSHOT])?;
+    run("dmsetup", &["remove", SNAPSHOT])?;
     let (lost, wrong) = match judged {
         Ok(judged) => (
             judged.iter().map(|j| j.lost).sum(),

@@ -19,7 +19,9 @@ impl Served {
             program: farbank.into(),
             pool: path.into(),
             pool_bytes: POOL_BYTES,
-            arguments: vec!["--segment-bytes".into(), segment_bytes.into()],
+            arguments: ["--log-level", "error", "--segment-bytes", &segment_bytes]
+                .map(Into::into)
+                .into(),
             cycles: 0,
             connections: WRITERS,
             seed: 0,

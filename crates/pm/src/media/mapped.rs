@@ -188,7 +188,6 @@ impl Mapped {
 
     /// Zeroes everything, durably on return: how a device becomes fit for a new pool.
     pub(super) fn wipe(&self, progress: Progress<'_>) {
-        // One fence for as much as the power-failure emulator can keep pending.
         static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
         const TELL_BYTES: u64 = 64 << 20;
         let mut lane = Lane::default();

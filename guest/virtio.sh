@@ -1,0 +1,66 @@
+#!/bin/sh
+# virtio.sh FOLDER SUBSETS, in a guest on virtio-pmem: what happens where there is no persistent memory.
+#
+# First on FOLDER, which is a DAX mount that refuses synchronous mappings: the store must fall back to the file medium
+# and say so, and must refuse to be asked for dax. Then on an ordinary disk that dm-log-writes records, once with and once
+# without a sync before each acknowledgement: RECORD lines tell what a replay of the record found.
+FOLDER=$1 SUBSETS=$2
+
+fail() {
+  echo "FAILED $*"
+  exit 1
+}
+
+# ---- no synchronous mappings ----
+refused() {
+  if ./farbank serve --port 0 --size 8mb --pool "$FOLDER/refused" --medium dax >/tmp/refused 2>&1; then
+    fail "--medium dax was taken where mappings are not synchronous"
+  fi
+  cat /tmp/refused
+  grep -q 'an ordinary file, which no mapping makes durable' /tmp/refused || fail "the refusal does not say why"
+  [ ! -e "$FOLDER/refused" ] || fail "the refusal left a file behind"
+}
+
+falls_back() {
+  ./farbank serve --port 0 --size 8mb --pool "$FOLDER/pool" >/tmp/banner 2>&1 &
+  i=0
+  until grep -q survives /tmp/banner || [ $i = 100 ]; do
+    sleep 0.1
+    i=$((i + 1))
+  done
+  cat /tmp/banner
+  kill $!
+  wait $! || fail "the server did not end in good order"
+  grep -q 'medium file' /tmp/banner || fail "the banner does not say that this is a file"
+}
+
+refused
+falls_back
+echo "FALLBACK ok"
+
+# ---- a disk that records ----
+MB=64
+modprobe -a dm_log_writes dm_snapshot || fail "no modules"
+SECTORS=$((MB * 2048))
+
+# recorded POLICY: prints how the replay ended.
+recorded() {
+  modprobe brd rd_nr=4 rd_size=$((MB * 4 * 1024)) || fail "no disks in memory"
+  dmsetup create logged --table "0 $SECTORS log-writes /dev/ram0 /dev/ram1" || fail "no log-writes"
+  /sbin/mke2fs -q -t ext4 -b 4096 -E lazy_itable_init=1,nodiscard /dev/mapper/logged </dev/null || fail "mke2fs"
+  mkdir -p /mnt/logged /mnt/replayed
+  mount -t ext4 -o noatime /dev/mapper/logged /mnt/logged || fail "mount"
+  ./power_cut record /mnt/logged/engine logged "$1" || fail "record $1"
+  umount /mnt/logged && dmsetup remove logged || fail "the end of the log"
+  # As large as the disk that was recorded, and empty.
+  dmsetup create onto --table "0 $SECTORS linear /dev/ram2 0" || fail "no disk to replay onto"
+  ./power_cut replay /dev/ram1 /dev/mapper/onto /dev/ram3 /mnt/replayed "$2" >/tmp/replay
+  grep -v '^FAILED' /tmp/replay
+  dmsetup remove onto || fail "the end of the replay"
+  rmmod brd || fail "the end of the disks"
+}
+
+echo "RECORD always"
+recorded always "$SUBSETS"
+echo "RECORD never"
+recorded never 0

@@ -1,0 +1,295 @@
+//! Lane `guest`: the engine and the server on persistent memory that loses its power.
+//!
+//! ```text
+//!   boot ── writes, acknowledges ── power cut ──▶ boot ── checks, writes on ── power cut ──▶ ... ──▶ boot ── checks
+//! ```
+//!
+//! Each boot is one call of `guest/guest.sh` (see `guest/README.md`). The pools are carried on from cut to cut. At the end
+//! stands a table of what was acknowledged and what of it was lost: nothing, and in the controls, which leave out
+//! the flush or the sync, thousands, or the lane has shown nothing.
+
+use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::Size;
+use crate::run::{cargo, farbank, root, succeed, target};
+
+/// Acknowledged writes that a control must lose at least.
+const CONTROL_LOSES: u64 = 2_000;
+/// Seconds for a boot, and for the one that replays a disk's log.
+const BOOT_S: u64 = 180;
+const REPLAY_S: u64 = 600;
+/// What guest.sh says when the time was up: the machine was too busy, the product is not to blame.
+const STARVED: i32 = 124;
+
+pub(crate) fn run(size: Size) -> Result<(), String> {
+    let (cuts, subsets) = match size {
+        Size::Lane => (1, "1"),
+        Size::Gate => (5, "4"),
+    };
+    let guest = Guest::new()?;
+    let mut rows = Vec::new();
+    for (medium, options) in [("ext4-dax", &["-f", "ext4"][..]), ("devdax", &["-f", "devdax", "-s", "32"])] {
+        for evicted in ["0", "30"] {
+            rows.extend(guest.cuts(medium, options, evicted, "write", cuts)?);
+        }
+    }
+    rows.extend(guest.cuts("ext4-dax, never flushed", &["-f", "ext4"], "0", "vain", 1)?);
+    rows.extend(guest.disks(subsets)?);
+    println!("\n{}", Row::HEAD);
+    rows.iter().for_each(|row| println!("{row}"));
+    rows.iter().try_for_each(Row::judge)
+}
+
+/// What was acknowledged by one subject on one medium, and what became of it.
+#[derive(Debug, PartialEq)]
+struct Row {
+    medium: String,
+    subject: String,
+    evicted: String,
+    /// Power cuts that were followed by a check.
+    cuts: u64,
+    acknowledged: u64,
+    lost: u64,
+    wrong: u64,
+    /// Whether it must lose.
+    control: bool,
+}
+
+impl Row {
+    const HEAD: &str = "medium                    subject  evicted  power cuts  acknowledged    lost";
+
+    fn judge(&self) -> Result<(), String> {
+        let told = format!("{}, {}: {} of {} acknowledged writes lost", self.medium, self.subject, self.lost, self.acknowledged);
+        match self.control {
+            true if self.lost < CONTROL_LOSES => {
+                Err(format!("{told}; a control must lose {CONTROL_LOSES}: the check would not see a loss"))
+            }
+            false if self.lost + self.wrong > 0 => Err(format!("{told}, {} things wrong", self.wrong)),
+            false if self.cuts == 0 => Err(format!("{told}: nothing was checked")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Row { medium, subject, evicted, cuts, acknowledged, lost, .. } = self;
+        let control = if self.control { "  (control)" } else { "" };
+        write!(f, "{medium:<25} {subject:<8} {evicted:>7}  {cuts:>10}  {acknowledged:>12}  {lost:>6}{control}")
+    }
+}
+
+/// How a boot ended.
+struct Boot {
+    lines: Vec<String>,
+    fine: bool,
+}
+
+/// Where guests are made, and what runs in them.
+struct Guest {
+    work: PathBuf,
+}
+
+impl Guest {
+    /// Builds the programs; leaves out what only a debugger needs.
+    fn new() -> Result<Guest, String> {
+        cargo(&["build", "--release", "--package", "farbank-bench", "--example", "power_cut"])?;
+        let guest = Guest { work: target().join("guest") };
+        std::fs::create_dir_all(&guest.work).map_err(|e| format!("{}: {e}", guest.work.display()))?;
+        let built = [PathBuf::from(farbank().get_program()), target().join("release/examples/power_cut")];
+        for (program, name) in built.iter().zip(["farbank", "power_cut"]) {
+            succeed(Command::new("strip").arg("-o").arg(guest.work.join(name)).arg(program))?;
+        }
+        Ok(guest)
+    }
+
+    /// One boot. A starved one is tried once more, with twice the time.
+    fn boot(&self, options: &[&str], limit_s: u64, program: &[&str]) -> Result<Boot, String> {
+        for limit_s in [limit_s, 2 * limit_s] {
+            let (lines, status) = self.try_boot(options, limit_s, program)?;
+            match status {
+                Some(STARVED) => println!("starved: {limit_s} s were not enough"),
+                // More than the program itself says: the script's own.
+                Some(status) if status < 2 => return Ok(Boot { lines, fine: status == 0 }),
+                status => return Err(format!("guest.sh ended with {status:?}")),
+            }
+        }
+        Err("starved twice: this machine is too busy for a guest; nothing was shown".into())
+    }
+
+    fn try_boot(
+        &self,
+        options: &[&str],
+        limit_s: u64,
+        program: &[&str],
+    ) -> Result<(Vec<String>, Option<i32>), String> {
+        let mut command = Command::new(root().join("guest/guest.sh"));
+        command.arg("-w").arg(&self.work).args(["-t", &limit_s.to_string()]).args(options);
+        for file in ["farbank", "power_cut"] {
+            command.arg("-a").arg(self.work.join(file));
+        }
+        command.arg("--").args(program).stdin(Stdio::null()).stdout(Stdio::piped());
+        println!("$ {command:?}");
+        let mut child = command.spawn().map_err(|e| format!("guest.sh cannot be run: {e}"))?;
+        let stdout = child.stdout.take().ok_or("guest.sh has no output")?;
+        let mut lines = Vec::new();
+        for line in BufReader::new(stdout).lines() {
+            let line = line.map_err(|e| e.to_string())?;
+            if !line.starts_with("ACK ") {
+                println!("{line}");
+                lines.push(line);
+            }
+        }
+        let status = child.wait().map_err(|e| e.to_string())?;
+        Ok((lines, status.code()))
+    }
+
+    /// `cuts` power cuts, each checked by the boot after it.
+    fn cuts(
+        &self,
+        medium: &str,
+        options: &[&str],
+        evicted: &str,
+        what: &str,
+        cuts: u64,
+    ) -> Result<Vec<Row>, String> {
+        let program = self.work.join("power_cut").display().to_string();
+        let program = |what| vec![program.clone(), what, "$PMEM".into(), "$PREVIOUS".into()];
+        let mut rows = Vec::new();
+        for boot in 0..=cuts {
+            let seed = (boot + 1).to_string();
+            let mut all = options.to_vec();
+            all.extend(if boot == 0 { &[][..] } else { &["-K"] });
+            if boot < cuts {
+                all.extend(["-e", evicted, "-S", &seed, "-k", "^ENOUGH$"]);
+            }
+            let program = program(if boot < cuts { what.into() } else { "check".to_owned() });
+            let program: Vec<&str> = program.iter().map(String::as_str).collect();
+            let boot = self.boot(&all, BOOT_S, &program)?;
+            let row = |line: &String| Checked::parse(line).map(|c| c.row(medium, evicted, what == "vain"));
+            boot.lines.iter().filter_map(row).for_each(|row| add(&mut rows, row));
+            if !boot.fine && what != "vain" && rows.iter().all(|row| row.judge().is_ok()) {
+                return Err(format!("{medium}: the program failed; its last words are above"));
+            }
+            if !boot.fine {
+                break;
+            }
+        }
+        match rows.is_empty() {
+            true => Err(format!("{medium}: nothing was checked")),
+            false => Ok(rows),
+        }
+    }
+
+    /// Where mappings are refused, and on a disk whose every flush is replayed.
+    fn disks(&self, subsets: &str) -> Result<Vec<Row>, String> {
+        let script = root().join("guest/virtio.sh").display().to_string();
+        let options = ["-f", "virtio", "-m", "1024"];
+        let boot = self.boot(&options, REPLAY_S, &[&script, "$PMEM", subsets])?;
+        if !boot.fine || !boot.lines.iter().any(|line| line == "FALLBACK ok") {
+            return Err("virtio.sh failed; its last words are above".into());
+        }
+        let replays = boot.lines.iter().filter_map(|line| Checked::parse(line));
+        let rows: Vec<Row> = replays
+            .zip([("ext4, every flush", false), ("ext4, never synced", true)])
+            .map(|(checked, (medium, control))| checked.row(medium, "", control))
+            .collect();
+        match rows.len() {
+            2 => Ok(rows),
+            found => Err(format!("{found} logs were replayed, expected 2")),
+        }
+    }
+}
+
+/// Adds what one check found to the row of its subject.
+fn add(rows: &mut Vec<Row>, new: Row) {
+    match rows.iter_mut().find(|row| row.subject == new.subject) {
+        Some(row) => {
+            row.cuts += new.cuts;
+            row.acknowledged = new.acknowledged;
+            row.lost += new.lost;
+            row.wrong += new.wrong;
+        }
+        None => rows.push(new),
+    }
+}
+
+/// A line that tells what a check found.
+#[derive(Debug, PartialEq)]
+struct Checked {
+    subject: String,
+    cuts: u64,
+    lost: u64,
+    wrong: u64,
+    acknowledged: u64,
+}
+
+impl Checked {
+    /// `CHECK engine lost=0 wrong=0 of 20480`, `REPLAY points=150 disks=300 lost=0 wrong=0 of 10240`.
+    fn parse(line: &str) -> Option<Checked> {
+        let mut words = line.split_whitespace();
+        let subject = match words.next()? {
+            "CHECK" => words.next()?,
+            "REPLAY" => "engine",
+            _ => return None,
+        };
+        let figure = |name: &str| {
+            let value = line.split_whitespace().find_map(|word| word.strip_prefix(name));
+            value.and_then(|value| value.parse().ok())
+        };
+        Some(Checked {
+            subject: subject.into(),
+            cuts: figure("disks=").unwrap_or(1),
+            lost: figure("lost=")?,
+            wrong: figure("wrong=")?,
+            acknowledged: line.split_whitespace().next_back()?.parse().ok()?,
+        })
+    }
+
+    fn row(self, medium: &str, evicted: &str, control: bool) -> Row {
+        let percent = if evicted.is_empty() { "" } else { " %" };
+        Row {
+            medium: medium.into(),
+            subject: self.subject,
+            evicted: format!("{evicted}{percent}"),
+            cuts: self.cuts,
+            acknowledged: self.acknowledged,
+            lost: self.lost,
+            wrong: self.wrong,
+            control,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(line: &str, control: bool) -> Row {
+        Checked::parse(line).expect("a check").row("ext4-dax", "0", control)
+    }
+
+    #[test]
+    fn a_loss_fails_and_a_control_without_one_does_too() {
+        assert!(row("CHECK engine lost=0 wrong=0 of 9000", false).judge().is_ok());
+        assert!(row("CHECK engine lost=1 wrong=1 of 9000", false).judge().is_err());
+        assert!(row("CHECK engine lost=0 wrong=1 of 9000", false).judge().is_err());
+        assert!(row("CHECK engine lost=9000 wrong=1 of 9000", true).judge().is_ok());
+        assert!(row("CHECK engine lost=12 wrong=5 of 9000", true).judge().is_err());
+    }
+
+    #[test]
+    fn checks_of_a_subject_add_up() {
+        let mut rows = Vec::new();
+        for line in ["CHECK raw lost=0 wrong=0 of 5", "CHECK engine lost=1 wrong=2 of 64", "CHECK engine lost=0 wrong=0 of 128"] {
+            add(&mut rows, row(line, false));
+        }
+        assert_eq!(rows.len(), 2);
+        let engine = &rows[1];
+        assert_eq!((engine.cuts, engine.acknowledged, engine.lost, engine.wrong), (2, 128, 1, 2));
+        assert_eq!(Checked::parse("ACK engine 1 2 3"), None);
+    }
+}
