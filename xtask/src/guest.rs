@@ -31,7 +31,10 @@ pub(crate) fn run(size: Size) -> Result<(), String> {
     };
     let guest = Guest::new()?;
     let mut rows = Vec::new();
-    for (medium, options) in [("ext4-dax", &["-f", "ext4"][..]), ("devdax", &["-f", "devdax", "-s", "32"])] {
+    for (medium, options) in [
+        ("ext4-dax", &["-f", "ext4"][..]),
+        ("devdax", &["-f", "devdax", "-s", "32"]),
+    ] {
         for evicted in ["0", "30"] {
             rows.extend(guest.cuts(medium, options, evicted, "write", cuts)?);
         }
@@ -59,15 +62,21 @@ struct Row {
 }
 
 impl Row {
-    const HEAD: &str = "medium                    subject  evicted  power cuts  acknowledged    lost";
+    const HEAD: &str =
+        "medium                    subject  evicted  power cuts  acknowledged    lost";
 
     fn judge(&self) -> Result<(), String> {
-        let told = format!("{}, {}: {} of {} acknowledged writes lost", self.medium, self.subject, self.lost, self.acknowledged);
+        let told = format!(
+            "{}, {}: {} of {} acknowledged writes lost",
+            self.medium, self.subject, self.lost, self.acknowledged
+        );
         match self.control {
-            true if self.lost < CONTROL_LOSES => {
-                Err(format!("{told}; a control must lose {CONTROL_LOSES}: the check would not see a loss"))
+            true if self.lost < CONTROL_LOSES => Err(format!(
+                "{told}; a control must lose {CONTROL_LOSES}: the check would not see a loss"
+            )),
+            false if self.lost + self.wrong > 0 => {
+                Err(format!("{told}, {} things wrong", self.wrong))
             }
-            false if self.lost + self.wrong > 0 => Err(format!("{told}, {} things wrong", self.wrong)),
             false if self.cuts == 0 => Err(format!("{told}: nothing was checked")),
             _ => Ok(()),
         }
@@ -76,9 +85,20 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Row { medium, subject, evicted, cuts, acknowledged, lost, .. } = self;
+        let Row {
+            medium,
+            subject,
+            evicted,
+            cuts,
+            acknowledged,
+            lost,
+            ..
+        } = self;
         let control = if self.control { "  (control)" } else { "" };
-        write!(f, "{medium:<25} {subject:<8} {evicted:>7}  {cuts:>10}  {acknowledged:>12}  {lost:>6}{control}")
+        write!(
+            f,
+            "{medium:<25} {subject:<8} {evicted:>7}  {cuts:>10}  {acknowledged:>12}  {lost:>6}{control}"
+        )
     }
 }
 
@@ -96,12 +116,30 @@ struct Guest {
 impl Guest {
     /// Builds the programs; leaves out what only a debugger needs.
     fn new() -> Result<Guest, String> {
-        cargo(&["build", "--release", "--package", "farbank-bench", "--example", "power_cut"])?;
-        let guest = Guest { work: target().join("guest") };
-        std::fs::create_dir_all(&guest.work).map_err(|e| format!("{}: {e}", guest.work.display()))?;
-        let built = [PathBuf::from(farbank().get_program()), target().join("release/examples/power_cut")];
+        cargo(&[
+            "build",
+            "--release",
+            "--package",
+            "farbank-bench",
+            "--example",
+            "power_cut",
+        ])?;
+        let guest = Guest {
+            work: target().join("guest"),
+        };
+        std::fs::create_dir_all(&guest.work)
+            .map_err(|e| format!("{}: {e}", guest.work.display()))?;
+        let built = [
+            PathBuf::from(farbank().get_program()),
+            target().join("release/examples/power_cut"),
+        ];
         for (program, name) in built.iter().zip(["farbank", "power_cut"]) {
-            succeed(Command::new("strip").arg("-o").arg(guest.work.join(name)).arg(program))?;
+            succeed(
+                Command::new("strip")
+                    .arg("-o")
+                    .arg(guest.work.join(name))
+                    .arg(program),
+            )?;
         }
         Ok(guest)
     }
@@ -113,7 +151,12 @@ impl Guest {
             match status {
                 Some(STARVED) => println!("starved: {limit_s} s were not enough"),
                 // More than the program itself says: the script's own.
-                Some(status) if status < 2 => return Ok(Boot { lines, fine: status == 0 }),
+                Some(status) if status < 2 => {
+                    return Ok(Boot {
+                        lines,
+                        fine: status == 0,
+                    });
+                }
                 status => return Err(format!("guest.sh ended with {status:?}")),
             }
         }
@@ -127,13 +170,23 @@ impl Guest {
         program: &[&str],
     ) -> Result<(Vec<String>, Option<i32>), String> {
         let mut command = Command::new(root().join("guest/guest.sh"));
-        command.arg("-w").arg(&self.work).args(["-t", &limit_s.to_string()]).args(options);
+        command
+            .arg("-w")
+            .arg(&self.work)
+            .args(["-t", &limit_s.to_string()])
+            .args(options);
         for file in ["farbank", "power_cut"] {
             command.arg("-a").arg(self.work.join(file));
         }
-        command.arg("--").args(program).stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+            .arg("--")
+            .args(program)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
         println!("$ {command:?}");
-        let mut child = command.spawn().map_err(|e| format!("guest.sh cannot be run: {e}"))?;
+        let mut child = command
+            .spawn()
+            .map_err(|e| format!("guest.sh cannot be run: {e}"))?;
         let stdout = child.stdout.take().ok_or("guest.sh has no output")?;
         let mut lines = Vec::new();
         for line in BufReader::new(stdout).lines() {
@@ -166,13 +219,24 @@ impl Guest {
             if boot < cuts {
                 all.extend(["-e", evicted, "-S", &seed, "-k", "^ENOUGH$"]);
             }
-            let program = program(if boot < cuts { what.into() } else { "check".to_owned() });
+            let program = program(if boot < cuts {
+                what.into()
+            } else {
+                "check".to_owned()
+            });
             let program: Vec<&str> = program.iter().map(String::as_str).collect();
             let boot = self.boot(&all, BOOT_S, &program)?;
-            let row = |line: &String| Checked::parse(line).map(|c| c.row(medium, evicted, what == "vain"));
-            boot.lines.iter().filter_map(row).for_each(|row| add(&mut rows, row));
+            let row = |line: &String| {
+                Checked::parse(line).map(|c| c.row(medium, evicted, what == "vain"))
+            };
+            boot.lines
+                .iter()
+                .filter_map(row)
+                .for_each(|row| add(&mut rows, row));
             if !boot.fine && what != "vain" && rows.iter().all(|row| row.judge().is_ok()) {
-                return Err(format!("{medium}: the program failed; its last words are above"));
+                return Err(format!(
+                    "{medium}: the program failed; its last words are above"
+                ));
             }
             if !boot.fine {
                 break;
@@ -237,7 +301,9 @@ impl Checked {
             _ => return None,
         };
         let figure = |name: &str| {
-            let value = line.split_whitespace().find_map(|word| word.strip_prefix(name));
+            let value = line
+                .split_whitespace()
+                .find_map(|word| word.strip_prefix(name));
             value.and_then(|value| value.parse().ok())
         };
         Some(Checked {
@@ -269,27 +335,56 @@ mod tests {
     use super::*;
 
     fn row(line: &str, control: bool) -> Row {
-        Checked::parse(line).expect("a check").row("ext4-dax", "0", control)
+        Checked::parse(line)
+            .expect("a check")
+            .row("ext4-dax", "0", control)
     }
 
     #[test]
     fn a_loss_fails_and_a_control_without_one_does_too() {
-        assert!(row("CHECK engine lost=0 wrong=0 of 9000", false).judge().is_ok());
-        assert!(row("CHECK engine lost=1 wrong=1 of 9000", false).judge().is_err());
-        assert!(row("CHECK engine lost=0 wrong=1 of 9000", false).judge().is_err());
-        assert!(row("CHECK engine lost=9000 wrong=1 of 9000", true).judge().is_ok());
-        assert!(row("CHECK engine lost=12 wrong=5 of 9000", true).judge().is_err());
+        assert!(
+            row("CHECK engine lost=0 wrong=0 of 9000", false)
+                .judge()
+                .is_ok()
+        );
+        assert!(
+            row("CHECK engine lost=1 wrong=1 of 9000", false)
+                .judge()
+                .is_err()
+        );
+        assert!(
+            row("CHECK engine lost=0 wrong=1 of 9000", false)
+                .judge()
+                .is_err()
+        );
+        assert!(
+            row("CHECK engine lost=9000 wrong=1 of 9000", true)
+                .judge()
+                .is_ok()
+        );
+        assert!(
+            row("CHECK engine lost=12 wrong=5 of 9000", true)
+                .judge()
+                .is_err()
+        );
     }
 
     #[test]
     fn checks_of_a_subject_add_up() {
         let mut rows = Vec::new();
-        for line in ["CHECK raw lost=0 wrong=0 of 5", "CHECK engine lost=1 wrong=2 of 64", "CHECK engine lost=0 wrong=0 of 128"] {
+        for line in [
+            "CHECK raw lost=0 wrong=0 of 5",
+            "CHECK engine lost=1 wrong=2 of 64",
+            "CHECK engine lost=0 wrong=0 of 128",
+        ] {
             add(&mut rows, row(line, false));
         }
         assert_eq!(rows.len(), 2);
         let engine = &rows[1];
-        assert_eq!((engine.cuts, engine.acknowledged, engine.lost, engine.wrong), (2, 128, 1, 2));
+        assert_eq!(
+            (engine.cuts, engine.acknowledged, engine.lost, engine.wrong),
+            (2, 128, 1, 2)
+        );
         assert_eq!(Checked::parse("ACK engine 1 2 3"), None);
     }
 }

@@ -14,6 +14,7 @@
 
 mod check;
 mod clients;
+mod guest;
 mod run;
 
 use std::process::ExitCode;
@@ -32,7 +33,7 @@ type Run = fn(Size) -> Result<(), String>;
 /// A lane: its name, what it shows, and how.
 struct Lane(&'static str, &'static str, Run);
 
-const LANES: [Lane; 3] = [
+const LANES: [Lane; 4] = [
     Lane(
         "redis-clients",
         "Redis's own clients work unmodified",
@@ -47,6 +48,11 @@ const LANES: [Lane; 3] = [
         "crash",
         "nothing acknowledged is lost when the power goes",
         check::crash,
+    ),
+    Lane(
+        "guest",
+        "nothing acknowledged is lost when a machine loses its power",
+        guest::run,
     ),
 ];
 

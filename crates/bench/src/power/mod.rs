@@ -48,7 +48,7 @@ const WRITERS: usize = 4;
 const POOL_BYTES: u64 = 6 << 20;
 const SEGMENT_BYTES: u64 = 16 << 10;
 /// Batches of each writer whose writes and syncs are recorded.
-const LOGGED_BATCHES: u64 = 40;
+const LOGGED_BATCHES: u64 = 16;
 /// What is printed of what is wrong.
 const WRONG_LINES: usize = 8;
 

@@ -41,6 +41,8 @@ const SECTOR: usize = 512;
 /// The snapshot's name, and its chunks in sectors.
 const SNAPSHOT: &str = "replayed";
 const CHUNK: u64 = 8;
+/// Points between two lines of progress.
+const TELL_EVERY: u64 = 32;
 
 /// What is replayed, and with what.
 #[derive(Clone, Debug)]
@@ -96,6 +98,13 @@ pub fn replay(devices: &Devices, subsets: u64) -> Result<Figures, String> {
                 check(devices, &log, i, torn, told, &mut figures)?;
             }
             is_point = false;
+            if figures.points.is_multiple_of(TELL_EVERY) {
+                println!(
+                    "{} points, entry {i} of {}",
+                    figures.points,
+                    log.entries.len()
+                );
+            }
         }
         entry.pieces(&log, &mut |at, bytes| onto.write_all_at(bytes, at))?;
         is_point |= entry.flags & (FLUSH | FUA | MARK) != 0;
