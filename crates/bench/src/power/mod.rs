@@ -144,6 +144,7 @@ impl Life {
         };
         let fine = subject.is_new() || report(&subject, &judged);
         Ok(Life {
+            // What did not start has been reported, unless there was nothing to check.
             served: served
                 .transpose()
                 .or_else(|why| if fine { Err(why) } else { Ok(None) })?,

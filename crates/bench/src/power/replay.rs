@@ -313,3 +313,50 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sector(words: &[u64], text: &str) -> Vec<u8> {
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.extend(text.as_bytes());
+        bytes.resize(SECTOR, 0);
+        bytes
+    }
+
+    #[test]
+    fn a_log_is_read_as_the_kernel_writes_it() {
+        let mark = "ACK_engine_1_2";
+        let log = [
+            sector(&[MAGIC, VERSION, 3, SECTOR as u64], ""),
+            sector(&[7, 2, FUA, 0], ""),
+            vec![5; SECTOR],
+            vec![6; SECTOR],
+            sector(&[0, 0, MARK, mark.len() as u64], mark),
+            sector(&[9, 1, DISCARD, 0], ""),
+        ];
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), log.concat()).expect("the file is written");
+        let log = Log::open(file.path()).expect("a log");
+        let mut written = Vec::new();
+        for entry in &log.entries {
+            let mut each = |at, bytes: &[u8]| {
+                written.push((at, bytes[0], bytes[bytes.len() - 1], bytes.len()));
+                Ok(())
+            };
+            entry.pieces(&log, &mut each).expect("the file is read");
+        }
+        let at = |sector: u64| sector * SECTOR as u64;
+        let expected = [(at(7), 5, 6, 2 * SECTOR), (at(9), 0, 0, SECTOR)];
+        assert_eq!(written, expected);
+        assert_eq!(log.entries[1].mark.as_deref(), Some("ACK engine 1 2"));
+    }
+
+    #[test]
+    fn what_is_no_log_is_refused() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), [0; SECTOR]).expect("the file is written");
+        assert!(Log::open(file.path()).is_err_and(|why| why.contains("no log")));
+    }
+}
