@@ -17,7 +17,7 @@ use crate::Size;
 use crate::run::{cargo, farbank, root, succeed, target};
 
 /// Acknowledged writes that a control must lose at least.
-const CONTROL_LOSES: u64 = 2_000;
+const CONTROL_LOSES: u64 = 1_000;
 /// Seconds for a boot, and for the one that replays a disk's log.
 const BOOT_S: u64 = 180;
 const REPLAY_S: u64 = 600;
