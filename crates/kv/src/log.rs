@@ -216,12 +216,18 @@ impl Log {
             }
         }
         for open in self.full.drain(..) {
+            let Some(ticket) = open.last else {
+                // Nothing was written in it, not even that it is open: it is as free as it was.
+                engine.give_segment(open.segment);
+                self.spare.push(open.buffer);
+                continue;
+            };
             engine.info(open.segment).set_state(State::Sealed);
             self.sealing.push(Sealing {
                 segment: open.segment,
                 generation: open.generation,
                 end: open.from,
-                ticket: open.last.unwrap_or(Ticket::DURABLE),
+                ticket,
             });
             self.spare.push(open.buffer);
         }

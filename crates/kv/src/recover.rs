@@ -14,7 +14,8 @@
 //!
 //! # Invariants
 //! V1  What is accepted is durable before anything is served, cleaned or reborn (A before B): else a
-//!     kill, this open, and a power cut could lose both the old and the new version of a key.
+//!     kill, this open, and a power cut could lose both the old and the new version of a key. That a
+//!     segment is free is accepted, too: else its former life could come back, partly overwritten.
 //! V2  Scanning again finds the same: torn bytes are padded before their segment is sealed.
 //! V3  Members count only in a whole group; outside one they are torn, or salvaged from damage.
 //! V4  Every segment is free, holds records, or is an extent of an accepted table: nothing leaks.
@@ -717,7 +718,8 @@ fn merged(pads: &[(usize, usize)]) -> Vec<(usize, usize)> {
     merged
 }
 
-/// B: every segment that is not needed is reborn and free (V4).
+/// B: every segment that is not needed is reborn and free (V4). One that is free already is so for
+/// good: a process that was killed in a rebirth has not waited for it (V1).
 fn settle<M: Medium>(
     engine: &mut Engine<M>,
     lane: &mut Lane,
@@ -733,6 +735,9 @@ fn settle<M: Medium>(
         }
         if life.is_none_or(|life| life.opened.is_some() || life.sealed.is_some() || life.torn) {
             again.push(segment);
+        } else {
+            let head = engine.geometry.base(segment);
+            engine.medium().flush(lane, head, LINE);
         }
         free.push(segment);
     }

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
+use farbank_kv::Kv;
 use farbank_kv::store::{DATABASES, Error, Key, Ops, Store, Value, Verdict, View};
+use farbank_pm::sim::{Persistency, Sim};
 use support::{Time, User, key, kill, memory, reopen};
 
 mod support;
@@ -229,6 +231,35 @@ fn a_group_larger_than_a_segment_is_whole_too_and_can_be_cleaned() {
     for name in &names {
         assert_eq!(user.get(name).unwrap(), [39; 300]);
     }
+}
+
+#[test]
+fn a_segment_that_was_taken_for_nothing_takes_records_later() {
+    let config = || Time::new().config();
+    let put = |ops: &mut dyn Ops, k: &[u8], bytes: &[u8]| {
+        let value = Value {
+            bytes,
+            ..Value::default()
+        };
+        ops.put(key(k), value).map(|_| ())
+    };
+    let sim = Sim::new(8192 + 12 * 4096, Persistency::Adr);
+    let kv = Kv::create(sim.clone(), 4 << 10, config()).unwrap();
+    let names: Vec<Vec<u8>> = (0..6).map(|n| format!("big{n}").into_bytes()).collect();
+    let keys: Vec<Key<'_>> = names.iter().map(|n| key(n)).collect();
+    // There is room for its record, which takes a segment, and none for its six extents.
+    let refused = kv.session().group(&keys, &mut |ops| {
+        names.iter().try_for_each(|n| put(ops, n, &[0; 2_100]))?;
+        Ok(Verdict::Apply)
+    });
+    assert!(matches!(refused, Err(Error::Full)), "{refused:?}");
+    let sim = sim.crash_state().killed();
+    let kv = Kv::open(sim.clone(), config()).unwrap();
+    let mut session = kv.session();
+    put(&mut *session, b"small", b"value").unwrap();
+    session.commit().unwrap();
+    let kv = Kv::open(sim.crash_state().killed(), config()).unwrap();
+    assert_eq!(kv.opened().keys, 1);
 }
 
 #[test]
