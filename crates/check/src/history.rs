@@ -493,7 +493,7 @@ impl History {
 }
 
 /// An operation as violations print it.
-fn describe(op: &Op) -> String {
+pub(crate) fn describe(op: &Op) -> String {
     let write = |write: &Write| match *write {
         Write::Put {
             key,

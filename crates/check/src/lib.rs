@@ -11,6 +11,7 @@
 //! * [`history`] keeps what it was asked, and so what a crash may leave.
 //! * [`oracle`] judges what was found.
 //! * [`mod@explore`] crashes it everywhere, in recovery too.
+//! * [`record`] is the same for threads: what they asked at once, judged by a general search.
 //! * [`report`] says what was found and how to see it again.
 
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@
 pub mod explore;
 pub mod history;
 pub mod oracle;
+pub mod record;
 pub mod report;
 pub mod target;
 pub mod workload;

@@ -1,0 +1,433 @@
+//! What threads asked of a structure at once, and whether what was found can be explained.
+//!
+//! ```text
+//!   thread 0   ├─ put a ─┤    ├─ get b ─┤        ├ ─ ─ ─ commit ─ ─ ─▶ acknowledged
+//!   thread 1        ├── group {a b} ──┤  crash
+//!   clock      1    2    3    4    5    6  ...   one count for all of them
+//! ```
+//!
+//! *Strict durable linearizability*: take the crash away, and there is one order of the calls in which
+//! each answer is right and after which what was found is left. Calls that were acknowledged are in
+//! it, pending ones may be; a call comes before another if it was acknowledged before that one was
+//! invoked. The search goes over all keys at once, so that a group, which is one call, is seen whole or
+//! not at all.
+//!
+//! # Invariants
+//! R1  What changes something is acknowledged when the ticket of its batch is durable; so is a read of
+//!     a session's own pending writes, whose reply has to wait for them. A read of what is durable is
+//!     acknowledged when it is answered.
+//! R2  A session sees its own calls on one key in order, acknowledged or not, but for reads of what is
+//!     durable, which do not see its pending writes.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use farbank_pm::Ticket;
+
+use crate::history::describe;
+use crate::oracle::{Act, CALLS_MAX, Call, Complaint, linearizable};
+use crate::target::{Answer, Op, Value, View, Write};
+
+/// The calls of several threads, as they happened.
+#[derive(Clone, Debug)]
+pub struct Record {
+    start: BTreeMap<u64, Value>,
+    clock: u64,
+    calls: Vec<Entry>,
+    /// Calls of each thread that its next commit covers, and the tickets of those before.
+    staged: Vec<(usize, usize)>,
+    waiting: Vec<(usize, Ticket, Vec<usize>)>,
+    lines: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    thread: usize,
+    op: Op,
+    invoked: u64,
+    answer: Option<Answer>,
+    acked: Option<u64>,
+}
+
+/// A call as the search sees it: what it does to which keys, at one instant.
+struct Joint {
+    acts: Vec<(usize, Act)>,
+    invoked: u64,
+    acked: Option<u64>,
+    /// Calls that do not come after this one (R2).
+    before: u32,
+}
+
+impl Record {
+    /// Nothing was asked yet, and this is there.
+    #[must_use]
+    pub fn new(start: &[(u64, Value)]) -> Record {
+        Record {
+            start: start.iter().copied().collect(),
+            clock: 0,
+            calls: Vec::new(),
+            staged: Vec::new(),
+            waiting: Vec::new(),
+            lines: Vec::new(),
+        }
+    }
+
+    /// Changes with everything that happens.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.clock
+    }
+
+    /// What happened, a line each.
+    #[must_use]
+    pub fn lines(&self) -> &[String] {
+        &self.lines
+    }
+
+    fn tick(&mut self, line: String) -> u64 {
+        self.clock += 1;
+        self.lines.push(line);
+        self.clock
+    }
+
+    /// `thread` invokes `op`. Returns the call's number.
+    pub fn invoke(&mut self, thread: usize, op: &Op) -> usize {
+        let call = self.calls.len();
+        let invoked = self.tick(format!("t{thread} #{call} {}", describe(op)));
+        self.calls.push(Entry {
+            thread,
+            op: op.clone(),
+            invoked,
+            answer: None,
+            acked: None,
+        });
+        call
+    }
+
+    /// `call` was answered.
+    pub fn answered(&mut self, call: usize, answer: Answer) {
+        let thread = self.calls[call].thread;
+        let now = self.tick(format!("t{thread} #{call} {answer:?}"));
+        let mine = |of: usize| of == thread;
+        let is_clear = !self.staged.iter().any(|(of, _)| mine(*of))
+            && !self.waiting.iter().any(|(of, _, _)| mine(*of));
+        let entry = &mut self.calls[call];
+        entry.answer = Some(answer);
+        match entry.op {
+            Op::Get { view, .. } if view == View::Durable || is_clear => entry.acked = Some(now), // R1
+            Op::FlushAll => {
+                self.staged.push((thread, call));
+                self.committed(thread, Ticket::DURABLE);
+                let own = self.waiting.iter_mut().filter(|(of, _, _)| *of == thread);
+                own.for_each(|(_, ticket, _)| *ticket = Ticket::DURABLE);
+                self.durable(thread, Ticket::DURABLE);
+            }
+            _ => self.staged.push((thread, call)),
+        }
+    }
+
+    /// `thread` has committed what it staged and was given `ticket`.
+    pub fn committed(&mut self, thread: usize, ticket: Ticket) {
+        let (own, others) = std::mem::take(&mut self.staged)
+            .into_iter()
+            .partition(|(of, _)| *of == thread);
+        self.staged = others;
+        let own: Vec<(usize, usize)> = own;
+        self.tick(format!("t{thread} commits: {ticket:?}"));
+        let calls = own.into_iter().map(|(_, call)| call).collect();
+        self.waiting.push((thread, ticket, calls));
+    }
+
+    /// The last ticket that `thread` waits for.
+    #[must_use]
+    pub fn ticket(&self, thread: usize) -> Option<Ticket> {
+        let own = self.waiting.iter().filter(|(of, _, _)| *of == thread);
+        own.map(|(_, ticket, _)| *ticket).max()
+    }
+
+    /// `thread`'s `ticket` is durable.
+    pub fn durable(&mut self, thread: usize, ticket: Ticket) {
+        let now = self.tick(format!("t{thread} acknowledges up to {ticket:?}"));
+        let calls = &mut self.calls;
+        self.waiting.retain(|(of, theirs, batch)| {
+            let turned = *of == thread && *theirs <= ticket;
+            if turned {
+                batch.iter().for_each(|call| calls[*call].acked = Some(now));
+            }
+            !turned
+        });
+    }
+
+    /// Whether `shown` can be what is left, in the time order of the calls.
+    ///
+    /// # Panics
+    /// On more than [`CALLS_MAX`] calls.
+    pub fn explain(&self, shown: &[(u64, Value)]) -> Result<(), Complaint> {
+        assert!(self.calls.len() <= CALLS_MAX, "too many calls to search");
+        let keys = self.keys(shown);
+        let found: BTreeMap<u64, Value> = shown.iter().copied().collect();
+        let twice = (found.len() < shown.len()).then(|| "a key is there twice".to_owned());
+        if let Some(what) = twice {
+            return Err(Complaint { key: 0, what });
+        }
+        let state = |of: &BTreeMap<u64, Value>| -> Vec<Option<u64>> {
+            keys.iter().map(|key| of.get(key).map(|v| v.id)).collect()
+        };
+        let (start, end) = (state(&self.start), state(&found));
+        let calls = self.joint(&keys);
+        for (place, &key) in keys.iter().enumerate() {
+            if !linearizable(&alone(&calls, place), start[place], end[place]) {
+                let what = format!(
+                    "key {key}: no order of its calls explains {:?} at the end",
+                    found.get(&key)
+                );
+                return Err(Complaint { key, what });
+            }
+        }
+        if together(&calls, &start, &end) {
+            return Ok(());
+        }
+        let what = format!(
+            "each key can be explained, all together cannot (a group seen half, or a session's own \
+             writes out of order): {found:?} at the end"
+        );
+        Err(Complaint { key: keys[0], what })
+    }
+
+    fn keys(&self, shown: &[(u64, Value)]) -> Vec<u64> {
+        let asked = self.calls.iter().flat_map(|call| keys_of(&call.op));
+        let known = self.start.keys().copied();
+        let shown = shown.iter().map(|(key, _)| *key);
+        let all: BTreeSet<u64> = known.chain(asked).chain(shown).collect();
+        all.into_iter().collect()
+    }
+
+    /// The calls that may have happened.
+    fn joint(&self, keys: &[u64]) -> Vec<Joint> {
+        let happened = |call: &&Entry| match (&call.op, &call.answer) {
+            (_, Some(Answer::Refused)) | (Op::Get { .. }, None) => false,
+            _ => true,
+        };
+        let entries: Vec<&Entry> = self.calls.iter().filter(happened).collect();
+        let mut calls = Vec::with_capacity(entries.len());
+        for (number, entry) in entries.iter().enumerate() {
+            let earlier = entries[..number].iter().enumerate();
+            let before = earlier.filter(|(_, other)| in_order(other, entry));
+            let before = before.fold(0, |mask, (other, _)| mask | 1 << other);
+            calls.push(Joint {
+                acts: acts_of(entry, keys),
+                invoked: entry.invoked,
+                acked: entry.acked,
+                before,
+            });
+        }
+        calls
+    }
+}
+
+/// R2: whether two calls of which the first came first keep their order whatever the times.
+fn in_order(first: &Entry, then: &Entry) -> bool {
+    let sees_pending = |entry: &Entry| {
+        let view = View::Durable;
+        !matches!(entry.op, Op::Get { view: v, .. } if v == view)
+    };
+    let (ours, theirs) = (keys_of(&first.op), keys_of(&then.op));
+    let all = matches!(then.op, Op::FlushAll) || matches!(first.op, Op::FlushAll);
+    first.thread == then.thread
+        && sees_pending(first)
+        && sees_pending(then)
+        && (all || ours.iter().any(|key| theirs.contains(key)))
+}
+
+fn keys_of(op: &Op) -> Vec<u64> {
+    match op {
+        Op::Write(write) => vec![write.key()],
+        Op::Group(writes) => writes.iter().map(Write::key).collect(),
+        Op::Update { key, .. } | Op::Get { key, .. } => vec![*key],
+        Op::FlushAll => Vec::new(),
+    }
+}
+
+fn acts_of(entry: &Entry, keys: &[u64]) -> Vec<(usize, Act)> {
+    let place = |key: u64| keys.binary_search(&key).expect("every key is known");
+    let write = |write: &Write| match *write {
+        Write::Put { key, value, .. } => (place(key), Act::Write(Some(value.id))),
+        Write::Delete { key } => (place(key), Act::Write(None)),
+    };
+    let found = match entry.answer {
+        Some(Answer::Found(found)) => Some(found.map(|v| v.id)),
+        _ => None,
+    };
+    match (&entry.op, found) {
+        (Op::Write(w), _) => vec![write(w)],
+        (Op::Group(writes), _) => writes.iter().map(write).collect(),
+        (&Op::Get { key, .. }, found) => vec![(place(key), Act::Read(found.flatten()))],
+        (&Op::Update { key, value }, Some(found)) => {
+            vec![(place(key), Act::Update(found, Some(value.id)))]
+        }
+        // Nobody knows what it saw.
+        (&Op::Update { key, value }, None) => vec![(place(key), Act::Write(Some(value.id)))],
+        (Op::FlushAll, _) => (0..keys.len()).map(|key| (key, Act::Write(None))).collect(),
+    }
+}
+
+/// The calls on one key.
+fn alone(calls: &[Joint], place: usize) -> Vec<Call> {
+    let on = |call: &Joint| {
+        let &(_, act) = call.acts.iter().find(|(at, _)| *at == place)?;
+        Some(Call {
+            act,
+            invoked: call.invoked,
+            acked: call.acked,
+        })
+    };
+    calls.iter().filter_map(on).collect()
+}
+
+/// [`linearizable`] over all keys at once, with R2.
+fn together(calls: &[Joint], start: &[Option<u64>], end: &[Option<u64>]) -> bool {
+    let required = (0..calls.len())
+        .filter(|&i| calls[i].acked.is_some())
+        .fold(0_u32, |mask, i| mask | 1 << i);
+    let mut seen = HashSet::new();
+    let mut stack = vec![(0_u32, start.to_vec())];
+    while let Some((done, state)) = stack.pop() {
+        if done & required == required && state == end {
+            return true;
+        }
+        let is_done = |i: usize| done & 1 << i != 0;
+        let left = |i: &usize| !is_done(*i);
+        let first_ack = (0..calls.len())
+            .filter(left)
+            .filter_map(|i| calls[i].acked)
+            .min();
+        for next in (0..calls.len()).filter(left) {
+            let call = &calls[next];
+            let too_late = (0..calls.len()).any(|i| is_done(i) && calls[i].before & 1 << next != 0);
+            if too_late || first_ack.is_some_and(|ack| ack < call.invoked) {
+                continue;
+            }
+            if let Some(after) = apply(call, &state)
+                && seen.insert((done | 1 << next, after.clone()))
+            {
+                stack.push((done | 1 << next, after));
+            }
+        }
+    }
+    false
+}
+
+/// The state after `call`, if what it saw was there.
+fn apply(call: &Joint, state: &[Option<u64>]) -> Option<Vec<Option<u64>>> {
+    let mut after = state.to_vec();
+    for &(key, act) in &call.acts {
+        match act {
+            Act::Write(to) => after[key] = to,
+            Act::Read(saw) if saw == state[key] => {}
+            Act::Update(saw, to) if saw == state[key] => after[key] = to,
+            Act::Read(_) | Act::Update(..) => return None,
+        }
+    }
+    Some(after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(id: u64) -> Value {
+        Value { id, bytes: 8 }
+    }
+
+    fn put(key: u64, id: u64) -> Write {
+        Write::Put {
+            key,
+            value: value(id),
+            expires_ms: 0,
+        }
+    }
+
+    fn get(key: u64, view: View) -> Op {
+        Op::Get { key, view }
+    }
+
+    /// A record in which `op` of `thread` was answered, and acknowledged if it says so.
+    fn call(record: &mut Record, thread: usize, op: Op, answer: Answer, acked: bool) {
+        let number = record.invoke(thread, &op);
+        record.answered(number, answer);
+        if acked {
+            record.committed(thread, Ticket(1));
+            record.durable(thread, Ticket(1));
+        }
+    }
+
+    #[test]
+    fn what_was_acknowledged_must_be_left_and_what_is_pending_may_be() {
+        let mut record = Record::new(&[(1, value(1))]);
+        call(&mut record, 0, Op::Write(put(1, 2)), Answer::Done, true);
+        call(&mut record, 1, Op::Write(put(1, 3)), Answer::Done, false);
+        for (left, right) in [(1, false), (2, true), (3, true), (4, false)] {
+            assert_eq!(record.explain(&[(1, value(left))]).is_ok(), right, "{left}");
+        }
+        assert!(record.explain(&[]).is_err(), "nothing deleted it");
+    }
+
+    #[test]
+    fn what_a_reader_saw_is_left() {
+        let mut record = Record::new(&[]);
+        call(&mut record, 0, Op::Write(put(1, 2)), Answer::Done, false);
+        let saw = Answer::Found(Some(value(2)));
+        call(&mut record, 1, get(1, View::Durable), saw, false);
+        assert!(record.explain(&[(1, value(2))]).is_ok());
+        assert!(record.explain(&[]).is_err(), "thread 1 was told of it");
+    }
+
+    #[test]
+    fn a_group_is_seen_whole_and_left_whole() {
+        let group = Op::Group(vec![put(1, 2), put(2, 3)]);
+        let mut record = Record::new(&[]);
+        call(&mut record, 0, group, Answer::Done, false);
+        assert!(record.explain(&[(1, value(2)), (2, value(3))]).is_ok());
+        assert!(record.explain(&[]).is_ok());
+        assert!(record.explain(&[(1, value(2))]).is_err(), "half is left");
+        let saw = Answer::Found(Some(value(2)));
+        call(&mut record, 1, get(1, View::Durable), saw, false);
+        let saw = Answer::Found(None);
+        call(&mut record, 1, get(2, View::Durable), saw, false);
+        let all = [(1, value(2)), (2, value(3))];
+        assert!(record.explain(&all).is_err(), "half was seen");
+    }
+
+    #[test]
+    fn a_session_sees_its_own_writes_and_what_is_durable_does_not() {
+        for (view, right) in [(View::Own, false), (View::Durable, true)] {
+            let mut record = Record::new(&[]);
+            call(&mut record, 0, Op::Write(put(1, 2)), Answer::Done, false);
+            call(&mut record, 0, get(1, view), Answer::Found(None), true);
+            assert_eq!(record.explain(&[(1, value(2))]).is_ok(), right, "{view:?}");
+        }
+    }
+
+    #[test]
+    fn of_two_writes_of_one_session_the_later_one_wins() {
+        let mut record = Record::new(&[]);
+        call(&mut record, 0, Op::Write(put(1, 2)), Answer::Done, false);
+        call(&mut record, 0, Op::Write(put(1, 3)), Answer::Done, true);
+        assert!(record.explain(&[(1, value(3))]).is_ok());
+        assert!(record.explain(&[(1, value(2))]).is_err());
+    }
+
+    #[test]
+    fn an_update_follows_what_it_saw() {
+        let update = |id| Op::Update {
+            key: 1,
+            value: value(id),
+        };
+        let mut record = Record::new(&[]);
+        call(&mut record, 0, update(2), Answer::Found(None), true);
+        call(&mut record, 1, update(3), Answer::Found(None), true);
+        assert!(
+            record.explain(&[(1, value(3))]).is_err(),
+            "an update was lost"
+        );
+    }
+}
