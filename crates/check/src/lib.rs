@@ -12,6 +12,7 @@
 //! * [`oracle`] judges what was found.
 //! * [`mod@explore`] crashes it everywhere, in recovery too.
 //! * [`record`] is the same for threads: what they asked at once, judged by a general search.
+//! * [`schedules`] runs threads under many schedules, crashed in between.
 //! * [`report`] says what was found and how to see it again.
 
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@ pub mod history;
 pub mod oracle;
 pub mod record;
 pub mod report;
+pub mod schedules;
 pub mod target;
 pub mod workload;
 

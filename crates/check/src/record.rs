@@ -18,6 +18,10 @@
 //!     acknowledged when it is answered.
 //! R2  A session sees its own calls on one key in order, acknowledged or not, but for reads of what is
 //!     durable, which do not see its pending writes.
+//! R3  What an update replaced binds it once it is acknowledged. Nobody was told before, and a crash
+//!     may keep a pending update of a key and lose the pending write it replaced (T1).
+//! R4  What a group puts, it puts at one instant. Its deletes are calls of their own: one that finds
+//!     nothing is decided when it is asked, and holds nobody back until the puts can be seen.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -51,8 +55,10 @@ struct Entry {
 /// A call as the search sees it: what it does to which keys, at one instant.
 struct Joint {
     acts: Vec<(usize, Act)>,
+    thread: usize,
     invoked: u64,
     acked: Option<u64>,
+    sees_pending: bool,
     /// Calls that do not come after this one (R2).
     before: u32,
 }
@@ -75,6 +81,15 @@ impl Record {
     #[must_use]
     pub fn version(&self) -> u64 {
         self.clock
+    }
+
+    /// How many calls were answered.
+    #[must_use]
+    pub fn answers(&self) -> u64 {
+        self.calls
+            .iter()
+            .filter(|call| call.answer.is_some())
+            .count() as u64
     }
 
     /// What happened, a line each.
@@ -162,7 +177,6 @@ impl Record {
     /// # Panics
     /// On more than [`CALLS_MAX`] calls.
     pub fn explain(&self, shown: &[(u64, Value)]) -> Result<(), Complaint> {
-        assert!(self.calls.len() <= CALLS_MAX, "too many calls to search");
         let keys = self.keys(shown);
         let found: BTreeMap<u64, Value> = shown.iter().copied().collect();
         let twice = (found.len() < shown.len()).then(|| "a key is there twice".to_owned());
@@ -174,6 +188,7 @@ impl Record {
         };
         let (start, end) = (state(&self.start), state(&found));
         let calls = self.joint(&keys);
+        assert!(calls.len() <= CALLS_MAX, "too many calls to search");
         for (place, &key) in keys.iter().enumerate() {
             if !linearizable(&alone(&calls, place), start[place], end[place]) {
                 let what = format!(
@@ -203,39 +218,43 @@ impl Record {
 
     /// The calls that may have happened.
     fn joint(&self, keys: &[u64]) -> Vec<Joint> {
-        let happened = |call: &&Entry| match (&call.op, &call.answer) {
-            (_, Some(Answer::Refused)) | (Op::Get { .. }, None) => false,
-            _ => true,
-        };
-        let entries: Vec<&Entry> = self.calls.iter().filter(happened).collect();
-        let mut calls = Vec::with_capacity(entries.len());
-        for (number, entry) in entries.iter().enumerate() {
-            let earlier = entries[..number].iter().enumerate();
-            let before = earlier.filter(|(_, other)| in_order(other, entry));
-            let before = before.fold(0, |mask, (other, _)| mask | 1 << other);
-            calls.push(Joint {
-                acts: acts_of(entry, keys),
-                invoked: entry.invoked,
-                acked: entry.acked,
-                before,
-            });
+        let mut calls: Vec<Joint> = Vec::new();
+        for entry in &self.calls {
+            for acts in acts_of(entry, keys) {
+                let mut joint = Joint {
+                    acts,
+                    thread: entry.thread,
+                    invoked: entry.invoked,
+                    acked: entry.acked,
+                    sees_pending: entry.sees_pending(),
+                    before: 0,
+                };
+                let earlier = calls.iter().enumerate();
+                let before = earlier.filter(|(_, other)| other.stays_before(&joint));
+                joint.before = before.fold(0, |mask, (other, _)| mask | 1 << other);
+                calls.push(joint);
+            }
         }
         calls
     }
 }
 
-/// R2: whether two calls of which the first came first keep their order whatever the times.
-fn in_order(first: &Entry, then: &Entry) -> bool {
-    let sees_pending = |entry: &Entry| {
-        let view = View::Durable;
-        !matches!(entry.op, Op::Get { view: v, .. } if v == view)
-    };
-    let (ours, theirs) = (keys_of(&first.op), keys_of(&then.op));
-    let all = matches!(then.op, Op::FlushAll) || matches!(first.op, Op::FlushAll);
-    first.thread == then.thread
-        && sees_pending(first)
-        && sees_pending(then)
-        && (all || ours.iter().any(|key| theirs.contains(key)))
+impl Entry {
+    fn sees_pending(&self) -> bool {
+        let durable = View::Durable;
+        !matches!(self.op, Op::Get { view, .. } if view == durable)
+    }
+}
+
+impl Joint {
+    /// R2: whether this, which came first, does so whatever the times.
+    fn stays_before(&self, then: &Joint) -> bool {
+        let on = |key: usize| then.acts.iter().any(|(theirs, _)| *theirs == key);
+        self.thread == then.thread
+            && self.sees_pending
+            && then.sees_pending
+            && self.acts.iter().any(|(ours, _)| on(*ours))
+    }
 }
 
 fn keys_of(op: &Op) -> Vec<u64> {
@@ -247,26 +266,44 @@ fn keys_of(op: &Op) -> Vec<u64> {
     }
 }
 
-fn acts_of(entry: &Entry, keys: &[u64]) -> Vec<(usize, Act)> {
+/// What a call does, an instant each (R4); nothing, if it cannot have happened or told nobody.
+fn acts_of(entry: &Entry, keys: &[u64]) -> Vec<Vec<(usize, Act)>> {
     let place = |key: u64| keys.binary_search(&key).expect("every key is known");
     let write = |write: &Write| match *write {
         Write::Put { key, value, .. } => (place(key), Act::Write(Some(value.id))),
         Write::Delete { key } => (place(key), Act::Write(None)),
     };
-    let found = match entry.answer {
-        Some(Answer::Found(found)) => Some(found.map(|v| v.id)),
-        _ => None,
-    };
-    match (&entry.op, found) {
-        (Op::Write(w), _) => vec![write(w)],
-        (Op::Group(writes), _) => writes.iter().map(write).collect(),
-        (&Op::Get { key, .. }, found) => vec![(place(key), Act::Read(found.flatten()))],
-        (&Op::Update { key, value }, Some(found)) => {
-            vec![(place(key), Act::Update(found, Some(value.id)))]
+    let id = |found: Option<Value>| found.map(|v| v.id);
+    match (&entry.op, &entry.answer) {
+        (_, Some(Answer::Refused)) => Vec::new(),
+        (Op::Write(w), _) => vec![vec![write(w)]],
+        (Op::Group(writes), _) => {
+            let (puts, deletes): (Vec<_>, Vec<_>) = writes
+                .iter()
+                .map(write)
+                .partition(|(_, act)| *act != Act::Write(None));
+            let puts = (!puts.is_empty()).then_some(puts);
+            puts.into_iter()
+                .chain(deletes.into_iter().map(|act| vec![act]))
+                .collect()
         }
-        // Nobody knows what it saw.
-        (&Op::Update { key, value }, None) => vec![(place(key), Act::Write(Some(value.id)))],
-        (Op::FlushAll, _) => (0..keys.len()).map(|key| (key, Act::Write(None))).collect(),
+        (&Op::Get { key, .. }, &Some(Answer::Found(found))) => {
+            vec![vec![(place(key), Act::Read(id(found)))]]
+        }
+        (Op::Get { .. }, _) => Vec::new(),
+        (&Op::Update { key, value }, answer) => {
+            let act = match *answer {
+                Some(Answer::Found(saw)) if entry.acked.is_some() => {
+                    Act::Update(id(saw), Some(value.id))
+                }
+                _ => Act::Write(Some(value.id)), // R3
+            };
+            vec![vec![(place(key), act)]]
+        }
+        (Op::FlushAll, _) => {
+            let all = 0..keys.len();
+            vec![all.map(|key| (key, Act::Write(None))).collect()]
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //! own session has written. A record is checked against its checksums each time it is read.
 
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
-use farbank_pm::{Medium, Off};
+use farbank_pm::{Medium, Off, Ticket};
 
 use crate::engine::Engine;
 use crate::log::Log;
@@ -138,7 +138,7 @@ impl<M: Medium> Worker<M> {
 
     /// Where the value of `key` that a reader may see lies; `None`: absent.
     fn visible(&mut self, hash: u64, key: Key<'_>, view: View) -> Option<Off> {
-        let own = view == View::Pending && self.has_pending();
+        let own = view == View::Pending && (self.has_pending() || self.relied_on > Ticket::DURABLE);
         let late = !self.engine.tickets_turn_at_once();
         if (own || late) && !self.engine.stripe(hash).is_quiet() {
             let locked = self.engine.stripe(hash).lock();
@@ -148,7 +148,8 @@ impl<M: Medium> Worker<M> {
                     None => own && pending.session == self.id,
                     // What was lost to an I/O error is not readable; what was there before is.
                     Some(ticket) => {
-                        (own && pending.session == self.id)
+                        // What a reply relied on before is there for the replies after it.
+                        (own && (pending.session == self.id || ticket <= self.relied_on))
                             || self.engine.poll(ticket).unwrap_or(false)
                     }
                 };

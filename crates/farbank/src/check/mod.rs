@@ -3,6 +3,7 @@
 mod crash;
 mod kill;
 mod model;
+mod schedules;
 
 use std::io::IsTerminal;
 use std::ops::Range;
@@ -25,6 +26,8 @@ pub(crate) enum Check {
     Kill(kill::Kill),
     /// Compare the media model with what was measured on persistent memory.
     Model(model::Model),
+    /// Run threads under many schedules, and judge what every crash in between could leave.
+    Schedules(schedules::Schedules),
 }
 
 impl Check {
@@ -34,6 +37,7 @@ impl Check {
             Check::Crash(crash) => crash.run(),
             Check::Kill(kill) => kill.run(),
             Check::Model(model) => model.run(),
+            Check::Schedules(schedules) => schedules.run(),
         }
     }
 }

@@ -1,0 +1,164 @@
+//! What the threads of a schedule do, drawn from seeds.
+
+use farbank_pm::sim::{Persistency, Rng};
+
+use crate::target::{Op, Shape, Value, View, Write};
+
+/// Threads of a schedule.
+pub const THREADS: usize = 3;
+/// Keys they share.
+const KEYS: usize = 3;
+
+/// One step of a thread.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// An operation.
+    Apply(Op),
+    /// The session commits.
+    Commit,
+    /// The session commits, then does a step of background work.
+    Clean,
+    /// The medium syncs: tickets turn.
+    Sync,
+}
+
+/// Draws everything a seed stands for.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    shape: Shape,
+    seed: u64,
+    keys: [u64; KEYS],
+    /// What a power cut may take.
+    pub persistency: Persistency,
+}
+
+impl Programs {
+    /// The programs of `seed` for a structure of this shape.
+    #[must_use]
+    pub fn new(shape: &Shape, seed: u64) -> Programs {
+        let mut rng = Rng::new(seed).fork(1);
+        let first = rng.below(shape.keys);
+        let stride = 1 + rng.below((shape.keys - 1) / (KEYS as u64 - 1));
+        // Tickets that turn later are where sessions meet each other's unfinished work.
+        let modes = [Persistency::Adr, Persistency::Page, Persistency::Eadr];
+        Programs {
+            shape: shape.clone(),
+            seed,
+            keys: std::array::from_fn(|n| 1 + (first + n as u64 * stride) % shape.keys),
+            persistency: modes[[0, 0, 0, 1, 1, 2][rng.below(6) as usize]],
+        }
+    }
+
+    /// What one session writes before the threads start; it commits after each.
+    #[must_use]
+    pub fn prologue(&self) -> Vec<Op> {
+        let mut draw = self.draw(0);
+        let ops = 3 + draw.rng.below(9);
+        (0..ops).map(|_| draw.write(600)).collect()
+    }
+
+    /// What each thread does in schedule `number`.
+    #[must_use]
+    pub fn threads(&self, number: u64) -> [Vec<Step>; THREADS] {
+        let mut draw = self.draw(1 + number);
+        std::array::from_fn(|_| {
+            let ops = 3 + draw.rng.below(3);
+            let batch = 1 + draw.rng.below(3);
+            let mut steps = Vec::new();
+            for _ in 0..ops {
+                steps.extend(draw.background());
+                steps.push(Step::Apply(draw.op()));
+                if draw.rng.one_in(batch) {
+                    steps.push(Step::Commit);
+                }
+            }
+            steps
+        })
+    }
+
+    /// Values are told apart by the schedule's part of their number.
+    fn draw(&self, number: u64) -> Draw<'_> {
+        Draw {
+            of: self,
+            rng: Rng::new(self.seed).fork(2).fork(number),
+            next_value: 1 + 1_000 * number,
+        }
+    }
+}
+
+struct Draw<'a> {
+    of: &'a Programs,
+    rng: Rng,
+    next_value: u64,
+}
+
+impl Draw<'_> {
+    fn background(&mut self) -> Option<Step> {
+        match self.rng.below(20) {
+            0 | 1 if self.of.shape.cleans => Some(Step::Clean),
+            2..5 if self.of.persistency == Persistency::Page => Some(Step::Sync),
+            _ => None,
+        }
+    }
+
+    fn op(&mut self) -> Op {
+        let shape = &self.of.shape;
+        match self.rng.below(100) {
+            0..22 => Op::Get {
+                key: self.key(),
+                view: View::Durable,
+            },
+            22..32 => Op::Get {
+                key: self.key(),
+                view: View::Own,
+            },
+            32..48 if shape.updates => Op::Update {
+                key: self.key(),
+                value: self.value(120),
+            },
+            48..62 if shape.groups => self.group(),
+            62 | 63 if shape.flush_all => Op::FlushAll,
+            _ => self.write(120),
+        }
+    }
+
+    fn key(&mut self) -> u64 {
+        let keys = &self.of.keys;
+        keys[self.rng.below(keys.len() as u64) as usize]
+    }
+
+    fn value(&mut self, bytes_max: u32) -> Value {
+        let (min, max) = self.of.shape.value_bytes;
+        let usual = max.min(bytes_max).max(min);
+        let most = if self.rng.one_in(24) { max } else { usual };
+        self.next_value += 1;
+        Value {
+            id: self.next_value,
+            bytes: min + self.rng.below(u64::from(most - min + 1)) as u32,
+        }
+    }
+
+    fn write(&mut self, bytes_max: u32) -> Op {
+        let key = self.key();
+        Op::Write(self.write_of(key, bytes_max))
+    }
+
+    fn write_of(&mut self, key: u64, bytes_max: u32) -> Write {
+        if self.rng.one_in(4) {
+            return Write::Delete { key };
+        }
+        Write::Put {
+            key,
+            value: self.value(bytes_max),
+            expires_ms: 0,
+        }
+    }
+
+    fn group(&mut self) -> Op {
+        let left_out = self.rng.below(KEYS as u64 + 1) as usize;
+        let keys = self.of.keys;
+        let members = keys.iter().enumerate().filter(|(n, _)| *n != left_out);
+        let members = members.map(|(_, key)| self.write_of(*key, 120));
+        Op::Group(members.collect())
+    }
+}

@@ -1,0 +1,498 @@
+//! Running schedules, under `--cfg shuttle`.
+
+use std::any::Any;
+use std::collections::{HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use farbank_pm::fault;
+use farbank_pm::sim::{CrashState, Cut, Image, Places, Rng, Sim, brief};
+use farbank_pm::sync::shuttle::scheduler::{
+    PctScheduler, RandomScheduler, Schedule, Scheduler as Chooser, Task, TaskId,
+};
+use farbank_pm::sync::shuttle::{self, FailurePersistence, Runner};
+use farbank_pm::sync::thread;
+
+use super::program::{Programs, Step};
+use super::{Config, Counts, Report, SCHEDULES_PER_SEED, Scheduler, Violation};
+use crate::record::Record;
+use crate::target::{Client, Op, Shared, Target, Value};
+use crate::workload::START_MS;
+
+/// Changes of priority in a schedule, plus one.
+const PCT_DEPTH: usize = 3;
+/// A thread's stack: recovery runs on one, too.
+const STACK_BYTES: usize = 512 << 10;
+
+/// Runs schedules of `target` until one shows a violation. `progress` is told the figures so far, a
+/// seed at a time, and says whether to go on.
+pub fn schedules(
+    target: &'static dyn Target,
+    config: &Config,
+    progress: &mut dyn FnMut(&Report) -> bool,
+) -> Report {
+    let start = Instant::now();
+    let mut report = Report {
+        target: target.name().into(),
+        scheduler: config.scheduler,
+        counts: Counts::default(),
+        violation: None,
+        elapsed: start.elapsed(),
+    };
+    let mut seed = config.seed;
+    while report.counts.schedules < config.schedules && report.violation.is_none() {
+        let schedules = SCHEDULES_PER_SEED.min(config.schedules - report.counts.schedules);
+        let run = Arc::new(Run::new(target, config, seed));
+        fault::with(config.fault.as_ref(), || run.all(schedules));
+        report.counts.add(&lock(&run.counts));
+        report.violation = lock(&run.violation).take();
+        report.elapsed = start.elapsed();
+        seed = seed.wrapping_add(1);
+        if !progress(&report) {
+            break;
+        }
+    }
+    report
+}
+
+/// The schedules of one seed. Its own locks and counts are `std`'s: no thread is chosen at them.
+struct Run {
+    target: &'static dyn Target,
+    config: Config,
+    seed: u64,
+    programs: Programs,
+    /// What the schedules start from.
+    base: Mutex<Option<Base>>,
+    number: AtomicU64,
+    world: Mutex<Option<Arc<World>>>,
+    counts: Mutex<Counts>,
+    violation: Mutex<Option<Violation>>,
+}
+
+#[derive(Clone)]
+struct Base {
+    image: Image,
+    contents: Vec<(u64, Value)>,
+}
+
+/// One schedule on its way.
+struct World {
+    sim: Sim,
+    record: Mutex<Record>,
+    shots: Mutex<Shots>,
+    /// What went wrong in a thread.
+    wrong: Mutex<Option<String>>,
+}
+
+/// Moments at which a crash could have come: some of them, each as likely as any other.
+struct Shots {
+    most: usize,
+    rng: Rng,
+    moments: u64,
+    kept: Vec<(CrashState, Record)>,
+}
+
+/// What was found, and where.
+struct Found {
+    crash: Option<(CrashState, Cut)>,
+    record: Record,
+    what: String,
+}
+
+impl Run {
+    fn new(target: &'static dyn Target, config: &Config, seed: u64) -> Run {
+        Run {
+            target,
+            config: config.clone(),
+            seed,
+            programs: Programs::new(&target.shape(), seed),
+            base: Mutex::default(),
+            number: AtomicU64::new(0),
+            world: Mutex::default(),
+            counts: Mutex::default(),
+            violation: Mutex::default(),
+        }
+    }
+
+    fn all(self: &Arc<Run>, schedules: u64) {
+        let count = schedules as usize;
+        let decisions = Arc::new(AtomicU64::new(0));
+        let ended = match self.config.scheduler {
+            Scheduler::Random => {
+                self.run(RandomScheduler::new_from_seed(self.seed, count), &decisions)
+            }
+            Scheduler::Pct => self.run(
+                PctScheduler::new_from_seed(self.seed, PCT_DEPTH, count),
+                &decisions,
+            ),
+        };
+        lock(&self.counts).decisions = decisions.load(Relaxed);
+        if let Err(panic) = ended {
+            // Nobody can go on, or it was not one of the threads that panicked.
+            let record = lock(&self.world).as_ref().map(|w| lock(&w.record).clone());
+            self.violated(Found {
+                crash: None,
+                record: record.unwrap_or_else(|| Record::new(&[])),
+                what: told(&*panic),
+            });
+        }
+    }
+
+    fn run(
+        self: &Arc<Run>,
+        chooser: impl Chooser + 'static,
+        decisions: &Arc<AtomicU64>,
+    ) -> Result<(), Box<dyn Any + Send>> {
+        let mut config = shuttle::Config::new();
+        config.stack_size = STACK_BYTES;
+        config.failure_persistence = FailurePersistence::None;
+        config.silence_warnings = true;
+        let run = Arc::clone(self);
+        let counted = Counted {
+            chooser,
+            decisions: Arc::clone(decisions),
+        };
+        let work = move || {
+            if lock(&run.violation).is_none()
+                && let Err(found) = run.schedule()
+            {
+                run.violated(found);
+            }
+        };
+        catch_unwind(AssertUnwindSafe(|| Runner::new(counted, config).run(work))).map(|_| ())
+    }
+
+    /// One schedule, and its judgement.
+    fn schedule(&self) -> Result<(), Found> {
+        let number = self.number.fetch_add(1, Relaxed);
+        lock(&self.counts).schedules += 1;
+        let nothing = |what| Found {
+            crash: None,
+            record: Record::new(&[]),
+            what,
+        };
+        let base = self.base().map_err(nothing)?;
+        let world = Arc::new(World::new(self, number, &base));
+        *lock(&self.world) = Some(Arc::clone(&world));
+        let shared = self.target.share(world.sim.clone(), START_MS);
+        let shared = Arc::new(shared.map_err(nothing)?);
+        world.watch();
+        let threads = self.programs.threads(number).into_iter().enumerate();
+        let threads: Vec<_> = threads
+            .map(|(thread, steps)| {
+                let (world, shared) = (Arc::clone(&world), Arc::clone(&shared));
+                let client = shared.client();
+                thread::spawn(move || world.work(thread, client, &**shared, &steps))
+            })
+            .collect();
+        for thread in threads {
+            thread.join().expect("threads catch their panics");
+        }
+        world.sim.observe(None);
+        let mut counts = lock(&self.counts);
+        counts.moments += lock(&world.shots).moments;
+        drop(counts);
+        self.judge(&world, shared)
+    }
+
+    /// A pool with something in it, made by the first schedule.
+    fn base(&self) -> Result<Base, String> {
+        if let Some(base) = &*lock(&self.base) {
+            return Ok(base.clone());
+        }
+        let sim = Sim::new(self.target.shape().pool_bytes, self.programs.persistency);
+        let mut subject = self.target.create(sim.clone(), START_MS)?;
+        for op in self.programs.prologue() {
+            subject.apply(0, &op)?;
+            let ticket = subject.commit(0)?;
+            sim.sync().map_err(|e| e.to_string())?;
+            subject.durable(0, ticket)?;
+        }
+        let contents = subject.contents()?;
+        drop(subject);
+        let base = Base {
+            image: sim.visible(),
+            contents,
+        };
+        *lock(&self.base) = Some(base.clone());
+        Ok(base)
+    }
+
+    /// Judges what is left without a crash, then what crashes leave.
+    fn judge(&self, world: &World, shared: Arc<Box<dyn Shared>>) -> Result<(), Found> {
+        let record = lock(&world.record).clone();
+        lock(&self.counts).operations += record.answers();
+        let wrong = |what| Found {
+            crash: None,
+            record: record.clone(),
+            what,
+        };
+        if let Some(what) = lock(&world.wrong).take() {
+            // Its locks may be poisoned: it is not closed.
+            std::mem::forget(shared);
+            return Err(wrong(what));
+        }
+        let shared = Arc::into_inner(shared).expect("the threads have gone");
+        let mut subject = shared.alone();
+        let left = subject.contents().and_then(|left| {
+            subject.check()?;
+            record.explain(&left).map_err(|complaint| complaint.what)
+        });
+        left.map_err(wrong)?;
+        drop(subject);
+        let shots = std::mem::take(&mut lock(&world.shots).kept);
+        let mut crashes = Crashes {
+            run: self,
+            shown: HashMap::new(),
+            judged: HashSet::new(),
+        };
+        lock(&self.counts).crashes += shots.len() as u64;
+        shots.iter().try_for_each(|shot| crashes.judge(shot))
+    }
+
+    fn violated(&self, found: Found) {
+        let number = self.number.load(Relaxed).saturating_sub(1);
+        let (crash, survivors) = match &found.crash {
+            None => (None, Vec::new()),
+            Some((state, cut)) => {
+                let at = state.place().map(brief).unwrap_or_default();
+                let crash = format!("crash {} {at}, image {}", state.moment.name(), cut.number);
+                let survivors = state
+                    .survivors(cut)
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect();
+                (Some(crash), survivors)
+            }
+        };
+        lock(&self.violation).get_or_insert(Violation {
+            seed: self.seed,
+            number,
+            persistency: self.programs.persistency,
+            crash,
+            what: found.what,
+            history: found.record.lines().to_vec(),
+            survivors,
+            command: self.config.command(self.target.name(), self.seed, number),
+        });
+    }
+}
+
+impl World {
+    fn new(run: &Run, number: u64, base: &Base) -> World {
+        let sim = Sim::from_image(base.image.clone(), run.programs.persistency);
+        sim.count_places(Arc::new(Places::new()));
+        World {
+            sim,
+            record: Mutex::new(Record::new(&base.contents)),
+            shots: Mutex::new(Shots {
+                most: run.config.crashes,
+                rng: Rng::new(run.seed).fork(3).fork(number),
+                moments: 0,
+                kept: Vec::new(),
+            }),
+            wrong: Mutex::default(),
+        }
+    }
+
+    /// Keeps crash states with what had been asked and acknowledged at that moment (H1).
+    fn watch(self: &Arc<World>) {
+        let world = Arc::downgrade(self);
+        self.sim.observe(Some(Arc::new(move |crash| {
+            if let Some(world) = world.upgrade() {
+                lock(&world.shots).offer(crash, &lock(&world.record));
+            }
+        })));
+    }
+
+    fn record(&self) -> MutexGuard<'_, Record> {
+        lock(&self.record)
+    }
+
+    /// A thread's life.
+    fn work(
+        &self,
+        thread: usize,
+        mut client: Box<dyn Client>,
+        shared: &dyn Shared,
+        steps: &[Step],
+    ) {
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            for step in steps {
+                self.step(thread, &mut *client, shared, step)?;
+                self.sim.tell();
+            }
+            self.commit(thread, &mut *client)?;
+            while self.record().ticket(thread).is_some() {
+                self.sim.sync().map_err(|e| e.to_string())?;
+                self.acknowledge(thread, &mut *client)?;
+            }
+            self.sim.tell();
+            Ok(())
+        }));
+        let wrong = match ended {
+            Ok(Ok(())) => return,
+            Ok(Err(what)) => what,
+            Err(panic) => told(&*panic),
+        };
+        lock(&self.wrong).get_or_insert(format!("thread {thread}: {wrong}"));
+        // It may hold locks, or think so: it is not closed.
+        std::mem::forget(client);
+    }
+
+    fn step(
+        &self,
+        thread: usize,
+        client: &mut dyn Client,
+        shared: &dyn Shared,
+        step: &Step,
+    ) -> Result<(), String> {
+        match step {
+            Step::Apply(op) => self.apply(thread, client, op),
+            Step::Commit => self.commit(thread, client),
+            Step::Clean => {
+                self.commit(thread, client)?;
+                shared.clean()
+            }
+            Step::Sync => {
+                self.sim.sync().map_err(|e| e.to_string())?;
+                self.acknowledge(thread, client)
+            }
+        }
+    }
+
+    fn apply(&self, thread: usize, client: &mut dyn Client, op: &Op) -> Result<(), String> {
+        let call = self.record().invoke(thread, op);
+        let answer = client.apply(op)?;
+        self.record().answered(call, answer);
+        Ok(())
+    }
+
+    fn commit(&self, thread: usize, client: &mut dyn Client) -> Result<(), String> {
+        let ticket = client.commit()?;
+        self.record().committed(thread, ticket);
+        self.acknowledge(thread, client)
+    }
+
+    /// Asks for the thread's tickets.
+    fn acknowledge(&self, thread: usize, client: &mut dyn Client) -> Result<(), String> {
+        let Some(ticket) = self.record().ticket(thread) else {
+            return Ok(());
+        };
+        if client.durable(ticket)? {
+            self.record().durable(thread, ticket);
+        }
+        Ok(())
+    }
+}
+
+impl Shots {
+    fn offer(&mut self, crash: CrashState, record: &Record) {
+        self.moments += 1;
+        if self.kept.len() < self.most {
+            self.kept.push((crash, record.clone()));
+            return;
+        }
+        let place = self.rng.below(self.moments) as usize;
+        if let Some(kept) = self.kept.get_mut(place) {
+            *kept = (crash, record.clone());
+        }
+    }
+}
+
+/// The crashes of one schedule.
+struct Crashes<'a> {
+    run: &'a Run,
+    /// What each image shows, by its hash.
+    shown: HashMap<u64, Arc<Result<Vec<(u64, Value)>, String>>>,
+    /// What was judged: image, and version of the record.
+    judged: HashSet<(u64, u64)>,
+}
+
+impl Crashes<'_> {
+    fn judge(&mut self, (crash, record): &(CrashState, Record)) -> Result<(), Found> {
+        for cut in crash.images(self.run.config.images, self.run.seed) {
+            if !self.judged.insert((cut.hash, record.version())) {
+                continue;
+            }
+            lock(&self.run.counts).judged += 1;
+            let shown = self.show(crash, &cut);
+            let explained = match &*shown {
+                Err(what) => Err(what.clone()),
+                Ok(shown) => record.explain(shown).map_err(|complaint| complaint.what),
+            };
+            explained.map_err(|what| Found {
+                crash: Some((crash.clone(), cut.clone())),
+                record: record.clone(),
+                what,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, crash: &CrashState, cut: &Cut) -> Arc<Result<Vec<(u64, Value)>, String>> {
+        let (run, shown) = (self.run, &mut self.shown);
+        let shown = shown.entry(cut.hash).or_insert_with(|| {
+            lock(&run.counts).opened += 1;
+            let sim = Sim::from_image(crash.image(cut), run.programs.persistency);
+            let open = || run.target.open(sim, START_MS)?.contents();
+            let opened = catch_unwind(AssertUnwindSafe(open));
+            Arc::new(opened.unwrap_or_else(|panic| Err(told(&*panic))))
+        });
+        Arc::clone(shown)
+    }
+}
+
+impl Counts {
+    fn add(&mut self, other: &Counts) {
+        self.schedules += other.schedules;
+        self.operations += other.operations;
+        self.decisions += other.decisions;
+        self.moments += other.moments;
+        self.crashes += other.crashes;
+        self.judged += other.judged;
+        self.opened += other.opened;
+    }
+}
+
+/// A scheduler whose decisions are counted.
+#[derive(Debug)]
+struct Counted<S> {
+    chooser: S,
+    decisions: Arc<AtomicU64>,
+}
+
+impl<S: Chooser> Chooser for Counted<S> {
+    fn new_execution(&mut self) -> Option<Schedule> {
+        self.chooser.new_execution()
+    }
+
+    fn next_task(
+        &mut self,
+        runnable: &[&Task],
+        current: Option<TaskId>,
+        is_yielding: bool,
+    ) -> Option<TaskId> {
+        if runnable.len() > 1 {
+            self.decisions.fetch_add(1, Relaxed);
+        }
+        self.chooser.next_task(runnable, current, is_yielding)
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.chooser.next_u64()
+    }
+}
+
+/// Locks one of this module's own mutexes; what panicked had changed nothing.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn told(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("panicked: {}", text.unwrap_or_default())
+}

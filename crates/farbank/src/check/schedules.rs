@@ -1,0 +1,126 @@
+//! `farbank check schedules`: threads under every schedule that chance finds, crashed in between.
+
+use clap::{Args, ValueEnum};
+use farbank_pm::fault::{Fault, NAMED};
+
+use super::{TargetChoice, number};
+use crate::Failure;
+
+const EXAMPLES: &str = "\
+Schedules need a build of their own, in which shuttle takes the place of locks, atomics and threads:
+
+  RUSTFLAGS='--cfg shuttle' cargo run --release --target-dir target/shuttle --package farbank \\
+      -- check schedules --schedules 4000
+
+`cargo xtask lanes schedules` does that, and more.";
+
+/// Run threads under many schedules, and judge what every crash in between could leave.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Schedules {
+    /// What is checked.
+    #[arg(long, value_enum, default_value = "kv")]
+    target: TargetChoice,
+    /// Who decides which thread goes on: chance, priorities that change at few points (PCT), or one
+    /// after the other.
+    #[arg(long, value_enum, default_value = "both")]
+    scheduler: SchedulerChoice,
+    /// Schedules of each scheduler.
+    #[arg(long, value_name = "N", default_value_t = 4_000)]
+    schedules: u64,
+    /// The first seed; each is good for 100 schedules. May be hexadecimal.
+    #[arg(long, value_name = "S", default_value = "0", value_parser = number)]
+    seed: u64,
+    /// A deviation to be found, by name or by place. Names need the `faults` feature.
+    #[arg(long, value_name = "FAULT")]
+    fault: Option<Fault>,
+    /// Print one JSON object on the last line.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum SchedulerChoice {
+    Random,
+    Pct,
+    Both,
+}
+
+impl Schedules {
+    /// Runs the check; an error if something cannot be explained.
+    pub(super) fn run(self) -> Result<(), Failure> {
+        if matches!(self.fault, Some(Fault::Name(_))) && !NAMED {
+            return Err(Failure::Usage(
+                "deviations by name are not in this build: add --features faults".into(),
+            ));
+        }
+        self.run_them()
+    }
+
+    /// Without shuttle nothing can be said.
+    #[cfg(not(shuttle))]
+    fn run_them(self) -> Result<(), Failure> {
+        let mut again = vec!["check schedules".to_owned()];
+        again.extend(std::env::args().skip(3).map(|arg| match arg.contains(' ') {
+            true => format!("'{arg}'"),
+            false => arg,
+        }));
+        let features = if NAMED { " --features faults" } else { "" };
+        Err(Failure::Failed {
+            error: "schedules need a build in which shuttle runs the threads, and this is none"
+                .into(),
+            hint: Some(format!(
+                "RUSTFLAGS='--cfg shuttle' cargo run --release --target-dir target/shuttle --package \
+                 farbank{features} -- {}",
+                again.join(" ")
+            )),
+        })
+    }
+
+    #[cfg(shuttle)]
+    fn run_them(self) -> Result<(), Failure> {
+        use farbank_check::schedules::{Config, Scheduler, schedules};
+
+        let choices: &[Scheduler] = match self.scheduler {
+            SchedulerChoice::Random => &[Scheduler::Random],
+            SchedulerChoice::Pct => &[Scheduler::Pct],
+            SchedulerChoice::Both => &Scheduler::ALL,
+        };
+        let mut reports = Vec::new();
+        for scheduler in choices {
+            let config = Config {
+                fault: self.fault.clone(),
+                ..Config::new(*scheduler, self.seed, self.schedules)
+            };
+            let report = schedules(self.target.target(), &config, &mut |_| true);
+            if !self.json {
+                println!("{report}");
+            }
+            reports.push(report);
+        }
+        self.conclude(&reports)
+    }
+
+    /// The last line, and how it ends.
+    #[cfg(shuttle)]
+    fn conclude(&self, reports: &[farbank_check::schedules::Report]) -> Result<(), Failure> {
+        let count: u64 = reports.iter().map(|r| r.counts.schedules).sum();
+        let judged: u64 = reports.iter().map(|r| r.counts.judged).sum();
+        let seconds: f64 = reports.iter().map(|r| r.elapsed.as_secs_f64()).sum();
+        let violation = reports.iter().find_map(|r| r.violation.as_ref());
+        if self.json {
+            let runs: Vec<_> = reports.iter().map(|r| r.json()).collect();
+            let (holds, runs) = (violation.is_none(), runs.join(","));
+            println!("{{\"check\":\"schedules\",\"holds\":{holds},\"runs\":[{runs}]}}");
+        } else {
+            let holds = violation.map_or("holds", |_| "DOES NOT HOLD");
+            println!(
+                "check schedules: {holds}; {count} schedules, {judged} images judged; {seconds:.1} s"
+            );
+        }
+        match violation {
+            None => Ok(()),
+            Some(violation) => Err(Failure::failed(&violation.what)),
+        }
+    }
+}
