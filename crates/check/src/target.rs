@@ -220,9 +220,19 @@ pub trait Target: Sync {
         &[]
     }
 
+    /// Those that only threads can find: for [`crate::schedules`].
+    fn faults_in_threads(&self) -> &'static [Named] {
+        &[]
+    }
+
     /// What it can do.
     fn shape(&self) -> Shape {
         Shape::default()
+    }
+
+    /// What it can do in threads, and sizes that suit a schedule of a dozen operations.
+    fn shape_in_threads(&self) -> Shape {
+        self.shape()
     }
 
     /// Makes a new, empty structure of all of `sim`, which is zeros, durable when it returns (T5). As

@@ -143,6 +143,14 @@ impl<M: Medium> Engine<M> {
             && self.info(extent.segment).generation.load(Relaxed) == extent.generation
     }
 
+    /// Under a stripe's lock: whether a table's extents are still its writer's. A FLUSHALL takes what
+    /// no listed write names yet.
+    pub(crate) fn keeps(&self, table: &[u8]) -> bool {
+        Extent::decode_all(table).all(|extent| {
+            self.is_alive(&extent) && self.info(extent.segment).state() == State::Extent
+        })
+    }
+
     /// The table of the large record at `at`.
     pub(crate) fn table_of(&self, at: Off, header: &Header) -> Vec<u8> {
         let mut table = Vec::new();

@@ -5,6 +5,7 @@
 //! to it, under the stripe's lock; what it replaced is counted as dead. The members of a group are
 //! swung under [`Engine::groups`], which makes readers that overlap start over (G2).
 
+use farbank_pm::fault;
 use farbank_pm::sync::MutexGuard;
 use farbank_pm::sync::atomic::AtomicU64;
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -46,8 +47,7 @@ impl<M: Medium> Worker<M> {
         self.pin();
         let (mut live, mut tombs) = (0, 0);
         for run in writes.chunk_by(|a, b| a.grouped && b.grouped) {
-            let _group = run[0]
-                .grouped
+            let _group = (run[0].grouped && !fault!("kv.group_seen_half"))
                 .then(|| GroupPublication::start(&self.engine));
             for write in run {
                 let (more_live, more_tombs) = self.publish(write);
@@ -100,6 +100,7 @@ impl<M: Medium> Worker<M> {
             {
                 let mut locked = stripe.lock();
                 let listed = locked.of(write.hash).any(|p| p.seq == write.seq);
+                let listed = listed || fault!("kv.older_published_later");
                 if !listed || write.seq <= engine.floor.load(Acquire) {
                     locked.unlist(write.seq);
                     return None;

@@ -120,7 +120,7 @@ impl<M: Medium> Worker<M> {
     #[inline]
     pub(crate) fn pin(&mut self) {
         self.reads += 1;
-        if !self.pinned || self.reads >= READS_PER_PIN {
+        if (!self.pinned || self.reads >= READS_PER_PIN) && !fault!("kv.reader_unpinned") {
             self.engine.epochs.pin(&self.slot);
             (self.pinned, self.reads) = (true, 0);
         }
@@ -159,15 +159,19 @@ impl<M: Medium> Worker<M> {
     ) -> Result<Option<u64>, Error> {
         let class = self.engine.lifetime(located.found.as_ref());
         let mut header = header_of(draft);
-        let large = self.place_large(&mut header, draft)?;
-        self.room_for(
-            class,
-            self.engine.record_len(&header),
-            draft.value.is_none(),
-        )?;
         let engine = Arc::clone(&self.engine);
+        let mut large = self.place_large(&mut header, draft)?;
         let seq = loop {
+            // Waiting for others may have changed what the class has room for.
+            let len = engine.record_len(&header);
+            self.room_for(class, len, draft.value.is_none())?;
             let mut locked = engine.stripe(hash).lock();
+            if !engine.keeps(&large) && !fault!("kv.flush_takes_extents") {
+                drop(locked);
+                self.give_up(&large);
+                large = self.place_large(&mut header, draft)?;
+                continue;
+            }
             if !still(self, &locked, &located) {
                 drop(locked);
                 self.give_up(&large);
@@ -177,16 +181,14 @@ impl<M: Medium> Worker<M> {
                 Newest::Foreign => {
                     drop(locked);
                     self.yield_to_others()?;
-                    // Committing may have changed what the class has room for.
-                    self.room_for(
-                        class,
-                        self.engine.record_len(&header),
-                        draft.value.is_none(),
-                    )?;
                     continue;
                 }
                 Newest::Staged(old) => self.outrun(&mut locked, &old, &mut located),
                 Newest::Drained(_) | Newest::Published => {}
+            }
+            if fault!("kv.stripe_released_early") {
+                drop(locked);
+                locked = engine.stripe(hash).lock();
             }
             let seq = locked.next_seq();
             let at = self.log.next(class);

@@ -60,6 +60,17 @@ impl Target for KvTarget {
         &crate::faults::ALL
     }
 
+    fn faults_in_threads(&self) -> &'static [Named] {
+        &crate::faults::IN_THREADS
+    }
+
+    fn shape_in_threads(&self) -> Shape {
+        Shape {
+            pool_bytes: 8192 + 14 * SEGMENT_BYTES,
+            ..self.shape()
+        }
+    }
+
     fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
         let time = Arc::new(AtomicU64::new(now_ms));
         let kv = Kv::create_as(sim, SEGMENT_BYTES, IDENTITY, config(&time));

@@ -5,7 +5,7 @@
 //!                                             │  shuttle decides at each lock, atomic and access to
 //!                                             │  far memory who goes on: at random, or by PCT
 //!                                             ▼
-//!                  at drains and returns: (crash state, record), 10 of them kept by reservoir
+//!                  at drains and returns: (crash state, record), 8 of them kept by reservoir
 //!                                             │  after the join, one thread
 //!                                             ▼
 //!                      images of each, adversarial first ─▶ open ─▶ Record::explain
@@ -107,8 +107,8 @@ impl Config {
             scheduler,
             seed,
             schedules,
-            crashes: 10,
-            images: 8,
+            crashes: 8,
+            images: 4,
             fault: None,
         }
     }

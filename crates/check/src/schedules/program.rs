@@ -40,12 +40,18 @@ impl Programs {
         let first = rng.below(shape.keys);
         let stride = 1 + rng.below((shape.keys - 1) / (KEYS as u64 - 1));
         // Tickets that turn later are where sessions meet each other's unfinished work.
-        let modes = [Persistency::Adr, Persistency::Page, Persistency::Eadr];
+        let modes = [
+            Persistency::Adr,
+            Persistency::Word,
+            Persistency::Eadr,
+            Persistency::Page,
+            Persistency::Page,
+        ];
         Programs {
             shape: shape.clone(),
             seed,
             keys: std::array::from_fn(|n| 1 + (first + n as u64 * stride) % shape.keys),
-            persistency: modes[[0, 0, 0, 1, 1, 2][rng.below(6) as usize]],
+            persistency: modes[rng.below(modes.len() as u64) as usize],
         }
     }
 

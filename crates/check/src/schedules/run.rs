@@ -107,7 +107,7 @@ impl Run {
             target,
             config: config.clone(),
             seed,
-            programs: Programs::new(&target.shape(), seed),
+            programs: Programs::new(&target.shape_in_threads(), seed),
             base: Mutex::default(),
             number: AtomicU64::new(0),
             world: Mutex::default(),
@@ -202,7 +202,10 @@ impl Run {
         if let Some(base) = &*lock(&self.base) {
             return Ok(base.clone());
         }
-        let sim = Sim::new(self.target.shape().pool_bytes, self.programs.persistency);
+        let sim = Sim::new(
+            self.target.shape_in_threads().pool_bytes,
+            self.programs.persistency,
+        );
         let mut subject = self.target.create(sim.clone(), START_MS)?;
         for op in self.programs.prologue() {
             subject.apply(0, &op)?;
@@ -475,9 +478,10 @@ impl<S: Chooser> Chooser for Counted<S> {
         current: Option<TaskId>,
         is_yielding: bool,
     ) -> Option<TaskId> {
-        if runnable.len() > 1 {
-            self.decisions.fetch_add(1, Relaxed);
+        if let [only] = runnable {
+            return Some(only.id());
         }
+        self.decisions.fetch_add(1, Relaxed);
         self.chooser.next_task(runnable, current, is_yielding)
     }
 

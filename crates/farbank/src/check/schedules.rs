@@ -54,6 +54,22 @@ impl Schedules {
                 "deviations by name are not in this build: add --features faults".into(),
             ));
         }
+        let named = self.target.target().faults_in_threads();
+        if let Some(Fault::Name(name)) = &self.fault
+            && !named.iter().any(|known| known.name == name)
+            && !self
+                .target
+                .target()
+                .faults()
+                .iter()
+                .any(|known| known.name == name)
+        {
+            let known: Vec<_> = named.iter().map(|known| known.name).collect();
+            let known = known.join(", ");
+            return Err(Failure::Usage(format!(
+                "there is no deviation {name:?}; those that only threads find are {known}"
+            )));
+        }
         self.run_them()
     }
 
