@@ -631,6 +631,13 @@ impl<M: Medium> Engine<M> {
             return false;
         }
         drop(root);
+        let born = u64::from(after);
+        if self
+            .set_root(|words| words.born = words.born.max(born))
+            .is_err()
+        {
+            return false;
+        }
         for segment in before..after {
             self.give_segment(segment);
         }

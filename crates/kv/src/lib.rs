@@ -13,7 +13,7 @@
 //! * `record` and `segment` are the bytes on the medium; `index` and `stripe` the DRAM beside them.
 //! * `session` runs operations and batches on a `log` of open segments; `group` writes several keys at
 //!   once, `large` long values, `flush` empties the store.
-//! * `cleaner` makes room; `recover` opens a pool after anything, `snapshot` after a clean close, `past` is
+//! * `cleaner` makes room; `recover` opens a pool after anything (`lives` reads what its segments say of themselves), `snapshot` after a clean close, `past` is
 //!   what the superblock keeps for them.
 
 #![forbid(unsafe_code)]
@@ -27,6 +27,7 @@ mod flush;
 mod group;
 mod index;
 mod large;
+mod lives;
 mod log;
 mod past;
 mod publish;

@@ -1,6 +1,8 @@
-//! What the superblock keeps for the engine: five words, read at open, replaced whole.
+//! What the superblock keeps for the engine: six words, read at open, replaced whole.
 
 use farbank_pm::pool::{ROOT_WORDS, Root};
+
+use crate::record::SEQ_MAX;
 
 /// What the engine's words of a superblock say, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,8 @@ pub(crate) struct RootWords {
     pub clock_ms: u64,
     /// How many times the pool was opened.
     pub boot: u64,
+    /// So many segments, from the first on, have been born: both ends of each were durable.
+    pub born: u64,
 }
 
 impl RootWords {
@@ -43,9 +47,10 @@ impl RootWords {
         RootWords {
             snapshot: root[0],
             snapshot_generation: root[1],
-            floor: root[2],
+            floor: root[2].min(SEQ_MAX),
             clock_ms: root[3],
             boot: root[4],
+            born: root[5],
         }
     }
 
@@ -56,6 +61,7 @@ impl RootWords {
         root[2] = self.floor;
         root[3] = self.clock_ms;
         root[4] = self.boot;
+        root[5] = self.born;
         root
     }
 }

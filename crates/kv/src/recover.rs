@@ -19,6 +19,8 @@
 //! V2  Scanning again finds the same: torn bytes are padded before their segment is sealed.
 //! V3  Members count only in a whole group; outside one they are torn, or salvaged from damage.
 //! V4  Every segment is free, holds records, or is an extent of an accepted table: nothing leaks.
+//! V5  The superblock counts segments as born when both ends of each are durable. From then on a head is
+//!     only ever replaced by another head: zeros there are damage, not a crash.
 //!
 //! # Crash argument
 //! Before A is drained nothing the scan relies on has changed: pads lie in torn bytes only. Between A
@@ -115,7 +117,7 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
     segments.reserve(pool.segments() as usize);
     let words = RootWords::from_root(&pool.root());
     let mut engine = Engine::assemble(pool, config, Index::new(0), segments, Opened::default());
-    let mut lives = read_lives(&mut engine, &mut lane);
+    let mut lives = crate::lives::read(&mut engine, &mut lane, words);
     let depth = depth_min(engine.pool.segments());
     engine.start_stamps();
     let restored = (words.snapshot != 0)
@@ -123,11 +125,7 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
         .flatten();
     match restored {
         Some(keys) => {
-            engine.opened = Opened {
-                clean: true,
-                keys,
-                ..Opened::default()
-            }
+            (engine.opened.clean, engine.opened.keys) = (true, keys);
         }
         None => {
             if words.snapshot != 0 {
@@ -137,51 +135,28 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
             scan_and_build(&mut engine, &mut lane, &lives, depth)?;
         }
     }
-    // The snapshot's segments are about to be reborn: nobody may look for it again. And nothing is
+    let born = u64::from(engine.pool.segments());
+    if words.boot == 0 {
+        settle(&mut engine, &mut lane, &mut lives)?; // V5
+    }
+    // The snapshot's segments are about to be reborn: nobody may look for it again. And no record is
     // written before this opening has its number.
     engine.set_root(|words| {
         if !fault!("kv.snapshot_kept") {
             (words.snapshot, words.snapshot_generation) = (0, 0);
         }
+        if words.boot == 0 {
+            words.born = born;
+        }
         words.boot = words.boot.wrapping_add(1);
     })?;
-    settle(&mut engine, &mut lane, &mut lives)?;
+    if words.boot != 0 {
+        settle(&mut engine, &mut lane, &mut lives)?;
+        engine.set_root(|words| words.born = born)?; // V5
+    }
     engine.recount_capacity();
     engine.opened.elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
     Ok(Arc::new(engine))
-}
-
-/// Reads the head of every segment and tells the engine its life. A segment that was never born (the
-/// pool was being made, or grown) has none; a damaged one is quarantined.
-fn read_lives<M: Medium>(engine: &mut Engine<M>, lane: &mut Lane) -> Vec<Option<Life>> {
-    let mut lives = Vec::new();
-    let mut damage = Vec::new();
-    for segment in 0..engine.pool.segments() {
-        let place = engine.geometry.place(segment);
-        let life = place.read(engine.medium());
-        let info = engine.info(segment);
-        match &life {
-            Some(life) => {
-                info.reset(life.generation);
-                info.seed
-                    .store(place.record_seed(life.generation, life.boot), Relaxed);
-                engine.generation.fetch_max(life.generation, Relaxed);
-                place.repair(engine.medium(), lane, life);
-            }
-            None if place.is_unborn(engine.medium()) => {}
-            None => {
-                info.set_state(State::Quarantined);
-                damage.push(format!(
-                    "segment {segment} at {:#x}: both copies of its header are damaged; its records \
-                     are out of reach",
-                    place.at.0
-                ));
-            }
-        }
-        lives.push(life);
-    }
-    engine.opened.damage.extend(damage);
-    lives
 }
 
 fn scan_and_build<M: Medium>(

@@ -34,7 +34,7 @@ use farbank_pm::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use farbank_pm::{LINE, Lane, Medium, Off};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::record::{u32_at, u64_at};
+use crate::record::{HEADER_MAX, Header, u32_at, u64_at};
 
 /// Where records begin in a segment.
 pub(crate) const FIRST: usize = LINE;
@@ -76,6 +76,8 @@ pub(crate) struct Life {
     pub opened_once: bool,
     /// Whether a rebirth stopped half-way: it holds nothing, and must be reborn again.
     pub torn: bool,
+    /// Whether the head is all zeros: not yet born, or damaged.
+    pub headless: bool,
 }
 
 /// One of the two copies of what a segment says of itself.
@@ -181,6 +183,7 @@ impl Place {
                 damaged,
                 opened_once: false,
                 torn: true,
+                headless: false,
             });
         }
         let words = OPENED_AT.map(|at| u64_at(&head, at));
@@ -203,12 +206,26 @@ impl Place {
             damaged,
             opened_once: opened[0].is_some() != opened[1].is_some(),
             torn: false,
+            headless: head == [0; LINE],
         })
     }
 
-    /// Whether the head was never written: the pool was being made, or grown, when it stopped.
-    pub(crate) fn is_unborn<M: Medium>(&self, m: &M) -> bool {
+    /// Whether the head is all zeros.
+    pub(crate) fn is_headless<M: Medium>(&self, m: &M) -> bool {
         m.matches(self.at, &[0; LINE])
+    }
+
+    /// The opening of the pool, up to `boot`, in which the first record of this life was written. For
+    /// a segment that has lost its head: nothing else there says so.
+    pub(crate) fn opening_of<M: Medium>(&self, m: &M, generation: u64, boot: u64) -> Option<u32> {
+        let mut bytes = [0; HEADER_MAX];
+        m.copy_out(self.at.plus(FIRST as u64), &mut bytes);
+        let openings = (0..=boot.min(u64::from(BOOT_MASK)) as u32).rev();
+        let fits = |boot: &u32| {
+            let seed = self.record_seed(generation, *boot) ^ FIRST as u32;
+            Header::decode(&bytes, seed).is_some()
+        };
+        openings.into_iter().find(fits)
     }
 
     fn decode(&self, bytes: &[u8], at: Off) -> Option<u64> {
