@@ -532,8 +532,9 @@ impl Index {
         }
     }
 
-    /// The index that was exported; `None` if the bytes are none.
-    pub(crate) fn import(bytes: &[u8]) -> Option<Index> {
+    /// The index that was exported; `None` if the bytes are none, or an entry names what is no place of
+    /// a record.
+    pub(crate) fn import(bytes: &[u8], is_place: impl Fn(Off) -> bool) -> Option<Index> {
         let (groups, bytes) = bytes.split_first_chunk::<8>()?;
         let groups = usize::try_from(u64::from_le_bytes(*groups))
             .ok()
@@ -554,7 +555,12 @@ impl Index {
         for (line, row) in rows.chunks_exact(LINE).enumerate() {
             let slots = &index.rows.get(line).0;
             for (slot, word) in slots.iter().zip(row.chunks_exact(8)) {
-                slot.store(crate::record::u64_at(word, 0), Ordering::Relaxed);
+                let word = crate::record::u64_at(word, 0);
+                if word > GONE {
+                    let is_sound = word >> OFFSET_BITS >= 1 << HOME_BITS && is_place(at_of(word));
+                    is_sound.then_some(())?; // X5
+                }
+                slot.store(word, Ordering::Relaxed);
             }
         }
         let mut first = 0;

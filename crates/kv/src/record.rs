@@ -36,6 +36,8 @@ pub(crate) const HEADER_MIN: usize = 24;
 pub(crate) const HEADER_MAX: usize = 40;
 /// The shortest record, hence the shortest gap that can be padded.
 pub(crate) const RECORD_MIN: usize = 32;
+/// No sequence number is higher: numbers that count on from any of a pool cannot run over.
+pub(crate) const SEQ_MAX: u64 = 1 << 62;
 /// Bytes of one entry of an extent table: segment u32, crc u32, generation u64.
 pub(crate) const EXTENT_ENTRY: usize = 16;
 
@@ -179,7 +181,7 @@ impl Header {
             (header.flags, header.db) = (attrs as u32, (attrs >> 32) as u8);
         }
         // What we never write is not a header of ours, whatever its checksum says.
-        (header.len() == len).then_some(header)
+        (header.len() == len && header.seq <= SEQ_MAX).then_some(header)
     }
 }
 
@@ -253,7 +255,7 @@ mod tests {
                 for what in [Type::Put, Type::Tomb, Type::Group, Type::Pad] {
                     let header = Header {
                         body_crc: 7,
-                        seq: u64::MAX,
+                        seq: SEQ_MAX,
                         kind: 255,
                         large: key_len == 0,
                         settled: key_len == 16,

@@ -12,12 +12,12 @@
 //! each), so that a snapshot that is named is of the log as it stands.
 
 use farbank_pm::sync::atomic::Ordering::Relaxed;
-use farbank_pm::{Lane, Medium, Poisoned};
+use farbank_pm::{Lane, Medium, Off, Poisoned};
 
 use crate::engine::Engine;
 use crate::index::Index;
 use crate::past::RootWords;
-use crate::record::{u32_at, u64_at};
+use crate::record::{RECORD_MIN, SEQ_MAX, u32_at, u64_at};
 use crate::segment::{FIRST, Purpose, State};
 use crate::store::DATABASES;
 
@@ -25,6 +25,8 @@ use crate::store::DATABASES;
 const PIECE_HEAD: usize = 32;
 /// Bytes kept of each segment.
 const SEGMENT_BYTES: usize = 48;
+/// Where in them it says where the segment's records end.
+const ENDS_AT: usize = 32;
 
 /// Writes the snapshot into free segments and names it. False if there are too few.
 pub(crate) fn save<M: Medium>(engine: &Engine<M>, lane: &mut Lane) -> Result<bool, Poisoned> {
@@ -110,29 +112,51 @@ pub(crate) fn load<M: Medium>(engine: &mut Engine<M>, words: RootWords) -> Optio
         return None;
     }
     let (infos, index) = rest.split_at_checked(segments as usize * SEGMENT_BYTES)?;
-    let lives_agree = infos
-        .chunks_exact(SEGMENT_BYTES)
-        .enumerate()
-        .all(|(segment, bytes)| {
-            let info = engine.info(segment as u32);
-            info.state() == State::Quarantined || info.generation.load(Relaxed) == u64_at(bytes, 0)
-        });
-    if !lives_agree {
+    let mut rows = infos.chunks_exact(SEGMENT_BYTES).enumerate();
+    if !rows.all(|(segment, bytes)| is_likely(engine, segment as u32, bytes)) {
         return None;
     }
-    let index = Index::import(index)?;
+    let ends: Vec<usize> = infos
+        .chunks_exact(SEGMENT_BYTES)
+        .map(|bytes| u32_at(bytes, ENDS_AT) as usize)
+        .collect();
+    let geometry = engine.geometry;
+    let is_place = |at: Off| {
+        at.0 >= geometry.first
+            && ends
+                .get(geometry.segment_of(at) as usize)
+                .is_some_and(|end| (FIRST..*end).contains(&geometry.within(at)))
+    };
+    let index = Index::import(index, is_place)?;
+    let counted = keys.chunks_exact(8).map(|bytes| u64_at(bytes, 0));
+    let total = counted.fold(0, u64::saturating_add);
+    if total > SEQ_MAX || seq_max > SEQ_MAX {
+        return None;
+    }
     for (segment, bytes) in infos.chunks_exact(SEGMENT_BYTES).enumerate() {
         restore(engine, segment as u32, bytes);
     }
     let own = engine.enrolled()[0].clone();
-    let mut total = 0;
     for (place, bytes) in own.keys.iter().zip(keys.chunks_exact(8)) {
-        let keys = u64_at(bytes, 0);
-        place.store(keys as i64, Relaxed);
-        total += keys;
+        place.store(u64_at(bytes, 0) as i64, Relaxed);
     }
     engine.install(index, seq_max);
     Some(total)
+}
+
+/// Whether what is said of a segment is of its life, and of its size.
+fn is_likely<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) -> bool {
+    let info = engine.info(segment);
+    let (live, tombs) = (u32_at(bytes, 24) as usize, u32_at(bytes, 28) as usize);
+    let (end, records) = (u32_at(bytes, ENDS_AT) as usize, u32_at(bytes, 36) as usize);
+    let payload = engine.geometry.payload();
+    let fits = end <= FIRST + payload
+        && live <= payload
+        && tombs <= payload
+        && records <= live / RECORD_MIN
+        && u64_at(bytes, 8) <= SEQ_MAX;
+    let lives = info.generation.load(Relaxed) == u64_at(bytes, 0);
+    fits && (lives || info.state() == State::Quarantined)
 }
 
 fn restore<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) {
@@ -145,7 +169,7 @@ fn restore<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) {
     let (live, tombs) = (u32_at(bytes, 24), u32_at(bytes, 28));
     info.set_live(u32_at(bytes, 36), live);
     info.tombs.store(tombs, Relaxed);
-    info.used.store(u32_at(bytes, 32), Relaxed);
+    info.used.store(u32_at(bytes, ENDS_AT), Relaxed);
     info.groups.store(u32_at(bytes, 44), Relaxed);
     engine.live.fetch_add(i64::from(live), Relaxed);
     engine.tombs.fetch_add(i64::from(tombs), Relaxed);

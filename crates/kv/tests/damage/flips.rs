@@ -133,3 +133,87 @@ fn a_record_damaged_while_the_pool_is_closed_is_never_an_older_value() {
         }
     }
 }
+
+#[test]
+fn a_damaged_key_is_not_listed() {
+    let pool = Pool::closed(6);
+    for at in record_bytes(&pool.image).into_iter().step_by(29) {
+        let mut image = pool.image.clone();
+        flip(&mut image, at, 0xff);
+        let outcome = pool.examine(image, |_, kv| {
+            let mut strangers = Vec::new();
+            let mut session = kv.session();
+            let mut each = |k: &[u8], _: &_| {
+                if !pool.past.0.contains_key(k) {
+                    strangers.push(String::from_utf8_lossy(k).into_owned());
+                }
+            };
+            let scanned = session.scan(0, 0, usize::MAX, &mut each);
+            match scanned == Ok(0) && strangers.is_empty() {
+                true => Ok(()),
+                false => Err(format!(
+                    "a scan: {scanned:?}, and keys nobody wrote: {strangers:?}"
+                )),
+            }
+        });
+        if let Err(wrong) = outcome {
+            panic!("{}, byte {at:#x} xor 0xff: {wrong}", pool.name);
+        }
+    }
+}
+
+#[test]
+fn a_segment_whose_head_was_zeroed_keeps_its_records_or_is_reported() {
+    for pool in pools() {
+        let mut reported = 0;
+        for segment in 0..SEGMENTS {
+            let mut image = pool.image.clone();
+            let head = FIRST + segment * SEGMENT;
+            (head..head + 64)
+                .step_by(8)
+                .for_each(|at| image.set_word(Off(at), 0));
+            let outcome = pool.examine(image, |_, kv| {
+                let damage = &kv.opened().damage;
+                reported += usize::from(!damage.is_empty());
+                let claim = match damage.is_empty() {
+                    true => Claim::Latest,
+                    false => Claim::LatestOrError,
+                };
+                judge(&mut *kv.session(), &pool.past, claim)?;
+                kv.verify()
+            });
+            if let Err(wrong) = outcome {
+                panic!("{}, head of segment {segment}: {wrong}", pool.name);
+            }
+        }
+        assert!(
+            (1..SEGMENTS as usize).contains(&reported),
+            "{}: {reported} of {SEGMENTS} reported",
+            pool.name
+        );
+    }
+}
+
+#[test]
+fn a_segment_that_was_zeroed_from_end_to_end_is_reported() {
+    for pool in pools() {
+        for segment in (0..SEGMENTS).step_by(5) {
+            let mut image = pool.image.clone();
+            let from = FIRST + segment * SEGMENT;
+            (from..from + SEGMENT)
+                .step_by(8)
+                .for_each(|at| image.set_word(Off(at), 0));
+            let outcome = pool.examine(image, |_, kv| {
+                let told = format!("segment {segment} at");
+                let is_told = kv.opened().damage.iter().any(|line| line.contains(&told));
+                judge(&mut *kv.session(), &pool.past, Claim::EverOrError)?;
+                is_told
+                    .then_some(())
+                    .ok_or(format!("{:?}", kv.opened().damage))
+            });
+            if let Err(wrong) = outcome {
+                panic!("{}, segment {segment}: {wrong}", pool.name);
+            }
+        }
+    }
+}
