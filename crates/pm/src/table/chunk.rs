@@ -22,7 +22,8 @@ unsafe impl<T: Sync> Sync for Chunk<T> {}
 
 impl<T: Zeroed> Chunk<T> {
     /// Chunks from this size on are mapped: the allocator would write zeros to all of it, at once.
-    const MAPPED_FROM_BYTES: usize = 64 << 10;
+    /// Miri knows neither these mappings nor their pages, so there everything is a box.
+    const MAPPED_FROM_BYTES: usize = if cfg!(miri) { usize::MAX } else { 64 << 10 };
 
     pub(super) fn zeroed(len: usize) -> Chunk<T> {
         let bytes = len * size_of::<T>();

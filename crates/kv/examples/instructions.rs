@@ -1,0 +1,98 @@
+//! So many sets, or gets, and nothing else: for counting instructions.
+//!
+//! ```text
+//! cargo run --release -p farbank-kv --example instructions -- set 20000
+//! ```
+//!
+//! Memory of this process, with real write-backs and fences. Every run does the same: the pool's id
+//! is always the same one, and the clock stands still. Counted with valgrind for two counts of
+//! operations, the difference is the operations' alone: lane `zero-cost` does that.
+
+use std::sync::Arc;
+
+use farbank_kv::store::{Key, Meta, Session, Value, View};
+use farbank_kv::{Cleaning, Config, Kv};
+use farbank_pm::media::Mapped;
+use farbank_pm::pool::{Layout, Pool};
+use farbank_pm::{Lane, Medium, Off};
+use xxhash_rust::xxh3::xxh3_128;
+
+const POOL_BYTES: u64 = 64 << 20;
+const SEGMENT_BYTES: u64 = 1 << 20;
+const KEYS: u32 = 4096;
+const VALUE: [u8; 100] = [7; 100];
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (what, count) = match arguments.as_slice() {
+        [what, count] if what == "set" || what == "get" => (what, count.parse().unwrap_or(0)),
+        _ => {
+            eprintln!("usage: instructions set|get COUNT");
+            std::process::exit(2);
+        }
+    };
+    let kv = store();
+    let mut session = kv.session();
+    (0..KEYS).for_each(|n| set(&mut *session, n));
+    let mut out = Vec::new();
+    for n in 0..count {
+        match what.as_str() {
+            "set" => set(&mut *session, n % KEYS),
+            _ => get(&mut *session, n % KEYS, &mut out),
+        }
+    }
+}
+
+/// An empty store in memory whose id is no secret.
+fn store() -> Kv<Mapped> {
+    const ID: std::ops::Range<usize> = 40..56;
+    const CHECKSUM: usize = 496;
+    let medium = Mapped::anonymous(POOL_BYTES).expect("memory");
+    let mut lane = Lane::new(0);
+    let layout = Layout {
+        segment_bytes: SEGMENT_BYTES,
+    };
+    let pool = Pool::create(medium, &mut lane, &layout).expect("a pool");
+    let medium = pool.into_medium();
+    let mut copy = [0; 512];
+    medium.copy_out(Off(0), &mut copy);
+    copy[ID].copy_from_slice(b"always the same!");
+    let checksum = xxh3_128(&copy[..CHECKSUM]).to_le_bytes();
+    copy[CHECKSUM..].copy_from_slice(&checksum);
+    for at in [0, 4096] {
+        medium.copy_in(&mut lane, Off(at), &[&copy]);
+    }
+    medium.drain(&mut lane);
+    let config = Config {
+        clock: Arc::new(|| 1_000_000),
+        cleaning: Cleaning::Inline,
+        open_threads: 1,
+        ..Config::default()
+    };
+    Kv::open(medium, config).expect("an empty store")
+}
+
+fn set(session: &mut dyn Session, n: u32) {
+    let value = Value {
+        bytes: &VALUE,
+        ..Value::default()
+    };
+    let key = Key {
+        db: 0,
+        bytes: &n.to_le_bytes(),
+    };
+    session.put(key, value).expect("the pool has room");
+    session.commit().expect("memory does not fail");
+}
+
+fn get(session: &mut dyn Session, n: u32, out: &mut Vec<u8>) {
+    out.clear();
+    let key = Key {
+        db: 0,
+        bytes: &n.to_le_bytes(),
+    };
+    let found = session.get(key, View::Durable, out, &mut |_: &Meta, _| {});
+    assert_eq!(found, Ok(true), "a key that was set");
+    assert_eq!(out.len(), VALUE.len());
+    session.commit().expect("memory does not fail");
+}

@@ -1,0 +1,150 @@
+//! The engine on a pool so small that an interpreter gets through it: what lane `miri` runs. Everything
+//! is here in little: sessions in threads, batches, groups, long values, cleaning, kills and closes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use farbank_kv::store::{Change, Item, Key, Meta, Ops, Session, Value, Verdict, View};
+use farbank_kv::{Cleaning, Config, Kv};
+use farbank_pm::sim::{Persistency, Sim};
+
+const SEGMENT_BYTES: u64 = 4 << 10;
+const POOL_BYTES: u64 = 8192 + 16 * SEGMENT_BYTES;
+
+fn config(cleaning: Cleaning) -> Config {
+    Config {
+        clock: Arc::new(|| 1_000_000),
+        cleaning,
+        open_threads: 2,
+        ..Config::default()
+    }
+}
+
+fn fresh(persistency: Persistency, cleaning: Cleaning) -> Kv<Sim> {
+    let sim = Sim::new(POOL_BYTES, persistency);
+    Kv::create(sim, SEGMENT_BYTES, config(cleaning)).expect("a fresh store")
+}
+
+fn key(bytes: &[u8]) -> Key<'_> {
+    Key { db: 0, bytes }
+}
+
+fn put(ops: &mut dyn Ops, k: &[u8], bytes: &[u8]) {
+    let value = Value {
+        bytes,
+        ..Value::default()
+    };
+    ops.put(key(k), value).expect("a write");
+}
+
+fn commit(session: &mut dyn Session) {
+    let ticket = session.commit().expect("a commit");
+    session.wait(ticket).expect("a drain");
+}
+
+fn get(session: &mut dyn Session, k: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    let found = session.get(key(k), View::Durable, &mut out, &mut |_: &Meta, _| {});
+    found.expect("a read").then_some(out)
+}
+
+fn contents(kv: &Kv<Sim>, keys: &BTreeMap<Vec<u8>, Vec<u8>>) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut session = kv.session();
+    let read = |k: &Vec<u8>| Some((k.clone(), get(&mut *session, k)?));
+    keys.keys().filter_map(read).collect()
+}
+
+/// Writes, cleans, kills and closes; everything must be there each time.
+fn keeps_everything(persistency: Persistency) {
+    let kv = fresh(persistency, Cleaning::Inline);
+    let mut expected = BTreeMap::new();
+    let mut session = kv.session();
+    for n in 0..20_u8 {
+        let k = format!("key {}", n % 5).into_bytes();
+        let v = vec![n; 200 + usize::from(n)];
+        put(&mut *session, &k, &v);
+        expected.insert(k, v);
+        if n % 3 == 0 {
+            commit(&mut *session);
+        }
+    }
+    put(&mut *session, b"long", &[7; 1_100]);
+    expected.insert(b"long".to_vec(), vec![7; 1_100]);
+    commit(&mut *session);
+    drop(session);
+    kv.clean().expect("cleaning");
+    assert_eq!(kv.verify(), Ok(()));
+
+    let sim = kv.into_medium().expect("no session is left");
+    let kv = Kv::open(sim, config(Cleaning::Inline)).expect("it opens after a kill");
+    assert_eq!(contents(&kv, &expected), expected);
+    let sim = kv.close().expect("it closes").expect("no session is left");
+    let kv = Kv::open(sim, config(Cleaning::Inline)).expect("it opens after a close");
+    assert!(kv.opened().clean);
+    assert_eq!(contents(&kv, &expected), expected);
+}
+
+#[test]
+fn everything_outlives_cleaning_a_kill_and_a_close() {
+    keeps_everything(Persistency::Adr);
+}
+
+#[test]
+fn everything_outlives_them_on_a_medium_whose_tickets_turn_late() {
+    keeps_everything(Persistency::Page);
+}
+
+#[test]
+fn threads_that_count_read_and_write_groups_lose_nothing_and_see_groups_whole() {
+    const ROUNDS: u32 = 4;
+    let kv = fresh(Persistency::Adr, Cleaning::Background);
+    let count = |mut session: Box<dyn Session>| {
+        for _ in 0..ROUNDS {
+            let mut add = |item: Option<Item<'_>>| {
+                let old = item.map_or(0, |i| u32::from_le_bytes(i.bytes.try_into().expect("four")));
+                Change::Put {
+                    bytes: (old + 1).to_le_bytes().to_vec(),
+                    expires_ms: 0,
+                    flags: 0,
+                    kind: 0,
+                }
+            };
+            session
+                .update(key(b"counter"), &mut add)
+                .expect("an update");
+            commit(&mut *session);
+        }
+    };
+    let write_pairs = |mut session: Box<dyn Session>| {
+        for n in 0..ROUNDS {
+            let value = n.to_le_bytes();
+            let mut body = |ops: &mut dyn Ops| {
+                put(ops, b"left", &value);
+                put(ops, b"right", &value);
+                Ok(Verdict::Apply)
+            };
+            let keys = [key(b"left"), key(b"right")];
+            session.group(&keys, &mut body).expect("a group");
+            commit(&mut *session);
+        }
+    };
+    let read_pairs = |mut session: Box<dyn Session>| {
+        for _ in 0..ROUNDS {
+            let mut seen = Vec::new();
+            let keys = [key(b"left"), key(b"right")];
+            let mut each = |_, item: Option<Item<'_>>| seen.push(item.map(|i| i.bytes.to_vec()));
+            session
+                .get_many(&keys, View::Durable, &mut each)
+                .expect("a read");
+            assert_eq!(seen[0], seen[1], "half a group was seen");
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| count(kv.session()));
+        scope.spawn(|| count(kv.session()));
+        scope.spawn(|| write_pairs(kv.session()));
+        scope.spawn(|| read_pairs(kv.session()));
+    });
+    let counted = get(&mut *kv.session(), b"counter");
+    assert_eq!(counted, Some((2 * ROUNDS).to_le_bytes().to_vec()));
+}

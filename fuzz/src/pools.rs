@@ -1,0 +1,194 @@
+//! Sound pools with a known past: the engine made them, and every process makes the same.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use farbank_kv::store::{Error, Key, Meta, Ops, Session, Value, Verdict, View};
+use farbank_kv::{Cleaning, Config, Kv};
+use farbank_pm::pool::{Layout, Pool};
+use farbank_pm::sim::{Image, Persistency, Rng, Sim};
+use farbank_pm::{Lane, Off};
+
+use crate::format::{COPIES, COPY, FIRST, SEGMENT, seal_superblock};
+
+/// Segments of a pool.
+pub const SEGMENTS: usize = 20;
+/// Bytes of a pool.
+pub const POOL: usize = FIRST + SEGMENTS * SEGMENT;
+
+const KEYS: u64 = 12;
+const NOW_MS: u64 = 1_000_000;
+
+/// How every pool is opened here.
+pub fn config() -> Config {
+    Config {
+        clock: Arc::new(|| NOW_MS),
+        cleaning: Cleaning::Inline,
+        open_threads: 1,
+        ..Config::default()
+    }
+}
+
+/// An image of `bytes`: those of `base` with a few words changed, if they are as long.
+pub fn image(bytes: &[u8], base: &Base) -> Image {
+    if bytes.len() != base.bytes.len() {
+        return Image::from_bytes(bytes);
+    }
+    let mut image = base.image.clone();
+    let (new, old) = (bytes.as_chunks::<8>().0, base.bytes.as_chunks::<8>().0);
+    for (word, (new, old)) in new.iter().zip(old).enumerate() {
+        if new != old {
+            image.set_word(Off(8 * word as u64), u64::from_le_bytes(*new));
+        }
+    }
+    image
+}
+
+/// Opens the pool in `image`.
+pub fn open(image: Image) -> Result<(Sim, Kv<Sim>), String> {
+    let sim = Sim::from_image(image, Persistency::Eadr);
+    let kv = Kv::open(sim.clone(), config()).map_err(|e| e.to_string())?;
+    Ok((sim, kv))
+}
+
+/// A key of database 0.
+pub fn key(bytes: &[u8]) -> Key<'_> {
+    Key { db: 0, bytes }
+}
+
+/// The durable value of a key.
+pub fn read(session: &mut dyn Session, name: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    let mut out = Vec::new();
+    let found = session.get(key(name), View::Durable, &mut out, &mut |_: &Meta, _| {})?;
+    Ok(found.then_some(out))
+}
+
+/// Every value each key ever had, the last one last; `None` is absent.
+#[derive(Clone, Debug, Default)]
+pub struct Past(pub BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>);
+
+impl Past {
+    /// Takes note of a write.
+    pub fn note(&mut self, name: &[u8], value: Option<Vec<u8>>) {
+        let absent = || vec![None];
+        self.0
+            .entry(name.to_vec())
+            .or_insert_with(absent)
+            .push(value);
+    }
+
+    /// Whether `name` ever had `value`.
+    pub fn knows(&self, name: &[u8], value: &Option<Vec<u8>>) -> bool {
+        self.0
+            .get(name)
+            .map_or(value.is_none(), |all| all.contains(value))
+    }
+
+    /// The last value `name` had.
+    pub fn latest(&self, name: &[u8]) -> Option<&Vec<u8>> {
+        self.0.get(name)?.last()?.as_ref()
+    }
+}
+
+/// A pool as some end of a process left it.
+pub struct Base {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// The same, quick to copy.
+    pub image: Image,
+    /// What was written there.
+    pub past: Past,
+    /// Whether it was closed, and has a snapshot.
+    pub closed: bool,
+}
+
+/// The pools: one that was closed, one that was killed after a close and some writes.
+pub fn bases() -> &'static [Base; 2] {
+    static BASES: OnceLock<[Base; 2]> = OnceLock::new();
+    BASES.get_or_init(|| [base(true), base(false)])
+}
+
+/// An empty pool whose id and date are always the same.
+fn empty() -> Image {
+    let sim = Sim::new(POOL as u64, Persistency::Eadr);
+    let layout = Layout {
+        segment_bytes: SEGMENT as u64,
+    };
+    Pool::create(sim.clone(), &mut Lane::new(0), &layout).expect("a fresh pool");
+    let mut bytes = sim.visible().to_bytes();
+    for start in COPIES {
+        let copy = &mut bytes[start..start + COPY];
+        copy[40..56].copy_from_slice(b"always the same!");
+        copy[72..80].fill(7);
+        seal_superblock(copy);
+    }
+    Image::from_bytes(&bytes)
+}
+
+fn base(closed: bool) -> Base {
+    let (mut sim, mut kv) = open(empty()).expect("an empty pool opens");
+    let mut past = Past::default();
+    let mut rng = Rng::new(1);
+    for _ in 0..160 {
+        write(&mut *kv.session(), &mut past, &mut rng).expect("the pool has room");
+    }
+    kv.clean().expect("memory does not fail");
+    if !closed {
+        kv.close().expect("it closes");
+        (sim, kv) = open(sim.visible()).expect("it opens");
+        let mut session = kv.session();
+        for _ in 0..20 {
+            write(&mut *session, &mut past, &mut rng).expect("the pool has room");
+        }
+    } else {
+        kv.close().expect("it closes");
+    }
+    Base {
+        bytes: sim.visible().to_bytes(),
+        image: sim.visible(),
+        past,
+        closed,
+    }
+}
+
+/// One write of some kind, committed; noted if it was taken.
+pub fn write(session: &mut dyn Session, past: &mut Past, rng: &mut Rng) -> Result<(), Error> {
+    let mut name = || format!("key {}", rng.below(KEYS)).into_bytes();
+    let (one, two) = (name(), name());
+    let kind = rng.below(10);
+    let bytes = match kind {
+        0 => 2_000,
+        1 => 700,
+        _ => 90,
+    };
+    let len = rng.below(bytes) as usize;
+    let value: Vec<u8> = std::iter::repeat_with(|| rng.draw() as u8)
+        .take(len)
+        .collect();
+    let stored = Value {
+        bytes: &value,
+        expires_ms: if kind == 3 { NOW_MS * 2 } else { 0 },
+        flags: if kind == 4 { 7 } else { 0 },
+        kind: 0,
+    };
+    let names = [key(&one), key(&two)];
+    match kind {
+        5 => drop(session.delete(names[0])?),
+        1 | 6 | 7 => drop(session.group(&names, &mut |ops: &mut dyn Ops| {
+            names
+                .iter()
+                .try_for_each(|name| ops.put(*name, stored).map(drop))?;
+            Ok(Verdict::Apply)
+        })?),
+        _ => drop(session.put(names[0], stored)?),
+    }
+    session.commit()?;
+    match kind {
+        5 => past.note(&one, None),
+        1 | 6 | 7 => [one, two]
+            .iter()
+            .for_each(|n| past.note(n, Some(value.clone()))),
+        _ => past.note(&one, Some(value)),
+    }
+    Ok(())
+}

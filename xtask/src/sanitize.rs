@@ -1,0 +1,118 @@
+//! Lanes that run tests where wrong use of memory shows: Miri, AddressSanitizer, ThreadSanitizer.
+//!
+//! ```text
+//!   miri   no system calls of our own: pm's modules, the simulator, the engine in little on it
+//!   asan   everything real: mappings, files, the engine, the server; and what is never freed
+//!   tsan   the same with real threads, the standard library rebuilt to be watched too
+//! ```
+//!
+//! Each needs a nightly toolchain, which it installs, and builds into a folder of its own. What they
+//! cannot see is in `docs/testing.md`.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::Size;
+use crate::run::{root, succeed, target, works};
+
+/// Named, or build scripts and macros would be sanitized as well.
+pub(crate) const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+
+/// pm's tests that an interpreter can run: the rest maps memory and files.
+const IN_MIRI: [&str; 5] = ["epoch::", "fault::", "lane::", "sim::tests::", "table::"];
+
+/// Tests of the engine that show nothing new under a sanitizer and take minutes: they judge thousands of
+/// damaged pools. A few of each kind remain.
+const NOT_IN_ASAN: [&str; 4] = [
+    "a_hundred_flipped",
+    "a_flipped_record_byte",
+    "something_else",
+    "a_sound_superblock",
+];
+
+/// A cargo command of the nightly toolchain, building into `folder`.
+pub(crate) fn nightly(folder: &str) -> Command {
+    let mut command = Command::new("rustup");
+    command
+        .args(["run", "nightly", "cargo"])
+        .current_dir(root());
+    // What this process got from its own cargo and toolchain is not for the other one.
+    for name in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN", "RUSTFLAGS"] {
+        command.env_remove(name);
+    }
+    command.env("CARGO_TARGET_DIR", target().join(folder));
+    command
+}
+
+/// Installs the nightly toolchain with what the lanes need of it, unless it is there.
+pub(crate) fn install_nightly() -> Result<(), String> {
+    let miri = works("rustup", &["run", "nightly", "cargo", "miri", "--version"]);
+    if miri && has_sources() {
+        return Ok(());
+    }
+    let install = ["toolchain", "install", "nightly", "--profile", "minimal"];
+    let components = ["--component", "miri", "--component", "rust-src"];
+    succeed(Command::new("rustup").args(install).args(components))
+}
+
+/// Whether the standard library's source is there, from which it is built again.
+fn has_sources() -> bool {
+    let sysroot = Command::new("rustup")
+        .args(["run", "nightly", "rustc", "--print", "sysroot"])
+        .output();
+    sysroot.is_ok_and(|found| {
+        let sysroot = String::from_utf8_lossy(&found.stdout);
+        let sources = "lib/rustlib/src/rust/library/Cargo.lock";
+        PathBuf::from(sysroot.trim()).join(sources).is_file()
+    })
+}
+
+/// pm and the engine in little, interpreted: undefined behaviour, leaks, races, weak memory.
+pub(crate) fn miri(_size: Size) -> Result<(), String> {
+    install_nightly()?;
+    let test = |package: &str, what: &[&str]| {
+        let mut command = nightly("miri");
+        // A new pool has a random id and a date.
+        command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
+        command.args(["miri", "test", "--quiet", "--package", package]);
+        succeed(command.args(what))
+    };
+    test("farbank-pm", &[&["--lib", "--"], &IN_MIRI[..]].concat())?;
+    test("farbank-kv", &["--test", "small"])
+}
+
+/// Real media, engine, damage and server with every access checked; and nothing leaks.
+pub(crate) fn asan(_size: Size) -> Result<(), String> {
+    install_nightly()?;
+    let test = |package: &str, what: &[&str]| {
+        let mut command = nightly("asan");
+        command.env("RUSTFLAGS", "-Zsanitizer=address");
+        command.env("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=1");
+        command.args(["test", "--quiet", "--target", TRIPLE, "--package", package]);
+        succeed(command.args(what))
+    };
+    test("farbank-pm", &["--lib", "--test", "real"])?;
+    let engine = ["--lib", "--test", "engine", "--test", "damage", "--"];
+    let skipped: Vec<&str> = NOT_IN_ASAN
+        .iter()
+        .flat_map(|name| ["--skip", *name])
+        .collect();
+    test("farbank-kv", &[&engine[..], &skipped].concat())?;
+    test("farbank-server", &["--lib", "--tests"])
+}
+
+/// Threads of pm, engine and server, every access checked for an order with every other.
+pub(crate) fn tsan(_size: Size) -> Result<(), String> {
+    install_nightly()?;
+    let test = |package: &str, what: &[&str]| {
+        let mut command = nightly("tsan");
+        command.env("RUSTFLAGS", "-Zsanitizer=thread");
+        command.env("TSAN_OPTIONS", "halt_on_error=1");
+        command.args(["test", "--quiet", "-Zbuild-std", "--target", TRIPLE]);
+        succeed(command.args(["--package", package]).args(what))
+    };
+    test("farbank-pm", &["--lib", "--test", "real"])?;
+    let engine = ["--lib", "--test", "engine", "--test", "small"];
+    test("farbank-kv", &engine)?;
+    test("farbank-server", &["--lib", "--tests"])
+}

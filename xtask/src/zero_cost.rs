@@ -1,0 +1,222 @@
+//! Lane `zero-cost`: the simulator costs real media nothing.
+//!
+//! ```text
+//!   the tree as it is ────────────────────────────▶ examples/instructions ──▶ valgrind ─┐
+//!   a copy without simulator, faults, places ─────▶ the same              ──▶ valgrind ─┴▶ ratio
+//! ```
+//!
+//! Instructions are counted, not time measured: the difference of two runs of N and 2 N operations is
+//! the operations' alone, and the same on every run. Both trees are built as one codegen unit, so that
+//! what is inlined does not hang on how many modules there are.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Size;
+use crate::run::{install, output, root, succeed, target, works};
+
+/// What a set or a get may cost more with the simulator compiled in.
+const SLACK: f64 = 0.01;
+/// Operations of the shorter run.
+const OPERATIONS: u64 = 20_000;
+
+/// What goes: the simulator, what it gives faults their names by, and what runs on it.
+const GONE: [&str; 6] = [
+    "pm/src/sim",
+    "pm/src/sim.rs",
+    "pm/src/model",
+    "pm/src/fault.rs",
+    "kv/src/target.rs",
+    "kv/src/faults.rs",
+];
+/// The modules of those files.
+const GONE_MODULES: [&str; 5] = ["sim", "model", "fault", "faults", "target"];
+
+pub(crate) fn run(_size: Size) -> Result<(), String> {
+    if !works("valgrind", &["--version"]) {
+        install(&["valgrind"])?;
+    }
+    let with = count(&root())?;
+    let without = count(&stripped()?)?;
+    let mut worst: f64 = 0.0;
+    for ((what, with), (_, without)) in with.into_iter().zip(without) {
+        let more = with / without - 1.0;
+        worst = worst.max(more);
+        println!(
+            "{what}: {with:.1} instructions with the simulator, {without:.1} without: {:+.2} %",
+            100.0 * more
+        );
+    }
+    match worst <= SLACK {
+        true => Ok(()),
+        false => Err(format!(
+            "the simulator costs {:.2} % more instructions, {:.0} % is allowed",
+            100.0 * worst,
+            100.0 * SLACK
+        )),
+    }
+}
+
+/// Instructions per set and per get of the engine in `tree`.
+fn count(tree: &Path) -> Result<[(&'static str, f64); 2], String> {
+    let built = target().join("zero-cost");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.args(["build", "--release", "--package", "farbank-kv"]);
+    build.args(["--example", "instructions"]).current_dir(tree);
+    build.env("CARGO_TARGET_DIR", &built);
+    build.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
+    succeed(&mut build)?;
+    let example = built.join("release/examples/instructions");
+    let per_operation = |what: &'static str| {
+        let few = instructions(&example, what, OPERATIONS)?;
+        let many = instructions(&example, what, 2 * OPERATIONS)?;
+        let extra = many.checked_sub(few).filter(|extra| *extra > 0);
+        let extra = extra.ok_or(format!("{what}: {few} instructions, then {many}"))?;
+        Ok::<_, String>((what, extra as f64 / OPERATIONS as f64))
+    };
+    Ok([per_operation("set")?, per_operation("get")?])
+}
+
+/// Instructions of a whole run, by valgrind.
+fn instructions(example: &Path, what: &str, operations: u64) -> Result<u64, String> {
+    let log = target().join("zero-cost/valgrind.log");
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    command.arg(format!("--log-file={}", log.display()));
+    output(command.arg(example).args([what, &operations.to_string()]))?;
+    let text = fs::read_to_string(&log).map_err(|e| format!("{}: {e}", log.display()))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.split_once("Collected : "));
+    let number = line.and_then(|(_, number)| number.trim().parse().ok());
+    number.ok_or_else(|| format!("valgrind counted nothing: {text}"))
+}
+
+/// A copy of pm and kv from which the simulator is gone. Whatever else has come to need it does not
+/// compile, and the lane says so.
+fn stripped() -> Result<PathBuf, String> {
+    let tree = target().join("zero-cost/tree");
+    if tree.exists() {
+        fs::remove_dir_all(&tree).map_err(|e| format!("{}: {e}", tree.display()))?;
+    }
+    for name in ["pm", "kv"] {
+        let (from, to) = (
+            root().join("crates").join(name),
+            tree.join("crates").join(name),
+        );
+        copy(&from.join("src"), &to.join("src"))?;
+        let manifest = read(&from.join("Cargo.toml"))?;
+        let ours = manifest
+            .lines()
+            .filter(|line| !line.starts_with("farbank-check"));
+        write(&to.join("Cargo.toml"), &lines(ours))?;
+    }
+    let example = "crates/kv/examples/instructions.rs";
+    write(&tree.join(example), &read(&root().join(example))?)?;
+    write(&tree.join("Cargo.lock"), &read(&root().join("Cargo.lock"))?)?;
+    write(
+        &tree.join("Cargo.toml"),
+        &workspace(&read(&root().join("Cargo.toml"))?),
+    )?;
+    Ok(tree)
+}
+
+/// The workspace's manifest with two members.
+fn workspace(manifest: &str) -> String {
+    let mut skipping = false;
+    let kept = manifest.lines().filter_map(|line| {
+        if line.starts_with("members") {
+            return Some("members = [\"crates/pm\", \"crates/kv\"]");
+        }
+        skipping |= line.starts_with("default-members");
+        let keep = !skipping;
+        skipping &= line != "]";
+        keep.then_some(line)
+    });
+    lines(kept)
+}
+
+/// Copies a folder of sources, without what is gone.
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    let entries = fs::read_dir(from).map_err(|e| format!("{}: {e}", from.display()))?;
+    for entry in entries {
+        let path = entry.map_err(|e| e.to_string())?.path();
+        let name = path.file_name().unwrap_or_default();
+        if GONE.iter().any(|gone| path.ends_with(gone)) {
+            continue;
+        }
+        if path.is_dir() {
+            copy(&path, &to.join(name))?;
+        } else {
+            write(&to.join(name), &without_simulator(&read(&path)?))?;
+        }
+    }
+    Ok(())
+}
+
+/// A source without what is there for the simulator only.
+fn without_simulator(source: &str) -> String {
+    let is_gone = |line: &str| {
+        let line = line.trim();
+        let module = line.trim_start_matches("pub ").trim_end_matches(';');
+        line == "#[track_caller]"
+            || line.starts_with("let _spending = ")
+            || GONE_MODULES.iter().any(|gone| {
+                module == format!("mod {gone}")
+                    || module.starts_with(&format!("use farbank_pm::{gone}"))
+                    || module == format!("use crate::{gone}")
+            })
+            || module == "use farbank_pm::fault"
+    };
+    let kept = source.lines().filter(|line| !is_gone(line));
+    never_faulty(&lines(kept))
+}
+
+/// `fault!("...")` is `false` where faults are not compiled in.
+fn never_faulty(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some((before, after)) = rest.split_once("fault!(") {
+        let Some((_, after)) = after.split_once(')') else {
+            break;
+        };
+        out.push_str(
+            before
+                .trim_end_matches("farbank_pm::")
+                .trim_end_matches("crate::"),
+        );
+        out.push_str("false");
+        rest = after;
+    }
+    out + rest
+}
+
+fn lines<'a>(lines: impl Iterator<Item = &'a str>) -> String {
+    lines.flat_map(|line| [line, "\n"]).collect()
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    let folder = path.parent().unwrap_or(path);
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::write(path, text))
+        .map_err(|e| format!("{}: {e}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_simulator;
+
+    #[test]
+    fn what_is_there_for_the_simulator_goes_and_the_rest_stays() {
+        let source = "pub mod sim;\npub mod simple;\nuse farbank_pm::fault;\n    #[track_caller]\n\
+                      fn f() {\n    let _spending = Category::Other.spend();\n    if fault!(\"kv.x\") && a {\n    }\n}\n";
+        let expected = "pub mod simple;\nfn f() {\n    if false && a {\n    }\n}\n";
+        assert_eq!(without_simulator(source), expected);
+    }
+}
