@@ -1,7 +1,8 @@
 //! What a measurement hands back: figures with their bounds, and why it could not be made.
 //!
-//! A figure is *counted* (exact: it would be the same on any machine) or *measured* (this machine,
-//! this run, with what else was going on there). It is always shown with that word beside it.
+//! A figure is *counted* (exact: it would be the same on any machine), *measured* (this machine, this
+//! run, with what else was going on there) or *modelled* (virtual time on memory that is not there). It
+//! is always shown with that word beside it.
 
 use std::fmt;
 
@@ -12,6 +13,8 @@ pub enum Kind {
     Counted,
     /// What a clock said, on this machine and in this run.
     Measured,
+    /// What the model of far memory says; its version, constants and seed are among the notes.
+    Modelled,
 }
 
 impl Kind {
@@ -21,6 +24,7 @@ impl Kind {
         match self {
             Kind::Counted => "counted",
             Kind::Measured => "measured",
+            Kind::Modelled => "modelled",
         }
     }
 }
@@ -64,6 +68,15 @@ impl Figure {
     pub fn measured(experiment: &'static str, name: impl Into<String>, value: f64) -> Figure {
         Figure {
             kind: Kind::Measured,
+            ..Figure::counted(experiment, name, value)
+        }
+    }
+
+    /// A modelled figure without a bound.
+    #[must_use]
+    pub fn modelled(experiment: &'static str, name: impl Into<String>, value: f64) -> Figure {
+        Figure {
+            kind: Kind::Modelled,
             ..Figure::counted(experiment, name, value)
         }
     }

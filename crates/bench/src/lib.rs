@@ -6,6 +6,8 @@ pub mod counted;
 pub mod figure;
 pub mod kill;
 pub mod kv;
+mod misses;
+pub mod modelled;
 pub mod power;
 pub mod server;
 mod stat;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum, value_parser};
 use farbank_bench::figure::{Error, Figure, Report, Step};
-use farbank_bench::{kv, server};
+use farbank_bench::{kv, modelled, server};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -27,7 +27,9 @@ Examples:
   farbank bench kv --experiment amplification --size 1gb
       what the medium is written for what users write, on a larger pool
   farbank bench kv --experiment reopen --keys 20000000 --medium /mnt/pmem0/bench.pool
-      how 20 million keys come back on persistent memory; the file is removed afterwards";
+      how 20 million keys come back on persistent memory; the file is removed afterwards
+  farbank bench kv --medium sim --workers 1,8,32
+      what the engine costs persistent memory, counted, and how fast the model makes it";
 
 const SERVER_EXAMPLES: &str = "\
 Examples:
@@ -65,18 +67,38 @@ pub(crate) struct BenchKv {
     #[arg(long, value_enum, default_value = "all")]
     experiment: ExperimentChoice,
     /// What pools are made on: dram, which is memory of this process (for reopen a file in
-    /// /dev/shm), or a file that is not there yet. It is removed afterwards.
-    #[arg(long, value_name = "dram|PATH", default_value = "dram", value_parser = place)]
-    medium: kv::Place,
-    /// Keys that are loaded, and that come back.
-    #[arg(long, value_name = "N", default_value_t = 5_000_000, value_parser = value_parser!(u64).range(100..=1_000_000_000))]
-    keys: u64,
+    /// /dev/shm), a file that is not there yet and is removed afterwards, or sim, the model of
+    /// persistent memory, which has an experiment of its own.
+    #[arg(long, value_name = "dram|sim|PATH", default_value = "dram", value_parser = medium)]
+    medium: MediumChoice,
+    /// Keys that are loaded, and that come back; on sim also operations of a run. 5,000,000, on sim
+    /// 200,000.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(100..=1_000_000_000))]
+    keys: Option<u64>,
     /// Bytes of the pool for amplification.
     #[arg(long, value_name = "BYTES", default_value = "128mb", value_parser = size::parse)]
     size: u64,
+    /// On sim: virtual workers, a run for each number.
+    #[arg(long, value_name = "N,N,...", default_value = "1,2,4,8,16,32", value_delimiter = ',', value_parser = value_parser!(u16).range(1..=256))]
+    workers: Vec<u16>,
+    /// On sim: DIMMs.
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = value_parser!(u32).range(1..=64))]
+    dimms: u32,
+    /// On sim: nanoseconds an operation takes besides far memory.
+    #[arg(long, value_name = "NS", default_value_t = 100)]
+    cpu_ns: u32,
+    /// On sim: decides the operations and what chance decides; the same seed gives the same digest.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
     /// Print one JSON object on the last line.
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum MediumChoice {
+    Real(kv::Place),
+    Sim,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -91,16 +113,41 @@ enum ExperimentChoice {
     All,
 }
 
-fn place(text: &str) -> Result<kv::Place, String> {
+fn medium(text: &str) -> Result<MediumChoice, String> {
     match text {
         "" => Err("a path is not empty".into()),
-        "dram" => Ok(kv::Place::Dram),
-        path => Ok(kv::Place::File(path.into())),
+        "sim" => Ok(MediumChoice::Sim),
+        "dram" => Ok(MediumChoice::Real(kv::Place::Dram)),
+        path => Ok(MediumChoice::Real(kv::Place::File(path.into()))),
     }
 }
 
 impl BenchKv {
     fn run(self) -> Result<(), Failure> {
+        match self.medium.clone() {
+            MediumChoice::Real(place) => self.run_on(place),
+            MediumChoice::Sim => self.run_modelled(),
+        }
+    }
+
+    fn run_modelled(self) -> Result<(), Failure> {
+        let options = modelled::Options {
+            keys: self.keys.unwrap_or(200_000),
+            workers: self.workers.into_iter().map(usize::from).collect(),
+            dimms: self.dimms,
+            seed: self.seed,
+            cpu_ns: self.cpu_ns,
+        };
+        let settings = json!({
+            "medium": "sim", "keys": options.keys, "workers": options.workers,
+            "dimms": options.dimms, "seed": options.seed, "cpu_ns": options.cpu_ns,
+        });
+        measure("kv", settings, self.json, |watch| {
+            modelled::run(&options, watch)
+        })
+    }
+
+    fn run_on(self, place: kv::Place) -> Result<(), Failure> {
         use kv::Experiment::{Amplification, Load, Reopen};
         let experiments = match self.experiment {
             ExperimentChoice::Amplification => vec![Amplification],
@@ -114,8 +161,8 @@ impl BenchKv {
         }
         let options = kv::Options {
             experiments,
-            place: self.medium,
-            keys: self.keys,
+            place,
+            keys: self.keys.unwrap_or(5_000_000),
             pool_bytes: self.size,
         };
         let settings = json!({ "keys": options.keys, "size": options.pool_bytes });
@@ -385,10 +432,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_medium_is_dram_or_a_path() {
-        assert_eq!(place("dram"), Ok(kv::Place::Dram));
-        assert_eq!(place("./dram"), Ok(kv::Place::File("./dram".into())));
-        assert!(place("").is_err());
+    fn a_medium_is_dram_sim_or_a_path() {
+        let file = |path: &str| Ok(MediumChoice::Real(kv::Place::File(path.into())));
+        assert_eq!(medium("dram"), Ok(MediumChoice::Real(kv::Place::Dram)));
+        assert_eq!(medium("sim"), Ok(MediumChoice::Sim));
+        assert_eq!(medium("./sim"), file("./sim"));
+        assert!(medium("").is_err());
     }
 
     #[test]
