@@ -74,7 +74,7 @@ pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
                 run.label, run.cache
             ));
             report.notes.push(format!(
-                "modelled with {} ns a operation besides far memory, which is an assumption",
+                "modelled with {} ns an operation besides far memory, which is an assumption",
                 options.cpu_ns
             ));
             let rate = run.outcome.steps as f64 / run.seconds / 1e6;
@@ -292,6 +292,12 @@ fn named(trace: &Trace, spots: Vec<Hotspot>) -> Vec<(Hotspot, String)> {
     spots.into_iter().map(|spot| (spot, name(&spot))).collect()
 }
 
+/// A figure's name.
+fn of(workers: usize, name: &str) -> String {
+    let s = if workers == 1 { "" } else { "s" };
+    format!("{workers} worker{s}: {name}")
+}
+
 fn modelled(report: &mut Report, workers: usize, run: &Run) {
     let figure =
         |name: &str, value| Figure::modelled("model", format!("{workers} workers: {name}"), value);
@@ -321,7 +327,7 @@ fn counted(report: &mut Report, workers: usize, run: &Run) {
         counted("fences", total.fences),
         counted("of them idle", total.fences_idle),
     ]);
-    let name = |name: &str| format!("{workers} workers: {name}");
+    let name = |name: &str| of(workers, name);
     let modelled = |what: &str, count| {
         Figure::modelled("model", name(what), a_operation(count)).unit("an operation")
     };
@@ -477,7 +483,7 @@ mod tests {
         };
         assert!(digest(&report).is_some());
         assert_eq!(digest(&report), digest(&again));
-        let [one, four] = [1, 4].map(|n| figure(&report, &format!("{n} workers: throughput")));
+        let [one, four] = [1, 4].map(|n| figure(&report, &of(n, "throughput")));
         assert!(four > 2.0 * one, "{one}, {four}");
     }
 

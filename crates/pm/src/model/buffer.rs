@@ -19,14 +19,42 @@ pub(super) struct Evicted {
     pub(super) owner: u32,
 }
 
-/// XPLines by number, found by a scan the compiler makes wide: a buffer has some 64 of them.
+/// XPLines by number, found by a scan the compiler makes wide: a buffer has some 64 of them. What is
+/// surely not there is not looked for.
 #[derive(Clone, Debug)]
-struct Tags(Vec<u32>);
+struct Tags {
+    tags: Vec<u32>,
+    /// How many of them share a hash.
+    hashes: [u8; 256],
+}
+
+fn hash(xpline: u32) -> usize {
+    (xpline.wrapping_mul(0x9e37_79b1) >> 24) as usize
+}
 
 impl Tags {
+    fn new(entries: usize) -> Tags {
+        assert!(entries < 256, "a buffer of {entries} XPLines");
+        Tags {
+            tags: vec![NONE; entries],
+            hashes: [0; 256],
+        }
+    }
+
+    fn set(&mut self, at: usize, xpline: u32) {
+        let old = std::mem::replace(&mut self.tags[at], xpline);
+        if old != NONE {
+            self.hashes[hash(old)] -= 1;
+        }
+        self.hashes[hash(xpline)] += 1;
+    }
+
     fn find(&self, xpline: u32) -> Option<usize> {
         const WIDE: usize = 16;
-        let (chunks, rest) = self.0.as_chunks::<WIDE>();
+        if self.hashes[hash(xpline)] == 0 {
+            return None;
+        }
+        let (chunks, rest) = self.tags.as_chunks::<WIDE>();
         for (at, chunk) in chunks.iter().enumerate() {
             if chunk.iter().fold(false, |any, tag| any | (*tag == xpline)) {
                 let within = chunk.iter().position(|tag| *tag == xpline)?;
@@ -34,7 +62,7 @@ impl Tags {
             }
         }
         let within = rest.iter().position(|tag| *tag == xpline)?;
-        Some(self.0.len() - rest.len() + within)
+        Some(self.tags.len() - rest.len() + within)
     }
 }
 
@@ -74,7 +102,7 @@ pub(super) enum Written {
 impl XpBuffer {
     pub(super) fn new(entries: usize) -> XpBuffer {
         XpBuffer {
-            tags: Tags(vec![NONE; entries]),
+            tags: Tags::new(entries),
             entries: vec![Entry::default(); entries],
             used: 0,
             closed: std::collections::VecDeque::new(),
@@ -106,7 +134,7 @@ impl XpBuffer {
             let at = rng.below(self.used as u64) as usize;
             (at, self.dirty(at))
         };
-        self.tags.0[at] = xpline;
+        self.tags.set(at, xpline);
         self.entries[at] = Entry {
             lines: line,
             known,
@@ -121,7 +149,7 @@ impl XpBuffer {
         let entry = &mut self.entries[at];
         if !entry.closed && (entry.lines == WHOLE || line == LAST) {
             entry.closed = true;
-            self.closed.push_back((self.tags.0[at], now));
+            self.closed.push_back((self.tags.tags[at], now));
         }
     }
 
@@ -133,7 +161,7 @@ impl XpBuffer {
             ..
         } = self.entries[at];
         (lines != 0).then(|| Evicted {
-            xpline: self.tags.0[at],
+            xpline: self.tags.tags[at],
             lines,
             known,
             owner,
@@ -182,7 +210,7 @@ pub(super) struct ReadBuffer {
 impl ReadBuffer {
     pub(super) fn new(entries: usize) -> ReadBuffer {
         ReadBuffer {
-            tags: Tags(vec![NONE; entries]),
+            tags: Tags::new(entries),
             next: 0,
         }
     }
@@ -192,7 +220,7 @@ impl ReadBuffer {
     }
 
     pub(super) fn put(&mut self, xpline: u32) {
-        self.tags.0[self.next] = xpline;
-        self.next = (self.next + 1) % self.tags.0.len();
+        self.tags.set(self.next, xpline);
+        self.next = (self.next + 1) % self.tags.tags.len();
     }
 }

@@ -62,6 +62,8 @@ struct Worker {
     loads: Flight,
     fills: Flight,
     writes: Flight,
+    /// Dirty lines that had to leave the cache.
+    evictions: Flight,
     /// Lines flushed since the last fence.
     flushed: Vec<u32>,
     ordered: bool,
@@ -261,15 +263,30 @@ impl Machine {
             }
         }
         while let Some(Reverse((now, event))) = self.events.pop() {
-            match event {
-                Event::Room(dimm) => self.make_room(dimm, now),
-                Event::Arrives {
-                    worker,
-                    line,
-                    owner,
-                } => self.arrives(worker, line, owner, now),
-                Event::Worker(worker) => self.go_on(worker, now, &mut next),
-            }
+            self.happen(now, event, &mut next);
+            self.expect_room(now);
+        }
+        assert!(
+            self.going == 0,
+            "{} workers wait for ever: a lock was taken and never let go",
+            self.going
+        );
+    }
+
+    fn happen(
+        &mut self,
+        now: u64,
+        event: Event,
+        next: &mut impl FnMut(usize, &mut Vec<Step>) -> bool,
+    ) {
+        match event {
+            Event::Room(dimm) => self.make_room(dimm, now),
+            Event::Arrives {
+                worker,
+                line,
+                owner,
+            } => self.arrives(worker, line, owner, now),
+            Event::Worker(worker) => self.go_on(worker, now, next),
         }
     }
 
@@ -399,10 +416,12 @@ impl Machine {
         if let Err(later) = me.loads.room(c::LOADS_IN_FLIGHT.value as usize, now) {
             return Played::Again(later);
         }
-        let counts = &mut self.memory.counts[step.category];
-        counts.loads += 1;
+        if let Err(later) = me.evictions.room(c::WRITES_IN_FLIGHT.value as usize, now) {
+            return Played::Again(later);
+        }
+        self.memory.counts[step.category].loads += 1;
         let mut done = now + self.costs.cached;
-        if !self.memory.cached(step, false, now) {
+        if !self.cached(worker, step, false, now) {
             self.memory.counts[step.category].cache_misses += 1;
             done = self.memory.fetch(step, false, worker, now);
             self.workers[worker as usize]
@@ -417,13 +436,30 @@ impl Machine {
         }
     }
 
+    /// Whether the cache has the line; the worker sees to it that a dirty one that leaves gets away.
+    fn cached(&mut self, worker: u32, step: Step, dirty: bool, now: u64) -> bool {
+        let (hit, left) = self.memory.cached(step, dirty, worker, now);
+        if let Some((line, accepted)) = left {
+            let done = match accepted {
+                Accepted::At(done) => done,
+                Accepted::Waits => UNKNOWN,
+            };
+            let me = &mut self.workers[worker as usize];
+            me.evictions.0.push((line, done));
+        }
+        hit
+    }
+
     fn store(&mut self, worker: u32, step: Step, now: u64) -> Played {
         let me = &mut self.workers[worker as usize];
         if let Err(later) = me.fills.room(c::FILLS_IN_FLIGHT.value as usize, now) {
             return Played::Again(later);
         }
+        if let Err(later) = me.evictions.room(c::WRITES_IN_FLIGHT.value as usize, now) {
+            return Played::Again(later);
+        }
         self.memory.counts[step.category].stores += 1;
-        if !self.memory.cached(step, true, now) {
+        if !self.cached(worker, step, true, now) {
             self.memory.counts[step.category].fills += 1;
             let done = self.memory.fetch(step, true, worker, now);
             self.workers[worker as usize]
@@ -488,10 +524,7 @@ impl Machine {
     fn send(&mut self, worker: u32, step: Step, now: u64, accepted: u64) {
         let done = match self.memory.write(step, worker, now, accepted) {
             Accepted::At(done) => done,
-            Accepted::Waits => {
-                self.expect_room(step.what, now);
-                UNKNOWN
-            }
+            Accepted::Waits => UNKNOWN,
         };
         self.workers[worker as usize]
             .writes
@@ -499,12 +532,13 @@ impl Machine {
             .push((step.what, done));
     }
 
-    fn expect_room(&mut self, line: u32, now: u64) {
-        let dimm = self.memory.dimm_of(line);
-        let waiting = self.memory.dimms[dimm].waiting();
-        if let (1, Some(at)) = (waiting, self.memory.dimms[dimm].next_room()) {
-            self.events
-                .push(Reverse((at.max(now), Event::Room(dimm as u32))));
+    /// Wakes up when queues that have become full have room again.
+    fn expect_room(&mut self, now: u64) {
+        while let Some(dimm) = self.memory.crowded.pop() {
+            if let Some(at) = self.memory.dimms[dimm].next_room() {
+                self.events
+                    .push(Reverse((at.max(now), Event::Room(dimm as u32))));
+            }
         }
     }
 
@@ -520,7 +554,7 @@ impl Machine {
             .write(step, worker, now, self.costs.flush_accepted)
         {
             Accepted::At(done) => self.arrived(worker, line, done, now),
-            Accepted::Waits => self.expect_room(line, now),
+            Accepted::Waits => {}
         }
     }
 
@@ -528,6 +562,7 @@ impl Machine {
         let me = &mut self.workers[worker as usize];
         me.writes.settle(line, done);
         me.fills.settle(line, done);
+        me.evictions.settle(line, done);
         if std::mem::take(&mut me.blocked) {
             self.events.push(Reverse((now, Event::Worker(worker))));
         }

@@ -141,9 +141,11 @@ pub(super) struct Memory {
     pub(super) counts: ByCategory,
     pub(super) wear: Wear,
     pub(super) hot: Hot,
+    /// DIMMs for whose queue the first line waits now.
+    pub(super) crowded: Vec<usize>,
 }
 
-/// No worker: a line the cache wrote back by itself.
+/// No worker: a line that DRAM wrote back in Memory Mode.
 pub(super) const NOBODY: u32 = u32::MAX;
 
 impl Memory {
@@ -162,12 +164,13 @@ impl Memory {
             counts: ByCategory::default(),
             wear: Wear::default(),
             hot: Hot::default(),
+            crowded: Vec::new(),
             config,
         }
     }
 
     pub(super) fn is_remote(&self, worker: u32) -> bool {
-        worker as usize >= self.config.remote_from
+        worker != NOBODY && worker as usize >= self.config.remote_from
     }
 
     pub(super) fn dimm_of(&self, line: u32) -> usize {
@@ -175,14 +178,24 @@ impl Memory {
         (line / LINES % self.config.dimms) as usize
     }
 
-    /// Whether the cache has the line, which it has from now on. What leaves it for that is written.
-    pub(super) fn cached(&mut self, step: Step, dirty: bool, now: u64) -> bool {
+    /// Whether the cache has the line, which it has from now on; and the dirty line that left for that,
+    /// with where it is now. It counts for the one in whose way it was.
+    pub(super) fn cached(
+        &mut self,
+        step: Step,
+        dirty: bool,
+        worker: u32,
+        now: u64,
+    ) -> (bool, Option<(u32, Accepted)>) {
         let touched = self.cache.touch(step.what, dirty);
-        if let Some(line) = touched.written_back {
-            // Nobody waits for it, and nobody asked for it: its owner is the one in whose way it was.
-            self.write(Step { what: line, ..step }, NOBODY, now, 0);
-        }
-        touched.hit
+        let left = touched.written_back.map(|line| {
+            let accepted = ps(c::FLUSH_ACCEPTED.value);
+            (
+                line,
+                self.write(Step { what: line, ..step }, worker, now, accepted),
+            )
+        });
+        (touched.hit, left)
     }
 
     /// Whether a flushed line was dirty.
@@ -219,7 +232,7 @@ impl Memory {
     pub(super) fn write(&mut self, step: Step, worker: u32, now: u64, accepted: u64) -> Accepted {
         let mut now = now;
         let mut accepted = accepted;
-        if worker != NOBODY && self.is_remote(worker) {
+        if self.is_remote(worker) {
             now = self.link.cross(true, now);
             accepted = (accepted as f64 * c::REMOTE_WRITE.value) as u64;
         }
@@ -242,6 +255,9 @@ impl Memory {
         let at = self.dimm_of(step.what);
         let dimm = &mut self.dimms[at];
         if !dimm.has_room(now) || dimm.waiting() > 0 {
+            if dimm.waiting() == 0 {
+                self.crowded.push(at);
+            }
             dimm.wait(Waiting {
                 line: step.what,
                 owner,

@@ -290,3 +290,53 @@ fn wear_is_that_of_the_xpline_written_most() {
     assert!(wear.max > 100, "{wear:?}");
     assert!(wear.mean < 2.0 && wear.years > 0.0, "{wear:?}");
 }
+
+#[test]
+fn over_the_simulator_the_same_calls_are_the_same_steps() {
+    use crate::sim::{Persistency, Sim};
+    fn steps_on(medium: impl Medium) -> Vec<Step> {
+        let medium = Modelled::new(medium);
+        let mut lane = Lane::new(0);
+        medium.copy_in(&mut lane, Off(4096 + 8), &[&[1; 1000]]);
+        medium.drain(&mut lane);
+        medium.cas(&mut lane, Off(4096), 0, 7).expect("it is 0");
+        let mut bytes = [0; 100];
+        medium.copy_out(Off(4096), &mut bytes);
+        assert_eq!((bytes[0], bytes[99]), (7, 1));
+        let mut steps = Vec::new();
+        medium.trace().take(&mut steps);
+        steps
+    }
+    let on_dram = steps_on(Mapped::anonymous(1 << 16).unwrap());
+    let on_sim = steps_on(Sim::new(1 << 16, Persistency::Adr));
+    assert_eq!(on_dram, on_sim);
+    let acts = |act| on_dram.iter().filter(|step| step.act == act).count();
+    // The first and the last line are written in part, the others around the cache.
+    assert_eq!(
+        (acts(Act::Around), acts(Act::Flush), acts(Act::Fence)),
+        (14, 2, 1)
+    );
+    assert_eq!((acts(Act::Load), acts(Act::Fetch)), (2, 1));
+}
+
+#[test]
+fn plain_stores_go_no_faster_than_the_media_takes_what_the_cache_evicts() {
+    let micro = Micro {
+        access: Access::Store,
+        order: Order::Random,
+        bytes: 64,
+        dimms: 1,
+        threads: 8,
+    };
+    let (gb_s, outcome) = micro.run(100_000, 1);
+    let media = 64.0 / constants::WRITE_XPLINE_256GB.value;
+    assert!(gb_s < 1.5 * media, "{gb_s} GB/s, the media {media}");
+    assert_eq!(outcome.operations, 100_000);
+}
+
+#[test]
+#[should_panic(expected = "never let go")]
+fn a_lock_that_is_never_let_go_is_told() {
+    let operation = steps(&[(Act::Lock, 7)]);
+    let _ = play(&mut machine(), &vec![operation; 2]);
+}
