@@ -299,8 +299,7 @@ fn of(workers: usize, name: &str) -> String {
 }
 
 fn modelled(report: &mut Report, workers: usize, run: &Run) {
-    let figure =
-        |name: &str, value| Figure::modelled("model", format!("{workers} workers: {name}"), value);
+    let figure = |name: &str, value| Figure::modelled("model", of(workers, name), value);
     let outcome = &run.outcome;
     report.figures.extend([
         figure("throughput", outcome.throughput() / 1e6).unit("M operations/s"),

@@ -14,6 +14,7 @@
 //! * [`lane`] is one worker's identity at that door and what it has spent there.
 //! * [`media`] are the real doors, [`sim`] is their simulated twin.
 //! * [`pool`] makes a medium a pool: superblock, segments, growth.
+//! * [`model`] counts what it costs, and how long it would take on persistent memory.
 //! * [`fault`] switches deviations on, to see that the checks object.
 //! * [`epoch`] tells when nobody reads an offset any more.
 //! * [`table`] is the DRAM beside the pool: arrays that grow without moving.

@@ -123,8 +123,8 @@ enum Played {
     Until(u64),
     /// Try it again then.
     Again(u64),
-    /// Somebody will wake the worker; `true` if the step is done all the same.
-    Blocked(bool),
+    /// It is done, and somebody will wake the worker.
+    Blocked,
 }
 
 /// What a run found.
@@ -262,8 +262,17 @@ impl Machine {
                 self.events.push(Reverse((self.now, Event::Worker(worker))));
             }
         }
-        while let Some(Reverse((now, event))) = self.events.pop() {
-            self.happen(now, event, &mut next);
+        let mut first = self.pop();
+        while let Some((now, event)) = first.take().or_else(|| self.pop()) {
+            match event {
+                Event::Worker(worker) => first = self.go_on(worker, now, &mut next),
+                Event::Room(dimm) => self.make_room(dimm, now),
+                Event::Arrives {
+                    worker,
+                    line,
+                    owner,
+                } => self.arrives(worker, line, owner, now),
+            }
             self.expect_room(now);
         }
         assert!(
@@ -273,21 +282,8 @@ impl Machine {
         );
     }
 
-    fn happen(
-        &mut self,
-        now: u64,
-        event: Event,
-        next: &mut impl FnMut(usize, &mut Vec<Step>) -> bool,
-    ) {
-        match event {
-            Event::Room(dimm) => self.make_room(dimm, now),
-            Event::Arrives {
-                worker,
-                line,
-                owner,
-            } => self.arrives(worker, line, owner, now),
-            Event::Worker(worker) => self.go_on(worker, now, next),
-        }
+    fn pop(&mut self) -> Option<(u64, Event)> {
+        self.events.pop().map(|Reverse(event)| event)
     }
 
     /// Everything so far, as if the XPBuffers were written to the media now.
@@ -346,13 +342,13 @@ impl Machine {
         false
     }
 
-    /// Plays a worker's steps for as long as its clock is the least.
+    /// Plays a worker's steps for as long as its clock is the least; then whatever is next.
     fn go_on(
         &mut self,
         worker: u32,
         now: u64,
         next: &mut impl FnMut(usize, &mut Vec<Step>) -> bool,
-    ) {
+    ) -> Option<(u64, Event)> {
         let mut clock = now;
         loop {
             let me = &mut self.workers[worker as usize];
@@ -360,32 +356,33 @@ impl Machine {
                 let took = ((clock - me.began) / 1000).min(u64::from(u32::MAX)) as u32;
                 self.latencies_ns.push(took);
                 if !self.begin(worker, clock, next) {
-                    return;
+                    return None;
                 }
                 continue;
             };
-            let again = match self.play(worker, step, clock) {
+            let played = self.play(worker, step, clock);
+            self.expect_room(clock);
+            clock = match played {
                 Played::Until(later) => {
                     self.advance(worker);
                     later
                 }
                 Played::Again(UNKNOWN) => {
                     self.workers[worker as usize].blocked = true;
-                    return;
+                    return None;
                 }
                 Played::Again(later) => later,
-                Played::Blocked(done) => {
-                    if done {
-                        self.advance(worker);
-                    }
-                    return;
+                Played::Blocked => {
+                    self.advance(worker);
+                    return None;
                 }
             };
-            clock = again;
             let event = Reverse((clock, Event::Worker(worker)));
-            if self.events.peek().is_some_and(|other| *other > event) {
-                self.events.push(event);
-                return;
+            if let Some(mut least) = self.events.peek_mut()
+                && *least > event
+            {
+                let Reverse(least) = std::mem::replace(&mut *least, event);
+                return Some(least);
             }
         }
     }
@@ -601,7 +598,7 @@ impl Machine {
         let lock = self.locks.entry(step.what).or_default();
         if lock.held {
             lock.waiting.push_back(worker);
-            return Played::Blocked(true);
+            return Played::Blocked;
         }
         lock.held = true;
         Played::Until(now + self.costs.lock)
@@ -623,7 +620,7 @@ impl Machine {
     fn barrier(&mut self, worker: u32, now: u64) -> Played {
         self.at_barrier.push(worker);
         self.open_barrier(now);
-        Played::Blocked(true)
+        Played::Blocked
     }
 
     /// Lets everybody go on when everybody is there.
