@@ -40,7 +40,7 @@ while getopts w:f:s:m:a:k:e:S:Kt: option; do
   esac
 done
 shift $((OPTIND - 1))
-[ $# -ge 1 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; exit 64; }
+[ $# -ge 1 ] || { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"; exit 64; }
 PROGRAM=$(realpath -e "$1") || fail "there is no $1"
 shift
 case $FS in ext4 | devdax) DEVICE=nvdimm,unarmed=off ;; virtio) DEVICE=virtio-pmem-pci ;; *) fail "unknown kind $FS" ;; esac
