@@ -13,11 +13,13 @@
 //! * [`mod@explore`] crashes it everywhere, in recovery too.
 //! * [`record`] is the same for threads: what they asked at once, judged by a general search.
 //! * [`schedules`] runs threads under many schedules, crashed in between.
+//! * [`faults`] sees that all this objects when it should.
 //! * [`report`] says what was found and how to see it again.
 
 #![forbid(unsafe_code)]
 
 pub mod explore;
+pub mod faults;
 pub mod history;
 pub mod oracle;
 pub mod record;

@@ -237,7 +237,7 @@ impl Report {
         self.violations.extend(seed.violations);
     }
 
-    fn add_places(&mut self, more: &[Place]) {
+    pub(crate) fn add_places(&mut self, more: &[Place]) {
         let key = |p: &Place| (p.at.file(), p.at.line(), p.at.column(), p.act);
         let mut all: BTreeMap<_, Place> = self.places.drain(..).map(|p| (key(&p), p)).collect();
         for place in more {
@@ -392,7 +392,7 @@ impl Report {
 }
 
 /// `text` as a JSON string.
-fn quote(text: &str) -> String {
+pub(crate) fn quote(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
         match c {

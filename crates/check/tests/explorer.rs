@@ -3,6 +3,7 @@
 
 mod toy;
 
+use farbank_check::faults::{Budget, Hunt, Outcome};
 use farbank_check::{Config, Pick, Subject, Target, Verdict, explore, explore_seed};
 use farbank_pm::fault;
 use farbank_pm::sim::{Persistency, Sim};
@@ -220,4 +221,21 @@ fn three_crashes_in_a_row_are_tried_and_do_not_explode() {
     assert_eq!(three.nested_points, two.nested_points);
     assert!(three.deep_points > two.nested_points / 4, "{three:?}");
     assert!(three.deep_points < two.nested_points * 4, "{three:?}");
+}
+
+#[test]
+fn a_drain_left_out_is_found_and_a_fault_that_does_nothing_is_idle() {
+    let budget = Budget {
+        modes: vec![Persistency::Adr],
+        seeds: 0..4,
+        ..Budget::default()
+    };
+    let hunt = Hunt::new(&Toy(Mutant::None), budget);
+    let places = hunt.places();
+    let mut drains = places
+        .iter()
+        .filter(|fault| fault.to_string().starts_with("drain"));
+    assert!(drains.any(|fault| hunt.hunt(fault).is_found()));
+    let nowhere = hunt.hunt(&"drain nowhere.rs:1".parse().unwrap());
+    assert!(matches!(nowhere.outcome, Outcome::Idle), "{nowhere}");
 }

@@ -1,6 +1,7 @@
 //! `farbank check`: the checks by which we know that an acknowledged write survives, for everyone.
 
 mod crash;
+mod faults;
 mod kill;
 mod model;
 mod schedules;
@@ -22,6 +23,8 @@ use crate::Failure;
 pub(crate) enum Check {
     /// Crash a structure everywhere, in a simulation, and judge what every power cut could leave.
     Crash(crash::Crash),
+    /// Leave out each flush and drain, and turn on each known bug: the explorer must object.
+    Faults(faults::Faults),
     /// Kill a real server under load, again and again, and check that nothing acknowledged is lost.
     Kill(kill::Kill),
     /// Compare the media model with what was measured on persistent memory.
@@ -35,6 +38,7 @@ impl Check {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self {
             Check::Crash(crash) => crash.run(),
+            Check::Faults(faults) => faults.run(),
             Check::Kill(kill) => kill.run(),
             Check::Model(model) => model.run(),
             Check::Schedules(schedules) => schedules.run(),

@@ -1,0 +1,340 @@
+//! Is every fault found out? The checks, checked.
+//!
+//! ```text
+//!   clean runs ──▶ places ──┐
+//!                           ├──▶ each fault: rounds of seeds, in each mode in turn ──▶ found
+//!   Target::faults ── names ┘                              │ the budget is used up
+//!                                                          ▼
+//!                                    the same crash states without it?  ── yes ──▶ idle
+//!                                                                       ── no ───▶ survived
+//! ```
+//!
+//! A fault by place drops what one line of source makes durable, a fault by name is a deviation the
+//! structure lists. The explorer has to object to every one of them. *Found*: it did. *Idle*: no
+//! crash could have left anything else, so that the place, or the deviation, does nothing and should
+//! go. *Survived*: it changes what a crash leaves, and nobody objects: the checks are blind there.
+//! Only *found* is well; there is no list of exceptions.
+//!
+//! # Invariants
+//! F1  A trial is a function of target, fault and budget, but for where the clock ends it.
+//! F2  One fault at a time, each on one thread: its seconds are those of one core.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use farbank_pm::fault::{Fault, Part, PlaceFault};
+use farbank_pm::sim::{Act, Persistency, Place, brief};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::explore::{Config, explore_seed};
+use crate::report::{Report, Violation, quote};
+use crate::target::Target;
+
+/// How much a fault may cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// What a power cut may take: one mode after the other, until one objects.
+    pub modes: Vec<Persistency>,
+    /// Seeds, in each mode.
+    pub seeds: Range<u64>,
+    /// No further seed is begun after so much time of one core.
+    pub cpu: Duration,
+}
+
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget {
+            modes: vec![Persistency::Adr, Persistency::Word, Persistency::Page],
+            seeds: 0..256,
+            cpu: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What became of a fault.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// The explorer objected.
+    Found {
+        /// What a power cut could take when it did.
+        persistency: Persistency,
+        /// What it said, and how to see it again.
+        violation: Box<Violation>,
+    },
+    /// It changed nothing that a crash could leave.
+    Idle,
+    /// It changed what crashes leave, and nobody objected.
+    Survived,
+}
+
+impl Outcome {
+    /// As it is printed.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Outcome::Found { .. } => "found",
+            Outcome::Idle => "idle",
+            Outcome::Survived => "SURVIVED",
+        }
+    }
+}
+
+/// One fault, tried.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// The fault.
+    pub fault: Fault,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Seeds it was tried under, in all modes.
+    pub seeds: u64,
+    /// Distinct images judged until then.
+    pub images: u64,
+    /// How long it took, in time of one core.
+    pub cpu: Duration,
+}
+
+impl Trial {
+    /// What [`Trial`]s in a column are headed by.
+    pub const HEADING: &str = "fault                                what     mode   seed    images   cpu s  what it led to";
+
+    /// Whether the explorer objected.
+    #[must_use]
+    pub fn is_found(&self) -> bool {
+        matches!(self.outcome, Outcome::Found { .. })
+    }
+
+    /// One JSON object.
+    #[must_use]
+    pub fn json(&self) -> String {
+        let mut out = format!(
+            "{{\"fault\":{},\"outcome\":\"{}\",\"seeds\":{},\"images\":{},\"seconds\":{:.3}",
+            quote(&self.fault.to_string()),
+            self.outcome.name().to_lowercase(),
+            self.seeds,
+            self.images,
+            self.cpu.as_secs_f64()
+        );
+        if let Outcome::Found {
+            persistency,
+            violation,
+        } = &self.outcome
+        {
+            out += &format!(
+                ",\"persistency\":\"{persistency}\",\"seed\":{},\"what\":{},\"command\":{}",
+                violation.seed,
+                quote(&violation.what),
+                quote(&violation.command)
+            );
+        }
+        out + "}"
+    }
+}
+
+impl fmt::Display for Trial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fault = self.fault.to_string();
+        let outcome = self.outcome.name();
+        let (images, seconds) = (self.images, self.cpu.as_secs_f64());
+        write!(f, "{fault:36} {outcome:8} ")?;
+        match &self.outcome {
+            Outcome::Found {
+                persistency,
+                violation,
+            } => write!(
+                f,
+                "{:4} {:>6} {images:>9} {seconds:>7.1}  {}",
+                persistency.name(),
+                format!("{:#x}", violation.seed),
+                violation.what
+            ),
+            Outcome::Idle | Outcome::Survived => {
+                write!(f, "{:4} {:>6} {images:>9} {seconds:>7.1}", "-", "-")
+            }
+        }
+    }
+}
+
+/// Tries faults on one target.
+pub struct Hunt<'a> {
+    target: &'a dyn Target,
+    budget: Budget,
+    /// What each mode and seed leaves without a fault, once somebody asked.
+    clean: Mutex<HashMap<(Persistency, u64), u64>>,
+}
+
+impl<'a> Hunt<'a> {
+    /// A hunt on `target`.
+    #[must_use]
+    pub fn new(target: &'a dyn Target, budget: Budget) -> Hunt<'a> {
+        Hunt {
+            target,
+            budget,
+            clean: Mutex::default(),
+        }
+    }
+
+    /// The faults the target lists, none if they are not compiled in.
+    #[must_use]
+    pub fn names(&self) -> Vec<Fault> {
+        let listed = self.target.faults().iter();
+        let compiled = listed.filter(|_| farbank_pm::fault::NAMED);
+        compiled.map(|n| Fault::Name(n.name.into())).collect()
+    }
+
+    /// The faults by place: of every line that clean runs make something durable at, all it does,
+    /// and the first and the last of its lines.
+    #[must_use]
+    pub fn places(&self) -> Vec<Fault> {
+        const SEEDS: u64 = 8;
+        let seeds = self.budget.seeds.clone().take(SEEDS as usize);
+        let config = Config {
+            cap: 8,
+            ..Config::new(self.budget.modes[0])
+        };
+        let mut all = Report::new(self.target.name().into(), &config);
+        for seed in seeds {
+            all.add_places(&explore_seed(self.target, &config, seed).places);
+        }
+        all.places.iter().flat_map(faults_at).collect()
+    }
+
+    /// Tries `fault` until the explorer objects or the budget is used up.
+    #[must_use]
+    pub fn hunt(&self, fault: &Fault) -> Trial {
+        let start = cpu_time();
+        let mut trial = Trial {
+            fault: fault.clone(),
+            outcome: Outcome::Idle,
+            seeds: 0,
+            images: 0,
+            cpu: Duration::ZERO,
+        };
+        for (config, seed) in self.rounds() {
+            if cpu_time() - start > self.budget.cpu {
+                break;
+            }
+            let faulty = Config {
+                fault: Some(fault.clone()),
+                ..config.clone()
+            };
+            let mut report = explore_seed(self.target, &faulty, seed);
+            trial.seeds += 1;
+            trial.images += report.counts.distinct_images;
+            if let Some(violation) = report.violations.pop() {
+                let violation = Box::new(violation);
+                trial.outcome = Outcome::Found {
+                    persistency: config.persistency,
+                    violation,
+                };
+                break;
+            }
+            if matches!(trial.outcome, Outcome::Idle)
+                && report.digest != self.clean_digest(&config, seed)
+            {
+                trial.outcome = Outcome::Survived;
+            }
+        }
+        trial.cpu = cpu_time() - start;
+        trial
+    }
+
+    /// Tries all `faults`, one a thread; `progress` is told each trial as it ends. The trials come
+    /// back in the order of the faults.
+    pub fn hunt_all(
+        &self,
+        faults: &[Fault],
+        threads: usize,
+        progress: &(dyn Fn(&Trial) + Sync),
+    ) -> Vec<Trial> {
+        let queue = Mutex::new(faults.iter().enumerate());
+        let trials = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..threads.clamp(1, faults.len().max(1)) {
+                scope.spawn(|| {
+                    loop {
+                        let next = queue.lock().expect("no holder panics").next();
+                        let Some((number, fault)) = next else { return };
+                        let trial = self.hunt(fault);
+                        progress(&trial);
+                        trials
+                            .lock()
+                            .expect("no holder panics")
+                            .push((number, trial));
+                    }
+                });
+            }
+        });
+        let mut trials = trials.into_inner().expect("no holder panics");
+        trials.sort_by_key(|(number, _)| *number);
+        trials.into_iter().map(|(_, trial)| trial).collect()
+    }
+
+    /// Every mode and seed: a few seeds of each mode in turn, more each time. Most seeds get few images
+    /// of each crash point, some get as many as usual: some faults need rare runs, some rare images.
+    fn rounds(&self) -> impl Iterator<Item = (Config, u64)> {
+        let Range { start, end } = self.budget.seeds;
+        let starts = (0..).map(move |round| start + (2 << round) - 2);
+        let rounds = starts.take_while(move |from| *from < end).enumerate();
+        rounds.flat_map(move |(round, from)| {
+            let seeds = from..end.min(from + (2 << round));
+            let modes = self.budget.modes.iter();
+            modes.flat_map(move |mode| seeds.clone().map(|seed| (config(*mode, seed), seed)))
+        })
+    }
+
+    /// What all crash states of a seed come to without a fault.
+    fn clean_digest(&self, config: &Config, seed: u64) -> u64 {
+        let key = (config.persistency, seed);
+        let known = self
+            .clean
+            .lock()
+            .expect("no holder panics")
+            .get(&key)
+            .copied();
+        known.unwrap_or_else(|| {
+            let digest = explore_seed(self.target, config, seed).digest;
+            let mut clean = self.clean.lock().expect("no holder panics");
+            clean.insert(key, digest);
+            digest
+        })
+    }
+}
+
+fn config(persistency: Persistency, seed: u64) -> Config {
+    const FEW: usize = 12;
+    const USUAL_ONE_IN: u64 = 8;
+    let mut config = Config::new(persistency);
+    if seed % USUAL_ONE_IN != USUAL_ONE_IN - 1 {
+        config.cap = FEW;
+    }
+    config
+}
+
+/// The time this thread has spent computing.
+fn cpu_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// The ways in which a place can fail to make something durable.
+fn faults_at(place: &Place) -> Vec<Fault> {
+    let parts: &[Part] = match place.act {
+        Act::Store => &[],
+        Act::Drain => &[Part::Whole],
+        Act::CopyIn | Act::Flush => &Part::ALL,
+    };
+    let fault = |part: &Part| {
+        Fault::Place(PlaceFault {
+            act: place.act,
+            at: brief(place.at),
+            part: *part,
+            hit: None,
+        })
+    };
+    parts.iter().map(fault).collect()
+}

@@ -1,0 +1,212 @@
+//! `farbank check faults`: see that the explorer objects to every deviation it should object to.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use farbank_check::faults::{Budget, Hunt, Outcome, Trial};
+use farbank_pm::fault::{Fault, NAMED};
+use farbank_pm::sim::Persistency;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{PersistencyChoice, Seeds, TargetChoice, progress_bar, threads};
+use crate::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  cargo run --release --features faults -- check faults
+      every fault of the engine, by name and by place, in some minutes
+  farbank check faults --only log.rs
+      the places of one file: what they flush and drain is left out, a line of source at a time
+  farbank check faults --only kv.torn_not_padded
+      one fault, with the whole violation it leads to (faults by name need --features faults)";
+
+/// See that the explorer objects to every flush and drain left out, and to every named deviation.
+///
+/// A fault by place drops what one line of source makes durable: all of it, its first, or its last
+/// line of far memory. A fault by name is a deviation the structure lists. Each must be found out; one
+/// that is idle (it changes nothing a crash could leave) or survives makes the check fail.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Faults {
+    /// What is checked.
+    #[arg(long, value_enum, default_value = "kv")]
+    target: TargetChoice,
+    /// Only faults whose text contains this: a name, a file, a line.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// What a power cut may take; by default adr, word and page in turn.
+    #[arg(long, value_enum)]
+    persistency: Option<PersistencyChoice>,
+    /// Seeds to try each fault under, in each mode.
+    #[arg(long, value_name = "A..B", default_value = "0..4096")]
+    seeds: Seeds,
+    /// Seconds of one CPU a fault may take; then it has survived.
+    #[arg(long, value_name = "S", default_value_t = 60.0)]
+    seconds: f64,
+    /// Threads, each with a fault of its own; 0 is one a CPU.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+    /// Print one JSON object on the last line instead of the table.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Faults {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let start = Instant::now();
+        let target = self.target.target();
+        let hunt = Hunt::new(target, self.budget());
+        let mut faults = hunt.names();
+        faults.extend(hunt.places());
+        if let Some(only) = &self.only {
+            faults.retain(|fault| fault.to_string().contains(only));
+        }
+        if faults.is_empty() {
+            return Err(self.nothing_to_do());
+        }
+        let bar = bar(faults.len());
+        if !self.json {
+            println!("{}", Trial::HEADING);
+        }
+        let trials = hunt.hunt_all(&faults, threads(self.threads), &|trial| {
+            if !self.json {
+                bar.suspend(|| println!("{trial}"));
+            }
+            bar.inc(1);
+        });
+        bar.finish_and_clear();
+        self.report(&trials, start.elapsed())
+    }
+
+    fn budget(&self) -> Budget {
+        let usual = Budget::default();
+        Budget {
+            modes: self
+                .persistency
+                .map_or(usual.modes, |choice| choice.modes().to_vec()),
+            seeds: self.seeds.0.clone(),
+            cpu: Duration::from_secs_f64(self.seconds.max(0.0)),
+        }
+    }
+
+    fn nothing_to_do(&self) -> Failure {
+        let only = self.only.as_deref().unwrap_or_default();
+        let listed = self.target.target().faults();
+        if !NAMED && listed.iter().any(|named| named.name.contains(only)) {
+            return Failure::Usage(format!(
+                "{only} is a fault by name, and none is compiled in: build with --features faults"
+            ));
+        }
+        Failure::Usage(format!("no fault is called anything like {only:?}"))
+    }
+
+    fn report(&self, trials: &[Trial], elapsed: Duration) -> Result<(), Failure> {
+        let figures = Figures::of(trials, elapsed);
+        let target = self.target.target();
+        match trials {
+            [only] if !self.json => {
+                if let Outcome::Found { violation, .. } = &only.outcome {
+                    println!("\n{violation}");
+                }
+            }
+            _ => {}
+        }
+        if self.json {
+            println!("{}", figures.json(target.name(), trials));
+        } else {
+            if !NAMED && !target.faults().is_empty() {
+                let missing = target.faults().len();
+                println!("\n{missing} faults by name were not tried: they need --features faults");
+            }
+            println!("\n{}", figures.line(target.name()));
+        }
+        match trials.iter().find(|trial| !trial.is_found()) {
+            None => Ok(()),
+            Some(trial) => Err(Failure::failed(match trial.outcome {
+                Outcome::Idle => format!(
+                    "{}: no crash could have left anything else: remove it from the code",
+                    trial.fault
+                ),
+                _ => format!(
+                    "{}: it changes what crashes leave, and nothing objected within {} s: the checks \
+                     are blind there",
+                    trial.fault, self.seconds
+                ),
+            })),
+        }
+    }
+}
+
+/// A bar for people.
+fn bar(faults: usize) -> ProgressBar {
+    let bar = progress_bar(faults as u64, Persistency::Adr);
+    match ProgressStyle::with_template("{wide_bar} {pos}/{len} faults, {elapsed}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+/// What all trials come to.
+struct Figures {
+    found: usize,
+    idle: usize,
+    survived: usize,
+    by_name: usize,
+    images: u64,
+    slowest: Option<(String, f64)>,
+    elapsed_s: f64,
+}
+
+impl Figures {
+    fn of(trials: &[Trial], elapsed: Duration) -> Figures {
+        let count = |is: fn(&Trial) -> bool| trials.iter().filter(|t| is(t)).count();
+        let found = trials.iter().filter(|trial| trial.is_found());
+        Figures {
+            found: count(Trial::is_found),
+            idle: count(|t| matches!(t.outcome, Outcome::Idle)),
+            survived: count(|t| matches!(t.outcome, Outcome::Survived)),
+            by_name: count(|t| matches!(t.fault, Fault::Name(_))),
+            images: trials.iter().map(|trial| trial.images).sum(),
+            slowest: found
+                .max_by_key(|trial| trial.cpu)
+                .map(|trial| (trial.fault.to_string(), trial.cpu.as_secs_f64())),
+            elapsed_s: elapsed.as_secs_f64(),
+        }
+    }
+
+    fn line(&self, target: &str) -> String {
+        let all = self.found + self.idle + self.survived;
+        let slowest = self.slowest.as_ref().map_or(String::new(), |(fault, s)| {
+            format!("; the slowest in {s:.1} s ({fault})")
+        });
+        format!(
+            "check faults {target}: {} of {all} found out ({} by name, {} by place), {} idle, {} \
+             survived; {} images{slowest}; {:.1} s",
+            self.found,
+            self.by_name,
+            all - self.by_name,
+            self.idle,
+            self.survived,
+            self.images,
+            self.elapsed_s
+        )
+    }
+
+    fn json(&self, target: &str, trials: &[Trial]) -> String {
+        let slowest_s = self.slowest.as_ref().map_or(0.0, |(_, seconds)| *seconds);
+        let trials: Vec<_> = trials.iter().map(Trial::json).collect();
+        format!(
+            "{{\"check\":\"faults\",\"target\":\"{target}\",\"holds\":{},\"found\":{},\"idle\":{},\
+             \"survived\":{},\"by_name\":{},\"named\":{NAMED},\"images\":{},\"slowest_s\":{slowest_s:.3},\
+             \"elapsed_s\":{:.3},\"trials\":[{}]}}",
+            self.idle + self.survived == 0,
+            self.found,
+            self.idle,
+            self.survived,
+            self.by_name,
+            self.images,
+            self.elapsed_s,
+            trials.join(",")
+        )
+    }
+}
