@@ -19,7 +19,8 @@
 //! A head's line is written by a birth (all of it, beginning with the magic) and by `opened` and `sealed`,
 //! which leave the magic alone. So once one birth was durable, every crash leaves a head that begins
 //! with the magic. Segments are counted as born in the superblock, after that (V5); between the two a
-//! crash leaves them uncounted, and they are born again. Pools that were made before segments were
+//! crash leaves them uncounted, and they are born again. What a killed process left of births is flushed
+//! before it is counted: a head may be visible and not durable. Pools that were made before segments were
 //! counted have a count of 0 and openings: there a zero head counts as unborn, until the first open counts.
 
 use farbank_pm::sync::atomic::Ordering::Relaxed;
@@ -55,6 +56,9 @@ pub(crate) fn read<M: Medium>(
                 engine.generation.fetch_max(life.generation, Relaxed);
                 if lost.is_none() {
                     place.repair(m, lane, life);
+                }
+                if !is_born {
+                    place.flush(m, lane); // It is about to be counted.
                 }
             }
             None if may_be_unborn(&place, m, is_born, words) => {}

@@ -127,6 +127,12 @@ impl Place {
         m.copy_in(lane, self.at, &[&head, &[0; LINE - FIXED]]);
     }
 
+    /// Flushes head and tail.
+    pub(crate) fn flush<M: Medium>(&self, m: &M, lane: &mut Lane) {
+        m.flush(lane, self.at, LINE);
+        m.flush(lane, self.tail(), LINE);
+    }
+
     /// Writes a damaged copy of the fixed part, or of `opened`, again.
     pub(crate) fn repair<M: Medium>(&self, m: &M, lane: &mut Lane, life: &Life) {
         match life.damaged {
