@@ -140,7 +140,7 @@ impl Steps {
 fn lines_of(at: Off, len: usize) -> std::ops::Range<u32> {
     const LINE_BYTES: u64 = LINE as u64;
     let end = (at.0 + len as u64).div_ceil(LINE_BYTES);
-    // Eight terabytes are the limit of the cache's line numbers, 128 GiB of a step's.
+    // Below 2^31, as the cache wants them: `Modelled::new` has seen to that.
     (at.0 / LINE_BYTES) as u32..end as u32
 }
 
