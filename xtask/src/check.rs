@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::Size;
-use crate::run::{farbank, output, works};
+use crate::run::{cargo, farbank, output, target, works};
 
 /// The seeds a lane explores in each persistency mode: a bit more than a minute on two CPUs.
 const LANE_SEEDS: [(&str, &str); 3] = [("adr", "0..40"), ("eadr", "0..4"), ("page", "0..30")];
@@ -41,6 +41,24 @@ pub(crate) fn crash(size: Size) -> Result<(), String> {
         Size::Gate => &["adr", "eadr", "page"],
     };
     modes.iter().try_for_each(|mode| crash_for_long(mode))
+}
+
+/// The checks are checked: every bug the engine lists by name is found out. The binary that has them
+/// gets a folder of its own, so that nobody takes it for the real one.
+pub(crate) fn faults(_: Size) -> Result<(), String> {
+    let folder = target().join("faults");
+    let folder_name = folder.display().to_string();
+    cargo(&[
+        "build",
+        "--release",
+        "--package=farbank",
+        "--features=faults",
+        "--target-dir",
+        &folder_name,
+    ])?;
+    let mut command = Command::new(folder.join("release/farbank"));
+    command.args(["check", "faults", "--target", "kv", "--only", "kv."]);
+    output(&mut command).map(|_| ())
 }
 
 /// As many seeds of one mode as the gate's time allows.

@@ -53,6 +53,11 @@ const LANES: &[Lane] = &[
         check::crash,
     ),
     Lane(
+        "faults",
+        "the explorer objects to every known bug",
+        check::faults,
+    ),
+    Lane(
         "guest",
         "nothing acknowledged is lost when a machine loses its power",
         guest::run,
