@@ -206,6 +206,26 @@ pub trait Medium: Send + Sync + 'static {
     /// CRC-32C of the bytes at `at`, continuing from `seed`. One event to the explorers.
     fn crc(&self, at: Off, len: usize, seed: u32) -> u32;
 
+    /// Whether the CRC-32C of the bytes at `at`, continuing from `seed`, is `expected`. The way to
+    /// ask about bytes that a crash may have torn: lazy simulated memory need not decide how.
+    #[inline]
+    fn crc_is(&self, at: Off, len: usize, seed: u32, expected: u32) -> bool {
+        self.crc(at, len, seed) == expected
+    }
+
+    /// Copies bytes out that carry a checksum of their own; `check` says how many of the leading
+    /// bytes it vouches for, from those bytes alone, or 0 if it does not hold. Answers whether it
+    /// held; the bytes behind those may be anything then. The last call of `check` is about what is
+    /// answered.
+    ///
+    /// As with [`Medium::crc_is`], lazy simulated memory tells apart only whole content and all
+    /// other; the bytes copied out are some of what they can be.
+    #[inline]
+    fn copy_out_if(&self, at: Off, to: &mut [u8], check: &dyn Fn(&[u8]) -> usize) -> bool {
+        self.copy_out(at, to);
+        check(to) != 0
+    }
+
     /// Hints that the bytes at `at` will be read soon. Out-of-range hints are ignored.
     fn prefetch(&self, at: Off, len: usize);
 }

@@ -3,6 +3,7 @@
 use std::panic::Location;
 
 use super::crash::Moment;
+use super::image::Image;
 use super::places::Act;
 use super::state::Request;
 use super::{Persistency, Sim};
@@ -89,8 +90,8 @@ impl Medium for Sim {
     fn matches(&self, at: Off, bytes: &[u8]) -> bool {
         let mut rest = bytes;
         let mut state = self.state();
-        if !state.decide_match(at, bytes) {
-            return false;
+        if let Some(decided) = state.decide_match(at, bytes) {
+            return decided;
         }
         state.visible.pieces(at, bytes.len(), |piece| {
             let (head, tail) = rest.split_at(piece.len());
@@ -179,16 +180,56 @@ impl Medium for Sim {
 
     fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
         let mut state = self.state();
-        if let Some(torn) = state.decide_crc(at, len, seed) {
-            return torn;
+        match state.decide_whole(at, len, &<[u8]>::len) {
+            None => crc_of(&state.visible, at, len, seed),
+            Some(torn) if torn.is_empty() => crc_of(&state.representative(), at, len, seed),
+            Some(whole) => crc32c::crc32c_append(seed, &whole),
         }
-        let mut crc = seed;
-        state.visible.pieces(at, len, |piece| {
-            crc = crc32c::crc32c_append(crc, piece);
-            true
-        });
-        crc
+    }
+
+    fn crc_is(&self, at: Off, len: usize, seed: u32, expected: u32) -> bool {
+        let passes = |bytes: &[u8]| match crc32c::crc32c_append(seed, bytes) == expected {
+            true => bytes.len(),
+            false => 0,
+        };
+        let decided = self.state().decide_whole(at, len, &passes);
+        decided.map_or_else(
+            || self.crc(at, len, seed) == expected,
+            |whole| !whole.is_empty(),
+        )
+    }
+
+    fn copy_out_if(&self, at: Off, to: &mut [u8], check: &dyn Fn(&[u8]) -> usize) -> bool {
+        let mut state = self.state();
+        let Some(whole) = state.decide_whole(at, to.len(), check) else {
+            drop(state);
+            self.copy_out(at, to);
+            return check(to) != 0;
+        };
+        if whole.is_empty() {
+            let image = state.representative();
+            let mut rest = to;
+            image.pieces(at, rest.len(), |piece| {
+                let (head, tail) = std::mem::take(&mut rest).split_at_mut(piece.len());
+                head.copy_from_slice(piece);
+                rest = tail;
+                true
+            });
+            return false;
+        }
+        to.fill(0);
+        to[..whole.len()].copy_from_slice(&whole);
+        true
     }
 
     fn prefetch(&self, _at: Off, _len: usize) {}
+}
+
+fn crc_of(image: &Image, at: Off, len: usize, seed: u32) -> u32 {
+    let mut crc = seed;
+    image.pieces(at, len, |piece| {
+        crc = crc32c::crc32c_append(crc, piece);
+        true
+    });
+    crc
 }

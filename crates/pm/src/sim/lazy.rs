@@ -15,22 +15,26 @@
 //! do everything it can do on any image, once.
 //!
 //! # What is a decision
-//! * A word or bytes read out: one group for each content.
-//! * [`Medium::matches`](crate::medium::Medium::matches): two groups a chain, equal or not; after
-//!   the first that is not, nothing more is asked.
-//! * [`Medium::crc`](crate::medium::Medium::crc): a reader only compares it with a checksum made
-//!   over content that was written whole. So the candidates are the range's contents after each
-//!   call that stored to it; a chain's groups are its contents in those that are left, and one more
-//!   for everything else: *torn*, after which nothing more is asked and the checksum of some torn
-//!   content is the answer. Choices grow with the sum of the chains, not with their product.
+//! * A word or bytes read out: one choice for each content.
+//! * [`Medium::matches`](crate::medium::Medium::matches): equal, or not.
+//! * [`Medium::crc_is`](crate::medium::Medium::crc_is) and
+//!   [`Medium::copy_out_if`](crate::medium::Medium::copy_out_if): what has its checksum was written
+//!   whole. So the candidates are the range's contents after each call that stored to it, as far as
+//!   they pass; it is equal to one of them, or to none. What could never pass is not even asked.
+//! * [`Medium::crc`](crate::medium::Medium::crc): the same, where every candidate passes; *torn* is
+//!   answered by the checksum of some torn content.
+//!
+//! *Not equal* narrows no chain: it is kept as a *clause*, that not all of some chains are as they
+//! would have to be. So a torn record is one way out, and not one for each of its words.
 //!
 //! # Invariants
-//! L1  Each chain's set is never empty, and the sets are independent: any choice of one prefix of
-//!     each gives an image on which the reader would have seen what it saw, but for L3.
-//! L2  A word that every allowed choice gives the same value is in the visible image; the other read
-//!     paths know nothing of all this. So is a word the reader has stored to.
-//! L3  A torn checksum is one torn content's. Another has the same with a chance of 2^-32, as has
-//!     that of whole content; so the checksum may be compared, not kept.
+//! L1  Each chain's set is never empty, and one prefix of each can be chosen so that every clause
+//!     holds. Any such choice gives an image on which the reader would have seen what it saw, but
+//!     for L3; no choice is offered after which there is none.
+//! L2  A word that all prefixes of the sets give the same value is in the visible image; the other
+//!     read paths know nothing of all this. So is a word the reader has stored to.
+//! L3  Content that was never written whole has a given checksum with a chance of 2^-32, which is
+//!     taken for none. So a checksum may be compared, but not kept.
 //!
 //! # What it does not model
 //! A second crash: stores are visible, and their flushes and drains are only counted and answered.
@@ -118,29 +122,33 @@ impl State {
         }
     }
 
-    /// Makes the visible image right in the range of `bytes` if it equals them, or says that it
-    /// does not.
-    pub(super) fn decide_match(&mut self, at: Off, bytes: &[u8]) -> bool {
-        match &mut self.lazy {
-            Some(lazy) => lazy.decide_match(&mut self.visible, at, bytes),
-            None => true,
-        }
+    /// Decides whether the bytes equal `bytes`. `None`: nothing is open there.
+    pub(super) fn decide_match(&mut self, at: Off, bytes: &[u8]) -> Option<bool> {
+        let lazy = self.lazy.as_mut()?;
+        lazy.decide_match(&mut self.visible, at, bytes)
     }
 
-    /// Makes the visible image right in the range if it has content that was whole once, or gives
-    /// the checksum of what is torn.
-    pub(super) fn decide_crc(&mut self, at: Off, len: usize, seed: u32) -> Option<u32> {
+    /// Decides whether the range has content that was whole once and passes: of how many of its
+    /// leading bytes `check` says so. `None`: nothing is open there. Else the content, or no bytes.
+    pub(super) fn decide_whole(
+        &mut self,
+        at: Off,
+        len: usize,
+        check: &dyn Fn(&[u8]) -> usize,
+    ) -> Option<Vec<u8>> {
         let range = at.0..at.0.saturating_add(len as u64);
         let lazy = self.lazy.as_mut()?;
-        if lazy.decide_version(&mut self.visible, &range) {
-            return None;
+        lazy.is_open(&range)
+            .then(|| lazy.decide_whole(&mut self.visible, &range, check))
+    }
+
+    /// The visible bytes, and values for what is open that agree with every decision.
+    pub(super) fn representative(&self) -> Image {
+        let mut image = self.visible.clone();
+        if let Some(lazy) = &self.lazy {
+            lazy.fill(&mut image);
         }
-        let mut torn = seed;
-        self.visible.pieces(at, len, |piece| {
-            torn = crc32c::crc32c_append(torn, piece);
-            true
-        });
-        Some(torn)
+        image
     }
 }
 
@@ -148,6 +156,7 @@ impl State {
 pub(super) struct Lazy {
     unit_bytes: u64,
     units: BTreeMap<u64, Unit>,
+    clauses: Vec<Clause>,
     script: Script,
     places: Option<Arc<Places>>,
 }
@@ -175,6 +184,15 @@ impl Script {
         chosen as usize
     }
 }
+
+/// A chain: of which unit, and which of its chains.
+type ChainId = (u64, usize);
+
+/// Not every one of these chains keeps one of these prefixes.
+type Clause = Vec<(ChainId, Vec<u32>)>;
+
+/// Sets of prefixes that are smaller than the allowed ones.
+type Narrowed = BTreeMap<ChainId, Vec<u32>>;
 
 /// One line or sector.
 struct Unit {
@@ -381,19 +399,6 @@ impl Unit {
             .eq(choice.content.iter().copied())
     }
 
-    /// Keeps what these choices of one atom allow.
-    fn keep(&mut self, choices: Vec<Choice>, visible: &mut Image) {
-        let mut union: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
-        for (chain, prefixes) in choices.into_iter().flat_map(|c| c.allowed) {
-            union.entry(chain).or_default().extend(prefixes);
-        }
-        for (chain, mut prefixes) in union {
-            prefixes.sort_unstable();
-            self.allowed[chain] = prefixes;
-        }
-        self.settle(visible);
-    }
-
     /// L2, and for every other word one of its values.
     fn settle(&mut self, visible: &mut Image) {
         for i in 0..self.words.len() {
@@ -426,15 +431,6 @@ impl Unit {
     }
 }
 
-/// Choices that need not be told apart, as few as can be: one, if they are of one chain.
-fn merge(atom: &Atom, choices: Vec<Choice>) -> Vec<Vec<Choice>> {
-    match atom.chain {
-        Some(_) if choices.is_empty() => Vec::new(),
-        Some(_) => vec![choices],
-        None => choices.into_iter().map(|c| vec![c]).collect(),
-    }
-}
-
 /// The word at `word` as `bytes`, which start at `at`, would have it; zero outside.
 fn word_of(word: u64, at: Off, bytes: &[u8]) -> u64 {
     let byte = |i: u64| {
@@ -444,26 +440,20 @@ fn word_of(word: u64, at: Off, bytes: &[u8]) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| byte(i as u64).unwrap_or(0)))
 }
 
-/// Whether the range can equal `bytes`, asked of each word and each chain alone: no decision.
-fn may_match(units: &[&mut Unit], visible: &Image, at: Off, bytes: &[u8]) -> bool {
-    let range = at.0..at.0 + bytes.len() as u64;
-    let words = units.iter().flat_map(|u| &u.words);
-    let open: Vec<&Word> = words.filter(|w| w.known == Known::Open).collect();
-    if open.is_empty() {
-        return true; // the visible image knows
-    }
-    let word = WORD as u64;
-    let certain = (range.start / word * word..range.end).step_by(WORD);
-    let mut certain = certain.filter(|&at| open.binary_search_by_key(&at, |w| w.at).is_err());
-    let differs =
-        |word: u64| (visible.word(Off(word)) ^ word_of(word, at, bytes)) & mask(word, &range) != 0;
-    !certain.any(differs)
-        && units.iter().all(|unit| {
-            unit.atoms(&range).iter().all(|atom| {
-                let choices = unit.choices(atom, &range);
-                choices.iter().any(|c| unit.equals(atom, c, at, bytes))
-            })
-        })
+fn is_at(image: &Image, at: Off, mut bytes: &[u8]) -> bool {
+    image.pieces(at, bytes.len(), |piece| {
+        let (head, tail) = bytes.split_at(piece.len());
+        let same = head == piece;
+        bytes = if same { tail } else { bytes };
+        same
+    });
+    bytes.is_empty()
+}
+
+/// The prefixes of `set` that are not in `others`; both ascend.
+fn without(set: &[u32], others: &[u32]) -> Vec<u32> {
+    let left = set.iter().filter(|p| others.binary_search(p).is_err());
+    left.copied().collect()
 }
 
 /// The bits of the word at `word` that are in the range.
@@ -483,6 +473,7 @@ impl Lazy {
         Lazy {
             unit_bytes: crash.persistency.unit_bytes() as u64,
             units: units.collect(),
+            clauses: Vec::new(),
             script: Script {
                 entries: script.to_vec(),
                 decisions: Vec::new(),
@@ -491,14 +482,16 @@ impl Lazy {
         }
     }
 
-    /// The units of the range, and the script.
-    fn within(&mut self, range: &Range<u64>) -> (Vec<&mut Unit>, &mut Script) {
-        let (first, end) = (
-            range.start / self.unit_bytes,
-            range.end.div_ceil(self.unit_bytes),
-        );
-        let units = self.units.range_mut(first..end.max(first));
-        (units.map(|(_, unit)| unit).collect(), &mut self.script)
+    /// The units that have words in the range.
+    fn within(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, &Unit)> + Clone {
+        let first = range.start / self.unit_bytes;
+        let end = range.end.div_ceil(self.unit_bytes).max(first);
+        self.units.range(first..end).map(|(&at, unit)| (at, unit))
+    }
+
+    fn is_open(&self, range: &Range<u64>) -> bool {
+        self.within(range)
+            .any(|(_, unit)| unit.atom(range, 0).is_some())
     }
 
     /// What the reader stored hides what the crash left.
@@ -513,92 +506,234 @@ impl Lazy {
     fn decide(&mut self, visible: &mut Image, range: &Range<u64>) {
         let word = WORD as u64;
         let words = range.start / word * word..range.end.div_ceil(word).saturating_mul(word);
-        let (units, script) = self.within(&words);
-        for unit in units {
-            while let Some(atom) = unit.atom(&words, 0) {
-                let mut choices = unit.choices(&atom, &words);
-                let chosen = choices.swap_remove(script.choose(choices.len()));
-                unit.keep(vec![chosen], visible);
-            }
+        while let Some((at, atom)) = self.open_atom(&words, false) {
+            self.decide_atom(visible, at, &atom, &words);
         }
     }
 
-    fn decide_match(&mut self, visible: &mut Image, at: Off, bytes: &[u8]) -> bool {
+    /// The first undecided atom of the range; of one chain, or only of several.
+    fn open_atom(&self, range: &Range<u64>, shared: bool) -> Option<(u64, Atom)> {
+        self.within(range).find_map(|(at, unit)| {
+            let mut atoms = unit.atoms(range).into_iter();
+            Some((at, atoms.find(|a| !shared || a.chain.is_none())?))
+        })
+    }
+
+    /// Decides what an atom holds.
+    fn decide_atom(&mut self, visible: &mut Image, at: u64, atom: &Atom, range: &Range<u64>) {
+        let choices = self.units[&at].choices(atom, range).into_iter();
+        let narrowed = choices.map(|choice| -> Narrowed {
+            let chains = choice.allowed.into_iter();
+            chains.map(|(chain, set)| ((at, chain), set)).collect()
+        });
+        let mut possible: Vec<Narrowed> = narrowed.filter(|n| self.solve(n).is_some()).collect();
+        let chosen = self.script.choose(possible.len());
+        self.narrow(visible, possible.swap_remove(chosen));
+    }
+
+    fn decide_match(&mut self, visible: &mut Image, at: Off, bytes: &[u8]) -> Option<bool> {
         let range = at.0..at.0.saturating_add(bytes.len() as u64);
-        let (units, script) = self.within(&range);
-        if !may_match(&units, visible, at, bytes) {
-            return false;
+        if !self.is_open(&range) {
+            return None;
         }
-        for unit in units {
-            for atom in unit.atoms(&range) {
-                let (same, other): (Vec<_>, Vec<_>) = unit
-                    .choices(&atom, &range)
-                    .into_iter()
-                    .partition(|choice| unit.equals(&atom, choice, at, bytes));
-                let (same, other) = (merge(&atom, same), merge(&atom, other));
-                let equal = same.len();
-                if equal == 0 {
-                    return false;
-                }
-                let mut groups: Vec<_> = same.into_iter().chain(other).collect();
-                let chosen = script.choose(groups.len());
-                unit.keep(groups.swap_remove(chosen), visible);
-                if chosen >= equal {
-                    return false;
-                }
-            }
+        if !self.may_match(visible, at, bytes) {
+            return Some(false);
         }
-        true
+        // A word of several chains has no set of prefixes: what it holds is decided first.
+        while let Some((unit, atom)) = self.open_atom(&range, true) {
+            self.decide_atom(visible, unit, &atom, &(0..u64::MAX));
+        }
+        let Some(mut equal) = self.would_match(visible, at, bytes) else {
+            return Some(false);
+        };
+        let can_differ = !equal.is_empty() && self.can_differ(&equal);
+        let can_match = self.solve(&equal).is_some();
+        let matches = match (can_match, can_differ) {
+            (true, true) => self.script.choose(2) == 0,
+            (can_match, _) => can_match,
+        };
+        if matches {
+            self.narrow(visible, equal);
+        } else if equal.len() == 1 {
+            let (chain, set) = equal.pop_first().expect("one");
+            let others = without(&self.units[&chain.0].allowed[chain.1], &set);
+            self.narrow(visible, Narrowed::from([(chain, others)]));
+        } else if can_match {
+            self.clauses.push(equal.into_iter().collect());
+        }
+        Some(matches)
     }
 
-    /// Decides between the versions of a range, or that it has none of them.
-    fn decide_version(&mut self, visible: &mut Image, range: &Range<u64>) -> bool {
-        let (units, script) = self.within(range);
-        if units.iter().all(|unit| unit.atom(range, 0).is_none()) {
-            return true;
-        }
-        let words = units.iter().flat_map(|u| &u.words);
-        let words = words.filter(|w| w.overlaps(range));
-        let mut versions: Vec<u64> = words
-            .clone()
-            .flat_map(|w| &w.stores)
-            .map(|s| s.call)
-            .chain([0])
+    /// Whether the range can equal `bytes`, asked of each word and each atom alone.
+    fn may_match(&self, visible: &Image, at: Off, bytes: &[u8]) -> bool {
+        let range = at.0..at.0 + bytes.len() as u64;
+        let words = self.within(&range).flat_map(|(_, unit)| &unit.words);
+        let open: Vec<u64> = words
+            .filter(|w| w.known == Known::Open)
+            .map(|w| w.at)
             .collect();
-        versions.sort_unstable();
-        versions.dedup();
-        for word in words.filter(|w| w.known == Known::Settled) {
-            let found = visible.word(Off(word.at));
-            versions.retain(|&v| (word.version(v) ^ found) & mask(word.at, range) == 0);
+        let word = WORD as u64;
+        let all = (range.start / word * word..range.end).step_by(WORD);
+        let mut certain = all.filter(|at| open.binary_search(at).is_err());
+        let differs = |word: u64| {
+            let difference = visible.word(Off(word)) ^ word_of(word, at, bytes);
+            difference & mask(word, &range) != 0
+        };
+        !certain.any(differs)
+            && self.within(&range).all(|(_, unit)| {
+                unit.atoms(&range).iter().all(|atom| {
+                    let choices = unit.choices(atom, &range);
+                    choices.iter().any(|c| unit.equals(atom, c, at, bytes))
+                })
+            })
+    }
+
+    /// The prefixes with which the range equals `bytes`, of the chains that have others, too. `None`
+    /// if it cannot.
+    fn would_match(&self, visible: &Image, at: Off, bytes: &[u8]) -> Option<Narrowed> {
+        let range = at.0..at.0 + bytes.len() as u64;
+        if !self.may_match(visible, at, bytes) {
+            return None;
         }
-        for unit in units {
-            for atom in unit.atoms(range) {
-                let content = |unit: &Unit, version: u64| -> Vec<u64> {
-                    let words = atom.words.iter().map(|&w| &unit.words[w]);
-                    words
-                        .map(|w| w.version(version) & mask(w.at, range))
-                        .collect()
-                };
-                let (whole, torn): (Vec<_>, Vec<_>) = unit
-                    .choices(&atom, range)
-                    .into_iter()
-                    .partition(|c| versions.iter().any(|&v| content(unit, v) == c.content));
-                let wholes = whole.len();
-                if wholes == 0 {
-                    return false;
-                }
-                let mut groups: Vec<_> = whole.into_iter().map(|c| vec![c]).collect();
-                groups.extend(merge(&atom, torn));
-                let chosen = script.choose(groups.len());
-                let group = groups.swap_remove(chosen);
-                versions.retain(|&v| content(unit, v) == group[0].content);
-                unit.keep(group, visible);
-                if chosen >= wholes {
-                    return false;
+        let mut equal = Narrowed::new();
+        for (key, unit) in self.within(&range) {
+            for atom in unit.atoms(&range) {
+                let chain = atom.chain.expect("words of several chains are decided");
+                let choices = unit.choices(&atom, &range);
+                if choices.len() > 1 {
+                    let same = choices
+                        .into_iter()
+                        .find(|c| unit.equals(&atom, c, at, bytes))?;
+                    equal.extend(same.allowed.into_iter().map(|(_, set)| ((key, chain), set)));
                 }
             }
         }
-        true
+        Some(equal)
+    }
+
+    /// Whether not all of these chains have to keep one of these prefixes.
+    fn can_differ(&self, equal: &Narrowed) -> bool {
+        equal.iter().any(|(&chain, set)| {
+            let others = without(&self.units[&chain.0].allowed[chain.1], set);
+            !others.is_empty() && self.solve(&Narrowed::from([(chain, others)])).is_some()
+        })
+    }
+
+    /// Decides between the range's contents after each call that stored to it, as far as they pass.
+    fn decide_whole(
+        &mut self,
+        visible: &mut Image,
+        range: &Range<u64>,
+        check: &dyn Fn(&[u8]) -> usize,
+    ) -> Vec<u8> {
+        let at = Off(range.start);
+        let mut tried: Vec<Vec<u8>> = Vec::new();
+        for mut content in self.versions(visible, range) {
+            let whole = check(&content);
+            content.truncate(whole);
+            if content.is_empty() || tried.contains(&content) {
+                continue;
+            }
+            let decided = self.decide_match(visible, at, &content);
+            if decided.unwrap_or_else(|| is_at(visible, at, &content)) {
+                return content;
+            }
+            tried.push(content);
+        }
+        Vec::new()
+    }
+
+    /// The range's durable content, and that after each call that stored to it, under what the
+    /// reader stored.
+    fn versions(&self, visible: &Image, range: &Range<u64>) -> Vec<Vec<u8>> {
+        let words = self.within(range).flat_map(|(_, unit)| &unit.words);
+        let words = words.filter(|w| w.overlaps(range));
+        let stores = words.clone().flat_map(|w| &w.stores);
+        let mut calls: Vec<u64> = stores.map(|s| s.call).chain([0]).collect();
+        calls.sort_unstable();
+        calls.dedup();
+        let mut now = Vec::with_capacity((range.end - range.start) as usize);
+        visible.pieces(
+            Off(range.start),
+            (range.end - range.start) as usize,
+            |piece| {
+                now.extend_from_slice(piece);
+                true
+            },
+        );
+        let version = |call: u64| {
+            let mut content = now.clone();
+            let of_crash = words.clone().filter(|w| w.known != Known::Overwritten);
+            for word in of_crash {
+                let value = word.version(call).to_le_bytes();
+                for (i, byte) in value.into_iter().enumerate() {
+                    let place = (word.at + i as u64).checked_sub(range.start);
+                    let place = place.and_then(|at| content.get_mut(at as usize));
+                    place.into_iter().for_each(|old| *old = byte);
+                }
+            }
+            content
+        };
+        calls.into_iter().map(version).collect()
+    }
+
+    /// Keeps these prefixes only.
+    fn narrow(&mut self, visible: &mut Image, narrowed: Narrowed) {
+        for ((at, chain), set) in narrowed {
+            let unit = self.units.get_mut(&at).expect("it was found");
+            unit.allowed[chain] = set;
+            unit.settle(visible);
+        }
+    }
+
+    /// Sets, within `narrowed` and the allowed ones, any choice from which makes every clause hold.
+    fn solve(&self, narrowed: &Narrowed) -> Option<Narrowed> {
+        if self.clauses.is_empty() {
+            return Some(narrowed.clone());
+        }
+        self.solve_from(0, narrowed.clone())
+    }
+
+    fn solve_from(&self, clause: usize, narrowed: Narrowed) -> Option<Narrowed> {
+        let Some(chains) = self.clauses.get(clause) else {
+            return Some(narrowed);
+        };
+        let set_of = |chain: &ChainId| {
+            let narrowed = narrowed.get(chain);
+            narrowed.unwrap_or_else(|| &self.units[&chain.0].allowed[chain.1])
+        };
+        let holds = |(chain, equal): &(ChainId, Vec<u32>)| {
+            let mut set = set_of(chain).iter();
+            set.all(|prefix| equal.binary_search(prefix).is_err())
+        };
+        if chains.iter().any(holds) {
+            return self.solve_from(clause + 1, narrowed);
+        }
+        chains.iter().find_map(|(chain, equal)| {
+            let others = without(set_of(chain), equal);
+            let mut more = narrowed.clone();
+            more.insert(*chain, others.clone());
+            (!others.is_empty())
+                .then(|| self.solve_from(clause + 1, more))
+                .flatten()
+        })
+    }
+
+    /// The least prefix of each chain of a unit, so that every clause holds.
+    fn least(&self, solved: &Narrowed, at: u64, unit: &Unit) -> Vec<u32> {
+        let least =
+            |(chain, allowed): (usize, &Vec<u32>)| solved.get(&(at, chain)).unwrap_or(allowed)[0];
+        unit.allowed.iter().enumerate().map(least).collect()
+    }
+
+    fn fill(&self, image: &mut Image) {
+        let solved = self.solve(&Narrowed::new()).expect("L1");
+        for (&at, unit) in &self.units {
+            let least = self.least(&solved, at, unit);
+            for word in unit.words.iter().filter(|w| w.known == Known::Open) {
+                image.set_word(Off(word.at), word.value(|chain| least[chain]));
+            }
+        }
     }
 
     fn survivors(&self) -> Vec<Survivor> {
@@ -615,8 +750,9 @@ impl Lazy {
 
     fn cut(&self, mut image: Image) -> Cut {
         let mut keep = Vec::new();
-        for unit in self.units.values() {
-            let least: Vec<u32> = unit.allowed.iter().map(|a| a[0]).collect();
+        let solved = self.solve(&Narrowed::new()).expect("L1");
+        for (&at, unit) in &self.units {
+            let least = self.least(&solved, at, unit);
             kept(&unit.queue, &unit.chains, &least, |s| {
                 image.set_word(Off(s.word), s.value)
             });

@@ -255,7 +255,7 @@ impl Sim {
     /// has been decided, and decides nothing.
     #[must_use]
     pub fn visible(&self) -> Image {
-        self.state().visible.clone()
+        self.state().representative()
     }
 
     /// This moment, as a crash would find it.
