@@ -6,10 +6,17 @@ use crate::Size;
 use crate::run::{cargo, farbank, output, target, works};
 
 /// The seeds a lane explores in each persistency mode: a bit more than a minute on two CPUs.
-const LANE_SEEDS: [(&str, &str); 3] = [("adr", "0..40"), ("eadr", "0..4"), ("page", "0..30")];
+const LANE_SEEDS: [(&str, &str); 4] = [
+    ("adr", "0..32"),
+    ("eadr", "0..4"),
+    ("word", "0..16"),
+    ("page", "0..24"),
+];
 /// What a release asks of each mode, on one CPU: minutes, and distinct images in them.
 const GATE_MINUTES: &str = "5";
-const GATE_IMAGES: u64 = 200_000;
+const GATE_IMAGES: u64 = 1_000_000;
+/// Seeds of which a gate crashes the recoveries of recoveries.
+const GATE_DEEP_SEEDS: &str = "0..8";
 
 /// `farbank check <what>`, if the binary has it.
 fn check(what: &str) -> Result<Command, String> {
@@ -36,11 +43,17 @@ pub(crate) fn crash(size: Size) -> Result<(), String> {
         command.args(["--target", "kv", "--persistency", mode]);
         output(command.args(["--seeds", seeds]))?;
     }
-    let modes: &[&str] = match size {
-        Size::Lane => &[],
-        Size::Gate => &["adr", "eadr", "page"],
-    };
-    modes.iter().try_for_each(|mode| crash_for_long(mode))
+    if size == Size::Lane {
+        return Ok(());
+    }
+    for (mode, _) in LANE_SEEDS {
+        crash_for_long(mode)?;
+        let mut command = check("crash")?;
+        command.args(["--target", "kv", "--persistency", mode]);
+        command.args(["--depth", "3", "--seeds", GATE_DEEP_SEEDS]);
+        output(&mut command)?;
+    }
+    Ok(())
 }
 
 /// The checks are checked: every bug the engine lists by name is found out. The binary that has them

@@ -32,3 +32,8 @@ pub use explore::{Config, explore, explore_seed};
 pub use history::Verdict;
 pub use report::{Counts, Pick, Report, Violation};
 pub use target::{Answer, Op, Shape, Subject, Target, Value, View, Write};
+
+/// Has `cargo test` compile and run the example of the guide.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/testing.md")]
+struct Guide;

@@ -134,8 +134,8 @@ fn what_cannot_be_checked_is_refused() {
         (&["crash", "--seeds", "4..4"], "no seed is in that range"),
         (&["crash", "--image", "3"], "--crash"),
         (
-            &["crash", "--persistency", "word"],
-            "possible values: adr, eadr, page, all",
+            &["crash", "--persistency", "words"],
+            "possible values: adr, eadr, word, page, all",
         ),
         (&["kill", "--size", "1mb"], "--size must be at least"),
         (&["kill", "--pool", "/"], "is there already"),

@@ -37,6 +37,10 @@ pub(crate) fn read<M: Medium>(
     lane: &mut Lane,
     words: RootWords,
 ) -> Vec<Option<Life>> {
+    if words.boot == 0 {
+        // Never opened: what a making that was cut short has left is not worth a look.
+        return vec![None; engine.pool.segments() as usize];
+    }
     let (mut lives, mut damage) = (Vec::new(), Vec::new());
     for segment in 0..engine.pool.segments() {
         let is_born = u64::from(segment) < words.born;

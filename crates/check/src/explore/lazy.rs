@@ -56,8 +56,13 @@ fn script_of(sim: &Sim) -> Vec<u32> {
     sim.decisions().iter().map(|d| d.chosen).collect()
 }
 
-/// Everything that a crash point shows, each with the first way that led to it.
-pub(super) type Tree = BTreeMap<Shown, Vec<u32>>;
+/// Everything that a crash point shows.
+#[derive(Default)]
+pub(super) struct Tree {
+    /// Each with the first way that led to it.
+    shown: BTreeMap<Shown, Vec<u32>>,
+    cut_off: bool,
+}
 
 /// A way that led to something worse than an error.
 struct Dead {
@@ -89,7 +94,9 @@ impl Explorer<'_> {
                 Arc::clone(self.trees.entry(key).or_insert(Arc::new(tree)))
             }
         };
-        for (shown, script) in &*tree {
+        self.counts.cut_off += u64::from(tree.cut_off);
+        self.counts.exhaustive_points += u64::from(!tree.cut_off);
+        for (shown, script) in &tree.shown {
             judge_shown(run, shown)
                 .map_err(|f| self.after_leaf(f, run, state, number, script.clone()))?;
         }
@@ -97,22 +104,22 @@ impl Explorer<'_> {
     }
 
     fn grow(&mut self, state: &CrashState, now_ms: u64) -> Result<Tree, Dead> {
-        let mut tree = Tree::new();
+        let mut tree = Tree::default();
         let found = lazily(state, self.config.leaves, |sim| {
             let shown = self.shows(sim, now_ms).map_err(|what| Dead {
                 script: script_of(sim),
                 what,
             })?;
-            tree.entry(shown).or_insert_with(|| script_of(sim));
+            tree.shown.entry(shown).or_insert_with(|| script_of(sim));
             Ok(())
         })?;
         let counts = &mut self.counts;
         counts.leaves += found.leaves as u64;
         counts.most_leaves = counts.most_leaves.max(found.leaves as u64);
-        counts.exhaustive_points += u64::from(!found.cut_off);
-        counts.cut_off += u64::from(found.cut_off);
         self.fold(found.leaves as u64);
-        tree.keys().for_each(|shown| self.fold(digest_of(shown)));
+        let shown = tree.shown.keys();
+        shown.for_each(|shown| self.fold(digest_of(shown)));
+        tree.cut_off = found.cut_off;
         Ok(tree)
     }
 
