@@ -467,8 +467,9 @@ impl<M: Medium> Worker<M> {
         let mut bytes = Vec::new();
         loop {
             self.pin();
-            let located = self.engine.locate(hash, key);
+            // In this order: what leaves the list in between is in the index already.
             let newest = self.newest(&self.engine.stripe(hash).lock(), hash, key);
+            let located = self.engine.locate(hash, key);
             self.rely_on(&newest);
             let at = match &newest {
                 Newest::Foreign => {
