@@ -619,10 +619,10 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Closes the cleaner's open segments.
-    pub(crate) fn close_cleaner(&self) -> Result<(), Poisoned> {
+    pub(crate) fn close_cleaner(&self) {
         let mut cleaner = self.cleaner.lock().expect("no holder panics");
         let Cleaner { lane, log, .. } = &mut *cleaner;
-        log.close(self, lane)
+        log.close(self, lane);
     }
 }
 

@@ -13,7 +13,7 @@
 
 use farbank_pm::fault;
 use farbank_pm::sync::atomic::Ordering::{Relaxed, Release};
-use farbank_pm::{LINE, Lane, Medium, Off, Poisoned, Ticket};
+use farbank_pm::{LINE, Lane, Medium, Off, Ticket};
 
 use crate::engine::Engine;
 use crate::record::{ALIGN, Header};
@@ -250,18 +250,14 @@ impl Log {
     }
 
     /// Seals every open segment, so that others may clean them. Nothing may be staged, and everything
-    /// drained must be durable.
-    pub(crate) fn close<M: Medium>(
-        &mut self,
-        engine: &Engine<M>,
-        lane: &mut Lane,
-    ) -> Result<(), Poisoned> {
+    /// drained must be durable. Nobody waits for the seals: without one an open reads on to where the
+    /// records end.
+    pub(crate) fn close<M: Medium>(&mut self, engine: &Engine<M>, lane: &mut Lane) {
         debug_assert!(!self.is_staged());
         for open in &mut self.open {
             self.full.extend(open.take());
         }
         self.drained(engine, Ticket::DURABLE);
         self.copy_in(engine, lane, None);
-        engine.settle(engine.medium().drain(lane))
     }
 }

@@ -596,7 +596,8 @@ impl<M: Medium> Worker<M> {
     pub(crate) fn close(&mut self) -> Result<(), Poisoned> {
         let ticket = self.commit_batch()?;
         self.settle(ticket)?;
-        self.log.close(&self.engine, &mut self.lane)
+        self.log.close(&self.engine, &mut self.lane);
+        Ok(())
     }
 }
 
