@@ -14,8 +14,10 @@
 //!     before `b` was invoked, or `b` is an update of `a`. Others are concurrent: either order is
 //!     right.
 //! H2  A version is legal unless one that comes after it has been acknowledged.
-//! H3  Judged strictly, what a reader that does not own it has seen counts as acknowledged from then
-//!     on, and as the newest of what was acknowledged by then: readers see only what is durable.
+//! H3  Judged strictly, what a read of the durable view has seen counts as acknowledged from then on,
+//!     and as the newest of what was acknowledged by then: such readers see only what is durable. The
+//!     reply to a read of the own view is withheld with the session's own: what it saw of pending
+//!     writes, its own or those its updates were built on, it tells nobody yet.
 //! H4  What a recovery has shown is acknowledged, whole: the next crash must leave it.
 
 use std::collections::BTreeMap;
@@ -319,7 +321,8 @@ impl History {
             let could = versions.iter().filter(|c| legal(c));
             return Err(WrongRead::new(key, found, could, now_ms));
         };
-        let tells = self.verdict == Verdict::Strict && (first.acked.is_some() || !own(&first));
+        let told = view == View::Durable || first.acked.is_some();
+        let tells = self.verdict == Verdict::Strict && told;
         if tells && seen.next().is_none() {
             // The read ends what was acknowledged before it: the rest of that came earlier (H3).
             versions.retain(|v| v.op == first.op || v.acked.is_none());

@@ -122,7 +122,7 @@ impl Write {
 pub enum View {
     /// Only what is durable: the reply leaves at once.
     Durable,
-    /// The session's own pending writes as well.
+    /// The session's own pending writes as well, and others its updates were built on: the reply waits.
     Own,
 }
 

@@ -92,6 +92,14 @@ fn what_another_session_has_read_must_not_be_lost() {
 }
 
 #[test]
+fn an_own_read_of_what_another_session_has_pending_tells_nobody() {
+    let mut history = History::new();
+    stage(&mut history, 0, Op::Write(put(1, 1)));
+    assert!(read(&mut history, 1, View::Own, Some(1)));
+    assert_eq!(legal(&history, &[0, 1]), [0, 1]);
+}
+
+#[test]
 fn an_update_comes_after_what_it_replaced() {
     let mut history = History::new();
     stage(&mut history, 0, Op::Write(put(1, 1)));
