@@ -16,6 +16,7 @@ mod check;
 mod clients;
 mod fuzz;
 mod guest;
+mod model;
 mod run;
 mod sanitize;
 mod zero_cost;
@@ -73,6 +74,11 @@ const LANES: &[Lane] = &[
         sanitize::asan,
     ),
     Lane("tsan", "threads order what they share", sanitize::tsan),
+    Lane(
+        "loom",
+        "epochs and tables hold in every interleaving and under weak memory",
+        model::loom,
+    ),
     Lane("fuzz", "no bytes of others do harm", fuzz::run),
     Lane(
         "zero-cost",
@@ -82,7 +88,7 @@ const LANES: &[Lane] = &[
 ];
 
 /// Lanes that build what they run themselves; the others run the release binary.
-const WITHOUT_BINARY: [&str; 5] = ["miri", "asan", "tsan", "fuzz", "zero-cost"];
+const WITHOUT_BINARY: [&str; 6] = ["miri", "asan", "tsan", "loom", "fuzz", "zero-cost"];
 
 const USAGE: &str = "usage: cargo xtask lanes [NAME...] | cargo xtask gate [NAME...]";
 

@@ -7,6 +7,10 @@
 //! E1  A pinned slot holds an epoch no newer than the one that was current when it was pinned.
 //! E2  What was unlinked before epoch `e` was advanced past is invisible to readers pinned after.
 //! E3  Hence an offset retired at `e` is free as soon as `oldest() > e`.
+//! E4  Everything read under a pin has been read before the pin is seen to be gone, be it let go or
+//!     moved on.
+//!
+//! `tests/loom.rs` tries them under the memory model.
 
 use crossbeam_utils::CachePadded;
 
@@ -22,7 +26,7 @@ pub struct Epochs {
     slots: Mutex<Vec<Arc<Slot>>>,
 }
 
-/// One reader's place. Pinning nests: the outermost pin counts.
+/// One reader's place. Pinning again moves the pin on: what was found before may go.
 pub struct Slot {
     pinned: CachePadded<AtomicU64>,
 }
@@ -48,11 +52,13 @@ impl Epochs {
         slot
     }
 
-    /// Pins `slot`: what can be reached now stays until [`Slot::unpin`].
+    /// Pins `slot`: what can be reached from now on stays until [`Slot::unpin`], or until it is pinned
+    /// again.
     #[inline]
     pub fn pin(&self, slot: &Slot) {
+        // Whoever finds this pin in place of an earlier one finds that one's reads done (E4).
         slot.pinned
-            .store(self.current.load(Ordering::Relaxed), Ordering::Relaxed);
+            .store(self.current.load(Ordering::Relaxed), Ordering::Release);
         // The pin is visible before anything the reader loads afterwards (E1).
         fence(Ordering::SeqCst);
     }

@@ -1,0 +1,28 @@
+//! The lane that tries every interleaving of small models: `crates/pm/tests/loom.rs`.
+
+use std::process::Command;
+
+use crate::Size;
+use crate::run::{root, succeed, target};
+
+/// Preemptions an execution may have.
+fn preemptions(size: Size) -> &'static str {
+    match size {
+        Size::Lane => "3",
+        Size::Gate => "5",
+    }
+}
+
+/// Epochs and tables, exhaustively up to that many preemptions; and the controls are refuted.
+pub(crate) fn loom(size: Size) -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .current_dir(root())
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("LOOM_MAX_PREEMPTIONS", preemptions(size))
+        .env("CARGO_TARGET_DIR", target().join("loom"))
+        .args(["test", "--release", "--package", "farbank-pm"])
+        .args(["--test", "loom", "--", "--show-output"]);
+    succeed(&mut command)
+}
