@@ -13,6 +13,7 @@
 //! structure lists. The explorer has to object to every one of them. *Found*: it did. *Idle*: no
 //! crash could have left anything else, so that the place, or the deviation, does nothing and should
 //! go. *Survived*: it changes what a crash leaves, and nobody objects: the checks are blind there.
+//! *Void*: the same seed is objected to without the fault, so that the objection shows nothing.
 //! Only *found* is well; there is no list of exceptions.
 //!
 //! # Invariants
@@ -65,6 +66,13 @@ pub enum Outcome {
         /// What it said, and how to see it again.
         violation: Box<Violation>,
     },
+    /// The explorer objected, but under that seed it objects without the fault, too.
+    Void {
+        /// What a power cut could take when it did.
+        persistency: Persistency,
+        /// What it said without the fault, and how to see it again.
+        violation: Box<Violation>,
+    },
     /// It changed nothing that a crash could leave.
     Idle,
     /// It changed what crashes leave, and nobody objected.
@@ -77,6 +85,7 @@ impl Outcome {
     pub const fn name(&self) -> &'static str {
         match self {
             Outcome::Found { .. } => "found",
+            Outcome::Void { .. } => "VOID",
             Outcome::Idle => "idle",
             Outcome::Survived => "SURVIVED",
         }
@@ -122,6 +131,10 @@ impl Trial {
         if let Outcome::Found {
             persistency,
             violation,
+        }
+        | Outcome::Void {
+            persistency,
+            violation,
         } = &self.outcome
         {
             out += &format!(
@@ -145,6 +158,10 @@ impl fmt::Display for Trial {
             Outcome::Found {
                 persistency,
                 violation,
+            }
+            | Outcome::Void {
+                persistency,
+                violation,
             } => write!(
                 f,
                 "{:4} {:>6} {images:>9} {seconds:>7.1}  {}",
@@ -159,12 +176,21 @@ impl fmt::Display for Trial {
     }
 }
 
+/// What a seed comes to without a fault.
+#[derive(Clone)]
+struct Clean {
+    /// Of all its crash states, and what they show.
+    digest: u64,
+    /// What the explorer objects to all the same.
+    violation: Option<Violation>,
+}
+
 /// Tries faults on one target.
 pub struct Hunt<'a> {
     target: &'a dyn Target,
     budget: Budget,
     /// What each mode and seed leaves without a fault, once somebody asked.
-    clean: Mutex<HashMap<(Persistency, u64), u64>>,
+    clean: Mutex<HashMap<(Persistency, u64), Clean>>,
 }
 
 impl<'a> Hunt<'a> {
@@ -226,15 +252,11 @@ impl<'a> Hunt<'a> {
             trial.seeds += 1;
             trial.images += report.counts.distinct_images;
             if let Some(violation) = report.violations.pop() {
-                let violation = Box::new(violation);
-                trial.outcome = Outcome::Found {
-                    persistency: config.persistency,
-                    violation,
-                };
+                trial.outcome = self.objected(&config, seed, violation);
                 break;
             }
             if matches!(trial.outcome, Outcome::Idle)
-                && report.digest != self.clean_digest(&config, seed)
+                && report.digest != self.clean(&config, seed).digest
             {
                 trial.outcome = Outcome::Survived;
             }
@@ -287,20 +309,39 @@ impl<'a> Hunt<'a> {
         })
     }
 
-    /// What all crash states of a seed come to without a fault.
-    fn clean_digest(&self, config: &Config, seed: u64) -> u64 {
+    /// What an objection shows: nothing, if it is raised without the fault, too.
+    fn objected(&self, config: &Config, seed: u64, violation: Violation) -> Outcome {
+        let persistency = config.persistency;
+        match self.clean(config, seed).violation {
+            None => Outcome::Found {
+                persistency,
+                violation: Box::new(violation),
+            },
+            Some(violation) => Outcome::Void {
+                persistency,
+                violation: Box::new(violation),
+            },
+        }
+    }
+
+    /// What a seed comes to without a fault.
+    fn clean(&self, config: &Config, seed: u64) -> Clean {
         let key = (config.persistency, seed);
         let known = self
             .clean
             .lock()
             .expect("no holder panics")
             .get(&key)
-            .copied();
+            .cloned();
         known.unwrap_or_else(|| {
-            let digest = explore_seed(self.target, config, seed).digest;
-            let mut clean = self.clean.lock().expect("no holder panics");
-            clean.insert(key, digest);
-            digest
+            let mut report = explore_seed(self.target, config, seed);
+            let clean = Clean {
+                digest: report.digest,
+                violation: report.violations.pop(),
+            };
+            let mut all = self.clean.lock().expect("no holder panics");
+            all.insert(key, clean.clone());
+            clean
         })
     }
 }

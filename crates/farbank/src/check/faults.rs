@@ -105,7 +105,9 @@ impl Faults {
         let target = self.target.target();
         match trials {
             [only] if !self.json => {
-                if let Outcome::Found { violation, .. } = &only.outcome {
+                if let Outcome::Found { violation, .. } | Outcome::Void { violation, .. } =
+                    &only.outcome
+                {
                     println!("\n{violation}");
                 }
             }
@@ -122,7 +124,11 @@ impl Faults {
         }
         match trials.iter().find(|trial| !trial.is_found()) {
             None => Ok(()),
-            Some(trial) => Err(Failure::failed(match trial.outcome {
+            Some(trial) => Err(Failure::failed(match &trial.outcome {
+                Outcome::Void { violation, .. } => format!(
+                    "{}: what was objected to is wrong without it, too: mend that first: {}",
+                    trial.fault, violation.command
+                ),
                 Outcome::Idle => format!(
                     "{}: no crash could have left anything else: remove it from the code",
                     trial.fault
@@ -151,6 +157,7 @@ struct Figures {
     found: usize,
     idle: usize,
     survived: usize,
+    void: usize,
     by_name: usize,
     images: u64,
     slowest: Option<(String, f64)>,
@@ -165,6 +172,7 @@ impl Figures {
             found: count(Trial::is_found),
             idle: count(|t| matches!(t.outcome, Outcome::Idle)),
             survived: count(|t| matches!(t.outcome, Outcome::Survived)),
+            void: count(|t| matches!(t.outcome, Outcome::Void { .. })),
             by_name: count(|t| matches!(t.fault, Fault::Name(_))),
             images: trials.iter().map(|trial| trial.images).sum(),
             slowest: found
@@ -175,18 +183,19 @@ impl Figures {
     }
 
     fn line(&self, target: &str) -> String {
-        let all = self.found + self.idle + self.survived;
+        let all = self.found + self.idle + self.survived + self.void;
         let slowest = self.slowest.as_ref().map_or(String::new(), |(fault, s)| {
             format!("; the slowest in {s:.1} s ({fault})")
         });
         format!(
             "check faults {target}: {} of {all} found out ({} by name, {} by place), {} idle, {} \
-             survived; {} images{slowest}; {:.1} s",
+             survived, {} void; {} images{slowest}; {:.1} s",
             self.found,
             self.by_name,
             all - self.by_name,
             self.idle,
             self.survived,
+            self.void,
             self.images,
             self.elapsed_s
         )
@@ -197,12 +206,13 @@ impl Figures {
         let trials: Vec<_> = trials.iter().map(Trial::json).collect();
         format!(
             "{{\"check\":\"faults\",\"target\":\"{target}\",\"holds\":{},\"found\":{},\"idle\":{},\
-             \"survived\":{},\"by_name\":{},\"named\":{NAMED},\"images\":{},\"slowest_s\":{slowest_s:.3},\
+             \"survived\":{},\"void\":{},\"by_name\":{},\"named\":{NAMED},\"images\":{},\"slowest_s\":{slowest_s:.3},\
              \"elapsed_s\":{:.3},\"trials\":[{}]}}",
-            self.idle + self.survived == 0,
+            self.idle + self.survived + self.void == 0,
             self.found,
             self.idle,
             self.survived,
+            self.void,
             self.by_name,
             self.images,
             self.elapsed_s,
