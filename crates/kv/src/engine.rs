@@ -1,5 +1,7 @@
 //! What all sessions of one pool share, and how a record is found and read.
 
+use std::cell::Cell;
+
 use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::Epochs;
 use farbank_pm::fault;
@@ -371,9 +373,17 @@ impl<M: Medium> Engine<M> {
             return None;
         }
         let seed = self.info_at(at).seed.load(Relaxed) ^ within as u32;
+        let decoded = Cell::new(None);
+        let vouched = |bytes: &[u8]| {
+            let bytes = bytes.try_into().expect("as many as were asked for");
+            decoded.set(Header::decode(bytes, seed));
+            decoded.get().map_or(0, |header| header.len())
+        };
         let mut bytes = [0; HEADER_MAX];
-        self.medium().copy_out(at, &mut bytes);
-        let header = Header::decode(&bytes, seed)?;
+        if !self.medium().copy_out_if(at, &mut bytes, &vouched) {
+            return None;
+        }
+        let header = decoded.get()?;
         (within + self.record_len(&header) <= self.geometry.segment_bytes).then_some(header)
     }
 
@@ -390,7 +400,8 @@ impl<M: Medium> Engine<M> {
     /// Whether the body of the record at `at` has its checksum (of a large value: its table).
     pub(crate) fn body_holds(&self, at: Off, header: &Header) -> bool {
         let body = at.plus(header.len() as u64);
-        self.medium().crc(body, self.body_len(header), 0) == header.body_crc
+        let len = self.body_len(header);
+        self.medium().crc_is(body, len, 0, header.body_crc)
     }
 
     /// The key of a record whose header is known.

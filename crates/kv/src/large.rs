@@ -134,7 +134,7 @@ impl<M: Medium> Engine<M> {
     /// Whether an extent exists, in the right life, with the right bytes.
     pub(crate) fn extent_holds(&self, extent: &Extent, len: usize) -> bool {
         let at = self.geometry.base(extent.segment).plus(FIRST as u64);
-        self.is_alive(extent) && self.medium().crc(at, len, 0) == extent.crc
+        self.is_alive(extent) && self.medium().crc_is(at, len, 0, extent.crc)
     }
 
     /// Whether an entry of a table, which may be damaged, names a segment in the life it was in.

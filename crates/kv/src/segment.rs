@@ -27,11 +27,13 @@
 //!     there is damage; in an unsealed segment it may be a torn write. A segment that was not opened is
 //!     never sealed: its next use would lie beyond an end that was settled already.
 
+use std::cell::Cell;
+
 use crc32c::{crc32c, crc32c_append};
 use farbank_pm::fault;
 use farbank_pm::model::Category;
 use farbank_pm::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use farbank_pm::{LINE, Lane, Medium, Off};
+use farbank_pm::{LINE, Lane, Medium, Off, WORD};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::record::{HEADER_MAX, Header, u32_at, u64_at};
@@ -168,11 +170,10 @@ impl Place {
 
     /// Reads what head and tail say. `None`: both are damaged.
     pub(crate) fn read<M: Medium>(&self, m: &M) -> Option<Life> {
-        let (mut head, mut tail) = ([0; LINE], [0; FIXED]);
-        m.copy_out(self.at, &mut head);
-        m.copy_out(self.tail(), &mut tail);
-        let from_head = self.decode(&head[..FIXED], self.at);
-        let from_tail = self.decode(&tail, self.tail());
+        let [from_head, from_tail] = [self.at, self.tail()].map(|at| {
+            let decode = |bytes: &[u8]| self.decode(bytes, at);
+            checked::<FIXED, _>(m, at, decode)
+        });
         let generation = from_head.max(from_tail)?;
         let damaged = match (from_head, from_tail) {
             (None, _) => Some(Copy::Head),
@@ -192,22 +193,26 @@ impl Place {
                 headless: false,
             });
         }
-        let words = OPENED_AT.map(|at| u64_at(&head, at));
-        let opened = words.map(|word| opened_of(generation, word));
+        let opened = OPENED_AT.map(|at| {
+            let decode = |bytes: &[u8]| opened_of(generation, u64_at(bytes, 0));
+            checked::<WORD, _>(m, self.at.plus(at as u64), decode)
+        });
+        let unopened = || m.matches(self.at.plus(OPENED_AT[0] as u64), &[0; 2 * WORD]);
         let (purpose, boot) = match opened[0].or(opened[1]) {
             Some((purpose, boot)) => (Some(purpose), boot),
             // A damaged word is not zero: the segment was opened, most likely for records.
-            None => ((words != [0, 0]).then_some(Purpose::Log), 0),
+            None => ((!unopened()).then_some(Purpose::Log), 0),
         };
-        let sealed = u64_at(&head, SEALED_AT);
-        let end = (sealed as u32) as usize;
+        let sealed = checked::<WORD, _>(m, self.at.plus(SEALED_AT as u64), |bytes| {
+            let word = u64_at(bytes, 0);
+            let end = (word as u32) as usize;
+            let whole = word != 0 && sealed_word(generation, end) == word;
+            (whole && (FIRST..=self.bytes - LINE).contains(&end)).then_some(end)
+        });
         Some(Life {
             generation,
             opened: purpose,
-            sealed: (sealed != 0
-                && sealed_word(generation, end) == sealed
-                && (FIRST..=self.bytes - LINE).contains(&end))
-            .then_some(end),
+            sealed,
             boot,
             damaged,
             opened_once: opened[0].is_some() != opened[1].is_some(),
@@ -254,6 +259,21 @@ impl Place {
         ];
         xxh3_64_with_seed(life.as_flattened(), self.pool ^ self.at.0.rotate_left(32)) as u32
     }
+}
+
+/// What `decode` makes of the `N` bytes at `at`, if their checksum holds.
+fn checked<const N: usize, R: std::marker::Copy>(
+    m: &impl Medium,
+    at: Off,
+    decode: impl Fn(&[u8]) -> Option<R>,
+) -> Option<R> {
+    let decoded = Cell::new(None);
+    let vouched = |bytes: &[u8]| {
+        decoded.set(decode(bytes));
+        if decoded.get().is_some() { N } else { 0 }
+    };
+    let holds = m.copy_out_if(at, &mut [0; N], &vouched);
+    decoded.get().filter(|_| holds)
 }
 
 fn opened_word(generation: u64, boot: u32, purpose: Purpose) -> u64 {

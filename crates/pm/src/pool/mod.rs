@@ -429,7 +429,23 @@ fn settle<M: Medium>(medium: &M, lane: &mut Lane) -> Result<(), Poisoned> {
 fn read_copies<M: Medium>(medium: &M) -> [Copy; 2] {
     COPIES.map(|at| {
         let mut bytes = [0; BYTES];
-        medium.copy_out(at, &mut bytes);
+        let vouched = |bytes: &[u8]| {
+            let bytes = bytes.try_into().expect("as many as were asked for");
+            match Superblock::judge(bytes) {
+                Copy::Valid(_) | Copy::Version(_) => BYTES,
+                Copy::Damaged | Copy::Foreign(_) => 0,
+            }
+        };
+        if !medium.copy_out_if(at, &mut bytes, &vouched) {
+            // Whatever else is torn or damaged: whose it is matters.
+            let mut magic = [0; MAGIC.len()];
+            medium.copy_out(at, &mut magic);
+            return if magic == MAGIC {
+                Copy::Damaged
+            } else {
+                Copy::Foreign(magic)
+            };
+        }
         Superblock::judge(&bytes)
     })
 }
