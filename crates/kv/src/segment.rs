@@ -217,7 +217,7 @@ impl Place {
             damaged,
             opened_once: opened[0].is_some() != opened[1].is_some(),
             torn: false,
-            headless: head == [0; LINE],
+            headless: from_head.is_none() && self.is_headless(m),
         })
     }
 
