@@ -26,17 +26,18 @@ fn nothing_acknowledged_is_lost_when_words_overtake_each_other() {
     holds(Persistency::Word, 0..2);
 }
 
-/// On a file only: elsewhere recovery looks at every word of a torn batch, which are too many ways.
 #[test]
 fn nothing_acknowledged_is_lost_however_a_crash_looks_to_recovery() {
-    let config = Config {
-        lazy: true,
-        steps: 40,
-        ..Config::new(Persistency::Page)
-    };
-    let report = explore(&KvTarget, &config, 0..1, 1, &mut |_| true);
-    assert!(report.holds() && report.counts.cut_off == 0, "{report}");
-    assert!(report.counts.leaves > 100, "{report}");
+    for persistency in [Persistency::Adr, Persistency::Word, Persistency::Page] {
+        let config = Config {
+            lazy: true,
+            steps: 40,
+            ..Config::new(persistency)
+        };
+        let report = explore(&KvTarget, &config, 0..1, 1, &mut |_| true);
+        assert!(report.holds() && report.counts.cut_off == 0, "{report}");
+        assert!(report.counts.leaves > 100, "{report}");
+    }
 }
 
 /// Seed 7 once lost what lay beyond a stale `sealed` of a segment that had never been opened.
