@@ -215,8 +215,8 @@ pub trait Medium: Send + Sync + 'static {
 
     /// Copies bytes out that carry a checksum of their own; `check` says how many of the leading
     /// bytes it vouches for, from those bytes alone, or 0 if it does not hold. Answers whether it
-    /// held; the bytes behind those may be anything then. The last call of `check` is about what is
-    /// answered.
+    /// held; the bytes behind those may be anything then. If it held, the last call of `check` was about
+    /// what is answered; if not, about anything.
     ///
     /// As with [`Medium::crc_is`], lazy simulated memory tells apart only whole content and all
     /// other; the bytes copied out are some of what they can be.
