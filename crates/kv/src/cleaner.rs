@@ -12,8 +12,9 @@
 //! C1  A victim is reborn only after its moved records are durable and published, and no reader that
 //!     could have found an old place is still pinned.
 //! C2  A copy that loses the race to a newer write is never published; it stays on the medium, valid,
-//!     until its segment dies. The segments a pass fills count as opened when the pass began, so that
-//!     tombstones written meanwhile wait for them too.
+//!     until its segment dies. The segments a pass fills count as opened when the pass began, or when
+//!     the oldest tombstone was written that was not published by then, so that tombstones published
+//!     meanwhile wait for them too.
 //! C3  A tombstone is dropped when every segment that was opened before it was written (C2) is gone:
 //!     nothing it hides is left. One that a newer record of its key has replaced is dropped at once.
 //! C4  The cleaner can always finish a pass: `cleaner_reserve` segments are taken by nobody else.
@@ -70,7 +71,7 @@ struct Move {
 
 /// What a pass needs to know while it copies.
 struct Pass {
-    /// When it began, on the clock of segment openings.
+    /// When the segments it fills count as opened: [`Engine::pass_stamp`].
     stamp: u64,
     /// The two oldest stamps of segments with records, and which segment has the oldest.
     oldest: (u64, u32, u64),
@@ -251,7 +252,7 @@ impl<M: Medium> Engine<M> {
             .filter(|v| self.info(*v).turn(State::Sealed, State::Cleaning))
             .collect();
         let mut pass = Pass {
-            stamp: self.stamp.load(Relaxed),
+            stamp: self.pass_stamp(),
             oldest: self.oldest_stamps(),
             moves: Vec::new(),
             tables: Vec::new(),
@@ -279,6 +280,14 @@ impl<M: Medium> Engine<M> {
         self.retire(&victims, &emptied, &pass.damaged, &holding);
         cleaner.log.rotate(self);
         Ok(())
+    }
+
+    /// What a pass that begins now gives its segments as stamp (C2): no later than the fence of any
+    /// tombstone that is listed now, or will be. What those delete may still be copied.
+    fn pass_stamp(&self) -> u64 {
+        let now = self.stamp.load(Relaxed);
+        let fences = self.stripes.iter().map(|s| s.lock().lowest_fence());
+        fences.min().map_or(now, |lowest| lowest.min(now))
     }
 
     fn oldest_stamps(&self) -> (u64, u32, u64) {

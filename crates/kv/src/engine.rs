@@ -19,10 +19,10 @@ use crate::cleaner::Cleaner;
 use crate::config::{Cleaning, Config};
 use crate::index::Index;
 use crate::past::RootWords;
-use crate::record::{HEADER_MAX, Header, body_crc};
+use crate::record::{HEADER_MAX, Header, Type, body_crc};
 use crate::segment::{FIRST, Info, OVERHEAD, Place, State};
 use crate::store::{DATABASES, Key, Opened};
-use crate::stripe::Stripe;
+use crate::stripe::{Pending, Stripe};
 
 /// How the pool is cut, and the secrets derived from its id.
 #[derive(Clone, Copy, Debug)]
@@ -499,6 +499,14 @@ impl<M: Medium> Engine<M> {
         self.info_at(at).kill(len);
     }
 
+    /// The fence of a record that is about to be listed. Under its stripe's lock.
+    pub(crate) fn fence_of(&self, what: Type) -> u64 {
+        match what {
+            Type::Tomb => self.stamp.load(Relaxed),
+            _ => Pending::NO_FENCE,
+        }
+    }
+
     /// Takes a free segment if more than `keep` would remain.
     pub(crate) fn take_segment(&self, keep: u32) -> Option<u32> {
         let mut list = self.free.list.lock().expect("no holder panics");
@@ -543,6 +551,8 @@ impl<M: Medium> Engine<M> {
             place.write_head(self.medium(), lane, *generation);
         }
         self.settle(self.medium().drain(lane))?;
+        // Whoever frees an extent looks at its life and takes it under this lock.
+        let _limbo = self.limbo.lock().expect("no holder panics");
         for (_, generation, info) in &lives {
             info.reset(*generation);
         }

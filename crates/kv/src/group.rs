@@ -237,15 +237,21 @@ impl<M: Medium> Worker<M> {
                 self.outrun(locked, old, &mut located);
             }
             let seq = locked.next_seq();
+            let fence = engine.fence_of(header.what);
             locked.list(Pending {
                 hash: slot.hash,
                 seq,
                 at,
                 session: self.id,
                 ticket: None,
+                fence,
             });
             let header = Header { seq, ..*header };
-            let write = encode_member(engine, &mut buffers[buffer], at, header, key, &slot.change);
+            let rest = match &slot.change {
+                Change::Put { bytes, .. } => &bytes[..],
+                _ => &fence.to_le_bytes(),
+            };
+            let write = encode_member(engine, &mut buffers[buffer], at, header, key, rest);
             self.writes.push(Write {
                 hash: slot.hash,
                 located,
@@ -332,13 +338,8 @@ fn encode_member<M: Medium>(
     at: Off,
     mut header: Header,
     key: Key<'_>,
-    change: &Change,
+    rest: &[u8],
 ) -> Write {
-    let fence = engine.stamp.load(Relaxed).to_le_bytes();
-    let rest: &[u8] = match change {
-        Change::Put { bytes, .. } => bytes,
-        _ => &fence,
-    };
     header.body_crc = body_crc(key.bytes, rest);
     let start = buffer.len();
     header.encode(crate::log::Log::seed(engine, at), buffer);

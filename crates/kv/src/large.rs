@@ -14,6 +14,10 @@
 //! L2  An extent belongs to one table, and is freed when the table's record is replaced, durably, or
 //!     was never published. Moving the record copies the table: the extents stay.
 //! L3  After a crash, extents that no accepted table names are free: nothing leaks.
+//! L4  An extent is freed in the life its table names: FLUSHALL may have freed it before, and somebody
+//!     else may have it by now. Lives begin under the lock of limbo, too.
+//! L5  Whoever fills an extent is pinned until it has drained it. FLUSHALL takes extents at any time, and
+//!     what is still on its way to one must not reach its next life.
 
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Relaxed};
 use farbank_pm::{Medium, Off};
@@ -36,6 +40,7 @@ impl<M: Medium> Worker<M> {
             return Ok(Vec::new());
         };
         let geometry = self.engine.geometry;
+        header.large = false; // It may have been placed before, in vain.
         if self.engine.record_len(header) <= geometry.inline_max() {
             return Ok(Vec::new());
         }
@@ -74,6 +79,8 @@ impl<M: Medium> Worker<M> {
         state: State,
         table: &mut Vec<u8>,
     ) {
+        self.pin(); // L5
+        self.adrift = true;
         let engine = &*self.engine;
         let info = engine.info(segment);
         info.set_state(state);
@@ -94,8 +101,7 @@ impl<M: Medium> Worker<M> {
     /// Frees extents whose record will not be written.
     pub(crate) fn give_up(&mut self, table: &[u8]) {
         if !table.is_empty() {
-            // What is on its way to them must have arrived before they live again.
-            self.engine.medium().drain(&mut self.lane);
+            self.bring_in();
             self.engine.free_table(table);
         }
     }
@@ -174,16 +180,15 @@ impl<M: Medium> Engine<M> {
         }
         let epoch = self.epochs.retire();
         for extent in Extent::decode_all(table) {
+            // L4
+            let mut limbo = self.limbo.lock().expect("no holder panics");
             if !self.is_alive(&extent) {
                 continue;
             }
             let info = self.info(extent.segment);
             if info.turn(State::Extent, State::Limbo) || info.turn(State::Members, State::Limbo) {
                 self.extents.fetch_sub(1, AcqRel);
-                self.limbo
-                    .lock()
-                    .expect("no holder panics")
-                    .push_back((epoch, extent.segment));
+                limbo.push_back((epoch, extent.segment));
             }
         }
     }

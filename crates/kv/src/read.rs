@@ -195,6 +195,7 @@ impl<M: Medium> Worker<M> {
         view: View,
         each: &mut dyn FnMut(usize, Option<Item<'_>>),
     ) -> Result<(), Error> {
+        self.bring_in();
         self.engine.epochs.pin(&self.slot);
         let hashes: Vec<u64> = keys
             .iter()

@@ -80,6 +80,8 @@ pub(crate) struct Worker<M: Medium> {
     pub(crate) slot: Arc<Slot>,
     pinned: bool,
     reads: u32,
+    /// Whether something was written to extents since the last drain.
+    pub(crate) adrift: bool,
     pub(crate) writes: Vec<Write>,
     pub(crate) unsynced: VecDeque<(Ticket, Vec<Write>)>,
     /// The newest ticket of another session's write that something was decided on.
@@ -106,6 +108,7 @@ impl<M: Medium> Worker<M> {
             log: Log::default(),
             pinned: false,
             reads: 0,
+            adrift: false,
             writes: Vec::new(),
             unsynced: VecDeque::new(),
             relied_on: Ticket::DURABLE,
@@ -120,15 +123,24 @@ impl<M: Medium> Worker<M> {
     #[inline]
     pub(crate) fn pin(&mut self) {
         self.reads += 1;
-        if (!self.pinned || self.reads >= READS_PER_PIN) && !fault!("kv.reader_unpinned") {
+        let renew = self.reads >= READS_PER_PIN && !self.adrift;
+        if (!self.pinned || renew) && !fault!("kv.reader_unpinned") {
             self.engine.epochs.pin(&self.slot);
             (self.pinned, self.reads) = (true, 0);
         }
     }
 
     pub(crate) fn unpin(&mut self) {
+        self.bring_in();
         self.slot.unpin();
         self.pinned = false;
+    }
+
+    /// Drains what is on its way to extents, if anything is: somebody else may get them (L5).
+    pub(crate) fn bring_in(&mut self) {
+        if std::mem::take(&mut self.adrift) {
+            self.engine.medium().drain(&mut self.lane);
+        }
     }
 
     /// Whether any write of this session is not yet published.
@@ -161,7 +173,7 @@ impl<M: Medium> Worker<M> {
         let mut header = header_of(draft);
         let engine = Arc::clone(&self.engine);
         let mut large = self.place_large(&mut header, draft)?;
-        let seq = loop {
+        let pending = loop {
             // Waiting for others may have changed what the class has room for.
             let len = engine.record_len(&header);
             self.room_for(class, len, draft.value.is_none())?;
@@ -190,50 +202,46 @@ impl<M: Medium> Worker<M> {
                 drop(locked);
                 locked = engine.stripe(hash).lock();
             }
-            let seq = locked.next_seq();
-            let at = self.log.next(class);
-            locked.list(Pending {
+            let pending = Pending {
                 hash,
-                seq,
-                at,
+                seq: locked.next_seq(),
+                at: self.log.next(class),
                 session: self.id,
                 ticket: None,
-            });
-            break seq;
+                fence: engine.fence_of(header.what),
+            };
+            locked.list(pending);
+            break pending;
         };
-        header.seq = seq;
-        self.stage(class, hash, header, draft, &large, located);
-        Ok(Some(seq))
+        header.seq = pending.seq;
+        self.stage(class, &pending, header, draft, &large, located);
+        Ok(Some(pending.seq))
     }
 
     /// Stages the record of a write that has its number and its place.
     fn stage(
         &mut self,
         class: usize,
-        hash: u64,
+        pending: &Pending,
         mut header: Header,
         draft: &Draft<'_>,
         table: &[u8],
         located: Located,
     ) {
-        let fence;
+        let fence = pending.fence.to_le_bytes();
         let rest = match &draft.value {
-            None => {
-                fence = self.engine.stamp.load(Relaxed).to_le_bytes();
-                &fence[..]
-            }
+            None => &fence[..],
             Some(_) if header.large => table,
             Some(value) => value.bytes,
         };
         header.body_crc = body_crc(draft.key.bytes, rest);
-        let at = self.log.next(class);
         self.log
             .stage(&self.engine, class, &header, &[draft.key.bytes, rest]);
         let len = self.engine.record_len(&header) as u32;
         self.writes.push(Write {
-            hash,
-            seq: header.seq,
-            at,
+            hash: pending.hash,
+            seq: pending.seq,
+            at: pending.at,
             len,
             db: header.db,
             what: header.what,
@@ -335,6 +343,7 @@ impl<M: Medium> Worker<M> {
         engine.check_poison()?;
         let bytes = self.log.copy_in(&engine, &mut self.lane, unpublished);
         let ticket = engine.medium().drain(&mut self.lane);
+        self.adrift = false;
         self.log.drained(&engine, ticket);
         self.log.rotate(&engine);
         engine.written.fetch_add(bytes, Relaxed);

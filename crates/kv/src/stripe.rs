@@ -26,6 +26,13 @@ pub(crate) struct Pending {
     pub session: u32,
     /// `None` until its session has drained it.
     pub ticket: Option<Ticket>,
+    /// Of a tombstone its fence, read under the stripe's lock; of a value [`Pending::NO_FENCE`].
+    pub fence: u64,
+}
+
+impl Pending {
+    /// The fence of what waits for no segment.
+    pub(crate) const NO_FENCE: u64 = u64::MAX;
 }
 
 /// What a stripe's lock guards.
@@ -95,6 +102,12 @@ impl Locked<'_> {
         self.listed
             .store(self.guard.pending.len() as u32, Ordering::Release);
         true
+    }
+
+    /// The lowest fence of the listed tombstones.
+    pub(crate) fn lowest_fence(&self) -> u64 {
+        let fences = self.guard.pending.iter().map(|p| p.fence);
+        fences.min().unwrap_or(Pending::NO_FENCE)
     }
 
     /// Forgets every listed write.

@@ -327,6 +327,36 @@ fn a_flush_empties_every_database_for_good() {
     assert_eq!(User::of(&kv).get(b"after").unwrap(), b"1");
 }
 
+/// Puts `hot` as often as it takes to open some segments, and cleans in between.
+fn churn(kv: &farbank_kv::Kv<farbank_pm::media::Mapped>, user: &mut User, hot: &[u8]) {
+    for n in 0..60_u8 {
+        user.set(hot, &[n; 400]);
+        if n % 4 == 0 {
+            kv.clean().expect("it cleans");
+        }
+    }
+}
+
+#[test]
+fn a_delete_staged_before_its_value_is_moved_hides_the_copy_for_good() {
+    let kv = memory(8192 + 24 * 4096, 4096);
+    let (mut a, mut b) = (User::of(&kv), User::of(&kv));
+    a.set(b"k", &[1; 400]);
+    b.0.delete(key(b"k")).unwrap();
+    // What `b` has staged nobody sees yet: the value is alive, and moves with its segment.
+    churn(&kv, &mut a, b"hot");
+    assert_eq!(a.get(b"k").unwrap(), [1; 400]);
+    assert!(kv_stats(&kv).moved_bytes > 400, "the value has not moved");
+    b.0.commit().unwrap();
+    assert_eq!(a.get(b"k"), None);
+    // The tombstone's segment fills up and is cleaned; the copy is still on the medium.
+    churn(&kv, &mut b, b"hot");
+    churn(&kv, &mut a, b"hot");
+    drop((a, b));
+    let kv = kill(kv, Time::new().config());
+    assert_eq!(User::of(&kv).get(b"k"), None);
+}
+
 #[test]
 fn a_full_pool_refuses_writes_takes_deletes_and_keeps_every_byte() {
     let kv = memory(2 << 20, 16 << 10);
