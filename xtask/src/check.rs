@@ -71,6 +71,8 @@ pub(crate) fn faults(_: Size) -> Result<(), String> {
     ])?;
     let mut command = Command::new(folder.join("release/farbank"));
     command.args(["check", "faults", "--target", "kv", "--only", "kv."]);
+    // A minute of a usual CPU; slower ones get the time they need for the same seeds.
+    command.args(["--seconds", "180"]);
     output(&mut command).map(|_| ())
 }
 
