@@ -15,7 +15,7 @@
 //! * [`media`] are the real doors, [`sim`] is their simulated twin.
 //! * [`pool`] makes a medium a pool: superblock, segments, growth.
 //! * [`model`] counts what it costs, and how long it would take on persistent memory.
-//! * [`fault`] switches deviations on, to see that the checks object.
+//! * [`mod@fault`] switches deviations on, to see that the checks object.
 //! * [`epoch`] tells when nobody reads an offset any more.
 //! * [`table`] is the DRAM beside the pool: arrays that grow without moving.
 //! * [`sync`] is where atomics, locks and threads come from, so that a model checker can swap them.
