@@ -22,11 +22,14 @@ pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
         engine.set_root(|words| words.floor = floor)?;
     }
     engine.floor.store(floor, Release);
+    // As at a group's publication: readers that overlap start over, and see all keys or none.
+    engine.groups.fetch_add(1, AcqRel);
     for stripe in &mut stripes {
         stripe.raise_seq(floor);
         stripe.unlist_all();
     }
     engine.index.clear(&engine.epochs);
+    engine.groups.fetch_add(1, AcqRel);
     for session in engine.enrolled().iter() {
         for keys in &session.keys {
             keys.store(0, Relaxed);
