@@ -75,6 +75,16 @@ fn sources() -> Vec<PathBuf> {
 }
 
 #[test]
+fn cargo_run_means_the_server_and_not_the_maintainers_commands() {
+    let all = packages();
+    let named: Vec<&str> = all
+        .iter()
+        .filter_map(|p| p["default_run"].as_str())
+        .collect();
+    assert_eq!(named, ["farbank"]);
+}
+
+#[test]
 fn a_crate_uses_only_crates_before_it() {
     let mut seen = BTreeSet::new();
     for package in packages() {
