@@ -9,8 +9,9 @@ use std::process::Command;
 use serde_json::Value;
 
 /// A crate may use only crates before it.
-const ORDER: [&str; 10] = [
-    "pm", "check", "index", "kv", "cache", "fabric", "tree", "server", "bench", "farbank",
+const ORDER: [&str; 11] = [
+    "pm", "check", "index", "kv", "contest", "cache", "fabric", "tree", "server", "bench",
+    "farbank",
 ];
 
 const LINES_MAX: usize = 800;

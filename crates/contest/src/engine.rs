@@ -1,0 +1,104 @@
+//! What a judge sees of an engine.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 16;
+/// Bytes a value may have.
+pub const VALUE_BYTES: RangeInclusive<usize> = 80..=1024;
+
+/// A key.
+pub type Key = [u8; KEY_BYTES];
+
+/// There is no place for this value; nothing happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Full;
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the engine has no far memory left for this value")
+    }
+}
+
+impl std::error::Error for Full {}
+
+/// What an engine did, counted by itself. What it cost far memory is counted at the medium.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    /// Sets of keys that were not there.
+    pub inserts: u64,
+    /// Sets of keys that were.
+    pub updates: u64,
+    /// Of the updates, those written to a spare block that the old one took the place of.
+    pub swaps: u64,
+    /// Gets that were answered by the read cache.
+    pub cache_hits: u64,
+    /// Gets that were not, where there is a read cache.
+    pub cache_misses: u64,
+    /// Lookups that found their key at the first, second, third place of its chain or probe, or further on.
+    pub depth: [u64; 4],
+    /// Places looked at by lookups that found their key.
+    pub probes_of_hits: u64,
+    /// Places looked at by those that did not.
+    pub probes_of_misses: u64,
+    /// Lookups that did not find their key.
+    pub misses: u64,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.inserts += other.inserts;
+        self.updates += other.updates;
+        self.swaps += other.swaps;
+        self.cache_hits += other.cache_hits;
+        self.cache_misses += other.cache_misses;
+        for (mine, theirs) in self.depth.iter_mut().zip(other.depth) {
+            *mine += theirs;
+        }
+        self.probes_of_hits += other.probes_of_hits;
+        self.probes_of_misses += other.probes_of_misses;
+        self.misses += other.misses;
+    }
+}
+
+impl Tally {
+    /// A lookup that found its key after looking at `probes` places.
+    pub fn hit(&mut self, probes: u64) {
+        self.depth[probes.clamp(1, 4) as usize - 1] += 1;
+        self.probes_of_hits += probes;
+    }
+
+    /// A lookup that looked at `probes` places and did not find its key.
+    pub fn miss(&mut self, probes: u64) {
+        self.misses += 1;
+        self.probes_of_misses += probes;
+    }
+}
+
+/// An engine on some medium, open.
+///
+/// Nobody writes a key while somebody else writes it; one may write it while others read it.
+pub trait Engine: Send + Sync {
+    /// A door for one thread. There are at most as many at a time as [`crate::Terms::threads`] says; a phase's
+    /// workers are dropped before the next phase's are made.
+    fn worker(&self) -> Box<dyn Worker + '_>;
+
+    /// Bytes of DRAM it holds, by purpose: `index`, `keys`, `read cache`, `recycle pools`, ...
+    fn dram(&self) -> Vec<(&'static str, u64)>;
+
+    /// Bytes of far memory it has taken so far, of those it was given.
+    fn far_bytes(&self) -> u64;
+
+    /// What its workers did until they were dropped.
+    fn tally(&self) -> Tally;
+}
+
+/// One thread's door to an [`Engine`].
+pub trait Worker: Send {
+    /// Stores `value` under `key`. On `Ok` it is durable, where the engine promises that at all.
+    fn set(&mut self, key: &Key, value: &[u8]) -> Result<(), Full>;
+
+    /// Makes `out` the value of `key`; false, and `out` may be anything, if there is none.
+    fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> bool;
+}

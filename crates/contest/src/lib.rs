@@ -1,0 +1,17 @@
+//! The contest's engines as they were published, on any medium.
+//!
+//! In 2020 a contest asked for a key-value engine on persistent memory: keys of 16 bytes, values of 80 to 1,024,
+//! sixteen threads, 64 GiB of far memory and 8 GiB of DRAM, every acknowledged write durable. Four engines of it
+//! are described well enough to be built again; they are here, one a module, as they were described, with what
+//! they got wrong. Nobody should keep data in them: that is what `farbank-kv` is for.
+//!
+//! * [`terms`] is what the contest allowed, at any scale.
+//! * [`Engine`] and [`Worker`] are what a judge sees of an engine.
+
+#![forbid(unsafe_code)]
+
+mod engine;
+pub mod terms;
+
+pub use engine::{Engine, Full, KEY_BYTES, Key, Tally, VALUE_BYTES, Worker};
+pub use terms::Terms;

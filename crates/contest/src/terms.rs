@@ -1,0 +1,94 @@
+//! What the contest allowed, at any scale.
+
+/// The contest's terms, as an engine must know them to size its tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Threads of a phase.
+    pub threads: usize,
+    /// Sets of the set phase, updates included; as many operations has a get phase.
+    pub operations: u64,
+    /// Different keys among them.
+    pub keys: u64,
+    /// Bytes of far memory.
+    pub far_bytes: u64,
+    /// Bytes of DRAM an engine may hold.
+    pub dram_bytes: u64,
+    /// Most bytes of values that are live at a time.
+    pub live_bytes_max: u64,
+    /// Bits of a hash that name a chain.
+    pub hash_bits: u32,
+    /// Shortest and longest value, in bytes.
+    pub value_bytes: (usize, usize),
+}
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+impl Terms {
+    /// The final round at a scale of `1 / part`, `part` a power of two: 24 Mi sets by each of 16 threads of values
+    /// of 80 to 1,024 bytes, 56.9 % of them of new keys, in 64 GiB of far memory and 8 GiB and 320 MiB of DRAM.
+    #[must_use]
+    pub fn finals(part: u64) -> Terms {
+        let operations = (16 * 24 * MIB).div_ceil(part);
+        Terms {
+            threads: 16,
+            operations,
+            keys: operations
+                .saturating_mul(229_037_390)
+                .div_ceil(16 * 24 * MIB),
+            far_bytes: 64 * GIB / part,
+            dram_bytes: (8 * GIB + 320 * MIB) / part,
+            live_bytes_max: 50_000_000_000 / part,
+            hash_bits: 28 - part.ilog2(),
+            value_bytes: (80, 1024),
+        }
+    }
+
+    /// The preliminary round at a scale of `1 / part`, `part` a power of two: 48 Mi sets by each of 16 threads of
+    /// values of 80 bytes, hardly any of an old key, in 74 GiB of far memory and 4 GiB and 320 MiB of DRAM. Nothing
+    /// has to be durable.
+    #[must_use]
+    pub fn preliminary(part: u64) -> Terms {
+        let operations = (16 * 48 * MIB).div_ceil(part);
+        Terms {
+            threads: 16,
+            operations,
+            keys: operations - operations / 500,
+            far_bytes: 74 * GIB / part,
+            dram_bytes: (4 * GIB + 320 * MIB) / part,
+            live_bytes_max: u64::MAX,
+            hash_bits: 28 - part.ilog2(),
+            value_bytes: (80, 80),
+        }
+    }
+
+    /// The same terms with `threads` threads.
+    #[must_use]
+    pub fn with_threads(self, threads: usize) -> Terms {
+        Terms { threads, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_full_size_these_are_the_contests_numbers() {
+        let full = Terms::finals(1);
+        assert_eq!((full.operations, full.keys), (402_653_184, 229_037_390));
+        assert_eq!((full.far_bytes, full.hash_bits), (64 << 30, 28));
+        let first = Terms::preliminary(1);
+        assert_eq!(first.operations, 805_306_368);
+        assert_eq!(first.operations * 96, 72 << 30);
+    }
+
+    #[test]
+    fn chains_are_as_long_at_every_scale() {
+        for part in [1, 16, 64, 256, 1024] {
+            let terms = Terms::finals(part);
+            let load = terms.keys as f64 / (1u64 << terms.hash_bits) as f64;
+            assert!((load - 0.8532).abs() < 0.001, "1/{part}: {load}");
+        }
+    }
+}
