@@ -1,7 +1,8 @@
 //! The file under a medium: locked, its space allocated and written, never sparse.
 //!
 //! # Invariants
-//! S1  While a [`PoolFile`] lives, nobody else holds one of the same file (`flock`).
+//! S1  While a [`PoolFile`] lives, nobody else holds one of the same file (`flock`); when it is gone,
+//!     anybody can, whoever may have inherited its descriptor.
 //! S2  Every byte a medium serves has been written once, so that no later write or page fault
 //!     needs space: a full disk is an error of `create` or `grow`, never a lost write or a SIGBUS.
 //! S3  The file is never shortened below what is mapped.
@@ -87,6 +88,14 @@ pub(crate) struct PoolFile {
 impl fmt::Debug for PoolFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())
+    }
+}
+
+impl Drop for PoolFile {
+    /// Closing is not enough: a child that was forked and has not come to its `exec` yet has the same
+    /// lock, and would keep it.
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 
@@ -361,6 +370,17 @@ fn holder_in(line: &str, inode: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pool_that_is_gone_is_free_though_a_child_inherited_its_descriptor() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pool");
+        let file = PoolFile::open(&path, true, Arc::new(Kernel)).unwrap();
+        let inherited = file.file.try_clone().unwrap();
+        drop(file);
+        PoolFile::open(&path, false, Arc::new(Kernel)).unwrap();
+        drop(inherited);
+    }
 
     #[test]
     fn the_holder_of_a_lock_is_read_from_the_kernels_list() {
