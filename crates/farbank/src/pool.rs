@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueEnum};
-use farbank::kv::store::{DATABASES, Item, Key, Session, View};
+use farbank::kv::store::{DATABASES, Item, Key, Session, Stats, View};
 use farbank::{Db, Options, open};
 use farbank_kv::{Config, Kv, Past};
 use farbank_pm::Medium;
 use farbank_pm::media::AnyMedium;
 use farbank_pm::pool::{COPIES, COPY_BYTES, Summary, summary};
+use farbank_server::resp::request;
 
 use crate::place::{Place, remove};
 use crate::progress::Progress;
@@ -223,63 +224,65 @@ impl At {
         let db = open_existing(&self.path)?;
         let (opened, stats) = (db.store().opened().clone(), db.store().stats());
         let mut damage = opened.damage.clone();
-        let mut session = db.store().session();
-        let mut read = 0_u64;
-        if read_all {
-            let mut progress = Progress::new("reading");
-            each_key(&mut *session, &mut |session, db, key| {
-                let found =
-                    session.get_many(&[Key { db, bytes: key }], View::Durable, &mut |_, item| {
-                        read += item.map_or(0, |item| item.bytes.len() as u64);
-                    });
-                progress.show(read, stats.live_bytes.max(read));
-                if let Err(error) = found {
-                    damage.push(format!("key \"{}\": {error}", key.escape_ascii()));
-                }
-                Ok(())
-            })?;
-            progress.clear();
-        }
-        drop(session);
-        damage.extend(
-            db.verify()
-                .err()
-                .map(|what| format!("does not add up: {what}")),
-        );
+        let read = match read_all {
+            true => Some(read_values(&db, stats.live_bytes, &mut damage)?),
+            false => None,
+        };
+        let sum = db.verify().err();
+        damage.extend(sum.map(|what| format!("does not add up: {what}")));
         db.close().map_err(Failure::failed)?;
-        if !self.json {
-            damage.iter().for_each(|line| println!("damage: {line}"));
-        }
-        let keys: u64 = stats.keys.iter().sum();
         if self.json {
             let object = serde_json::json!({
-                "pool": self.path, "holds": damage.is_empty(), "keys": keys,
-                "live_bytes": stats.live_bytes, "value_bytes_read": read,
+                "pool": self.path, "holds": damage.is_empty(), "keys": stats.keys.iter().sum::<u64>(),
+                "live_bytes": stats.live_bytes, "value_bytes_read": read.unwrap_or(0),
                 "records_scanned": opened.records_scanned, "was_closed_cleanly": opened.clean,
                 "damage": damage,
             });
             println!("{object}");
         } else {
-            let values = match read_all {
-                true => format!(", {} of values read back", size::human(read)),
-                false => String::new(),
-            };
-            println!(
-                "{}: {}, {keys} keys, {} live{values}",
-                self.path.display(),
-                if damage.is_empty() {
-                    "sound"
-                } else {
-                    "DAMAGED"
-                },
-                size::human(stats.live_bytes)
-            );
+            self.tell(&stats, read, &damage);
         }
         match damage.len() {
             0 => Ok(()),
             n => Err(Failure::failed(format!("{n} places are damaged"))),
         }
     }
+
+    fn tell(&self, stats: &Stats, read: Option<u64>, damage: &[String]) {
+        for line in damage {
+            println!("damage: {line}");
+        }
+        let (path, keys) = (self.path.display(), stats.keys.iter().sum::<u64>());
+        let judgement = match damage.is_empty() {
+            true => "sound",
+            false => "DAMAGED",
+        };
+        let live = size::human(stats.live_bytes);
+        let values = match read {
+            Some(bytes) => format!(", {} of values read back", size::human(bytes)),
+            None => String::new(),
+        };
+        println!("{path}: {judgement}, {keys} keys, {live} live{values}");
+    }
+}
+
+/// Reads every value; whole bytes of them. What cannot be read is added to `damage`.
+fn read_values(db: &Db, live_bytes: u64, damage: &mut Vec<String>) -> Result<u64, Failure> {
+    let mut session = db.store().session();
+    let mut progress = Progress::new("reading");
+    let mut read = 0_u64;
+    each_key(&mut *session, &mut |session, db, key| {
+        let found = session.get_many(&[Key { db, bytes: key }], View::Durable, &mut |_, item| {
+            read += item.map_or(0, |item| item.bytes.len() as u64);
+        });
+        progress.show(read, live_bytes.max(read));
+        if let Err(error) = found {
+            damage.push(format!("key \"{}\": {error}", key.escape_ascii()));
+        }
+        Ok(())
+    })?;
+    progress.clear();
+    Ok(read)
 }
 
 /// What is done with a key of a database.
@@ -314,7 +317,7 @@ impl Dump {
         let dumped = each_key(&mut *session, &mut |session, db, key| {
             entry.clear();
             if matches!(self.format, Format::Resp) && selected != db {
-                command(&mut entry, &[b"SELECT", db.to_string().as_bytes()]);
+                request(&mut entry, &[b"SELECT", db.to_string().as_bytes()]);
                 selected = db;
             }
             let found =
@@ -350,10 +353,10 @@ impl Format {
     fn write(self, out: &mut Vec<u8>, db: u8, key: &[u8], item: Item<'_>) {
         let expires_ms = item.meta.expires_ms;
         match self {
-            Format::Resp if expires_ms == 0 => command(out, &[b"SET", key, item.bytes]),
+            Format::Resp if expires_ms == 0 => request(out, &[b"SET", key, item.bytes]),
             Format::Resp => {
                 let at = expires_ms.to_string();
-                command(out, &[b"SET", key, item.bytes, b"PXAT", at.as_bytes()]);
+                request(out, &[b"SET", key, item.bytes, b"PXAT", at.as_bytes()]);
             }
             Format::Json => {
                 let text = |bytes: &[u8]| bytes.iter().map(|&b| char::from(b)).collect::<String>();
@@ -377,14 +380,4 @@ fn escaped(json: &str) -> String {
         }
     }
     out
-}
-
-/// Appends a RESP command.
-fn command(out: &mut Vec<u8>, args: &[&[u8]]) {
-    out.extend_from_slice(format!("*{}\r\n", args.len()).as_bytes());
-    for arg in args {
-        out.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
-        out.extend_from_slice(arg);
-        out.extend_from_slice(b"\r\n");
-    }
 }

@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use farbank_server::resp::request;
+
 use super::{Stop, Violation};
 
 /// A server that says nothing for so long hangs.
@@ -58,15 +60,7 @@ impl Client {
 
     /// Adds a command to what is sent next.
     pub(crate) fn send<T: AsRef<[u8]>>(&mut self, words: &[T]) {
-        self.output
-            .extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
-        for word in words {
-            let word = word.as_ref();
-            self.output
-                .extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-            self.output.extend_from_slice(word);
-            self.output.extend_from_slice(b"\r\n");
-        }
+        request(&mut self.output, words);
     }
 
     /// Sends all commands that were added.

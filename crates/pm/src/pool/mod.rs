@@ -85,8 +85,6 @@ pub struct Summary {
     pub pool_bytes: u64,
     /// When the pool was made, in seconds of Unix time.
     pub created_unix_s: u64,
-    /// How often the superblock was written.
-    pub updates: u64,
     /// Whether one of the two copies is damaged or older: the next open mends it.
     pub mended_at_open: bool,
     /// The engine's words.
@@ -104,7 +102,6 @@ pub fn summary(copies: &[[u8; COPY_BYTES]; 2]) -> Result<Summary, PoolError> {
         segments: superblock.segments as u32,
         pool_bytes,
         created_unix_s: superblock.created_unix_s,
-        updates: superblock.update,
         mended_at_open: healthy != Healthy::Both,
         root: superblock.root,
     })

@@ -9,3 +9,13 @@ pub mod reply;
 
 pub use parse::{Args, Limits, Parser, Protocol};
 pub use reply::Resp;
+
+/// Appends a request of `words` to `out`, as a client sends it.
+pub fn request<T: AsRef<[u8]>>(out: &mut Vec<u8>, words: &[T]) {
+    out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    for word in words.iter().map(AsRef::as_ref) {
+        out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        out.extend_from_slice(word);
+        out.extend_from_slice(b"\r\n");
+    }
+}
