@@ -176,6 +176,8 @@ pub struct Shape {
     pub sessions: usize,
     /// Whether operations are staged until a commit, not durable when they return (T1).
     pub batches: bool,
+    /// Whether it takes [`Write::Delete`].
+    pub deletes: bool,
     /// Whether it takes [`Op::Group`].
     pub groups: bool,
     /// Whether it takes [`Op::Update`].
@@ -196,6 +198,7 @@ impl Default for Shape {
             value_bytes: (8, 200),
             sessions: 1,
             batches: false,
+            deletes: true,
             groups: false,
             updates: false,
             expiry: false,

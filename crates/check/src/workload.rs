@@ -110,7 +110,7 @@ impl Workload {
                 let (key, value) = (self.key(), self.value());
                 Step::Apply(session, Op::Update { key, value })
             }
-            52..62 => {
+            52..62 if self.shape.deletes => {
                 self.deleted = self.key();
                 let key = self.deleted;
                 Step::Apply(session, Op::Write(Write::Delete { key }))
@@ -165,7 +165,7 @@ impl Workload {
     fn group(&mut self) -> Op {
         let mut writes: Vec<Write> = Vec::new();
         for _ in 0..2 + self.rng.below(3) {
-            let delete = self.rng.one_in(4);
+            let delete = self.shape.deletes && self.rng.one_in(4);
             let key = if delete && self.rng.one_in(2) {
                 self.deleted
             } else {

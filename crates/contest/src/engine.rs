@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use farbank_pm::Poisoned;
+
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 16;
 /// Bytes a value may have.
@@ -11,17 +13,31 @@ pub const VALUE_BYTES: RangeInclusive<usize> = 80..=1024;
 /// A key.
 pub type Key = [u8; KEY_BYTES];
 
-/// There is no place for this value; nothing happened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Full;
+/// Why a value was not stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Error {
+    /// There is no place for it, in far memory or in a table sized by the terms; nothing happened.
+    Full,
+    /// Far memory failed: the value may be durable or not, and nothing is acknowledged any more.
+    Poisoned(Poisoned),
+}
 
-impl fmt::Display for Full {
+impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the engine has no far memory left for this value")
+        match self {
+            Error::Full => f.write_str("the engine has no place left for this value"),
+            Error::Poisoned(poisoned) => poisoned.fmt(f),
+        }
     }
 }
 
-impl std::error::Error for Full {}
+impl std::error::Error for Error {}
+
+impl From<Poisoned> for Error {
+    fn from(poisoned: Poisoned) -> Error {
+        Error::Poisoned(poisoned)
+    }
+}
 
 /// What an engine did, counted by itself. What it cost far memory is counted at the medium.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -81,8 +97,8 @@ impl Tally {
 /// Nobody writes a key while somebody else writes it; one may write it while others read it.
 pub trait Engine: Send + Sync {
     /// A door for one thread. There are at most as many at a time as [`crate::Terms::threads`] says; a phase's
-    /// workers are dropped before the next phase's are made.
-    fn worker(&self) -> Box<dyn Worker + '_>;
+    /// workers are dropped before the next phase's are made. It keeps the engine open.
+    fn worker(&self) -> Box<dyn Worker>;
 
     /// Bytes of DRAM it holds, by purpose: `index`, `keys`, `read cache`, `recycle pools`, ...
     fn dram(&self) -> Vec<(&'static str, u64)>;
@@ -97,7 +113,7 @@ pub trait Engine: Send + Sync {
 /// One thread's door to an [`Engine`].
 pub trait Worker: Send {
     /// Stores `value` under `key`. On `Ok` it is durable, where the engine promises that at all.
-    fn set(&mut self, key: &Key, value: &[u8]) -> Result<(), Full>;
+    fn set(&mut self, key: &Key, value: &[u8]) -> Result<(), Error>;
 
     /// Makes `out` the value of `key`; false, and `out` may be anything, if there is none.
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> bool;

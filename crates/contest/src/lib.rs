@@ -7,11 +7,13 @@
 //!
 //! * [`terms`] is what the contest allowed, at any scale.
 //! * [`Engine`] and [`Worker`] are what a judge sees of an engine.
+//! * [`target`] is how the crash explorer sees one.
 
 #![forbid(unsafe_code)]
 
 mod engine;
+pub mod target;
 pub mod terms;
 
-pub use engine::{Engine, Full, KEY_BYTES, Key, Tally, VALUE_BYTES, Worker};
+pub use engine::{Engine, Error, KEY_BYTES, Key, Tally, VALUE_BYTES, Worker};
 pub use terms::Terms;

@@ -48,6 +48,7 @@ impl Target for KvTarget {
             value_bytes: (8, 1_500),
             sessions: SESSIONS,
             batches: true,
+            deletes: true,
             groups: true,
             updates: true,
             expiry: true,

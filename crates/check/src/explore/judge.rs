@@ -159,8 +159,8 @@ impl Explorer<'_> {
         Ok(Ok((subject, sorted(contents))))
     }
 
-    /// A key nobody has used can be stored, found, deleted and not found; every key there is can be
-    /// written over. Afterwards `contents` is what is there.
+    /// A key nobody has used can be stored, found, and, where keys can be deleted, deleted and not found;
+    /// every key there is can be written over. Afterwards `contents` is what is there.
     fn usable(
         &self,
         subject: &mut dyn Subject,
@@ -182,9 +182,14 @@ impl Explorer<'_> {
         if subject.apply(0, &put(fresh))? != Answer::Refused {
             commit(subject, sim)?;
             finds(subject, fresh, Some(value(fresh)))?;
-            subject.apply(0, &Op::Write(Write::Delete { key: fresh }))?;
-            commit(subject, sim)?;
-            finds(subject, fresh, None)?;
+            if self.shape.deletes {
+                subject.apply(0, &Op::Write(Write::Delete { key: fresh }))?;
+                commit(subject, sim)?;
+                finds(subject, fresh, None)?;
+            } else {
+                // No run uses a key as large: it is the last.
+                contents.push((fresh, value(fresh)));
+            }
         }
         for (key, old) in &mut *contents {
             if subject.apply(0, &put(*key))? != Answer::Refused {

@@ -150,7 +150,7 @@ impl Draw<'_> {
     }
 
     fn write_of(&mut self, key: u64, bytes_max: u32) -> Write {
-        if self.rng.one_in(4) {
+        if self.of.shape.deletes && self.rng.one_in(4) {
             return Write::Delete { key };
         }
         Write::Put {
