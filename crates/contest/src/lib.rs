@@ -7,13 +7,19 @@
 //!
 //! * [`terms`] is what the contest allowed, at any scale.
 //! * [`Engine`] and [`Worker`] are what a judge sees of an engine.
+//! * [`prelim`] is the first round's: volatile, written late and in streams.
+//! * [`kid`] is the slides' engine: a hash table of whole cache lines, one write a set.
 //! * [`target`] is how the crash explorer sees one.
 
 #![forbid(unsafe_code)]
 
 mod engine;
+pub mod kid;
+pub mod prelim;
 pub mod target;
 pub mod terms;
+#[cfg(test)]
+mod trial;
 
 pub use engine::{Engine, Error, KEY_BYTES, Key, Tally, VALUE_BYTES, Worker};
 pub use terms::Terms;

@@ -12,6 +12,8 @@ use std::str::FromStr;
 
 use clap::{Subcommand, ValueEnum};
 use farbank_check::{Target, Verdict};
+use farbank_contest::kid::KidRecipe;
+use farbank_contest::target::EngineTarget;
 use farbank_kv::target::KvTarget;
 use farbank_pm::sim::Persistency;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -51,12 +53,15 @@ impl Check {
 enum TargetChoice {
     /// The key-value engine.
     Kv,
+    /// The contest engine of the slides. It has known defects and fails.
+    Kid,
 }
 
 impl TargetChoice {
     fn target(self) -> &'static dyn Target {
         match self {
             TargetChoice::Kv => &KvTarget,
+            TargetChoice::Kid => &EngineTarget(KidRecipe),
         }
     }
 }

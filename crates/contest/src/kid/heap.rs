@@ -1,0 +1,318 @@
+//! Records: where they lie in far memory, and how they come there and back.
+//!
+//! ```text
+//!   far memory: a partition a thread           record, in a block of whole units of 32 bytes
+//!   ┌───────┬───────┬─ ... ─┬────────┐         ┌──────────┬─────────┬───────────┬─────────┬─────┬─────┬───────┐
+//!   │ part 0│ part 1│       │ part 15│         │checksum:2│mem_len:2│value_len:2│version:1│pad:1│key  │value  │
+//!   └───────┴───────┴─ ... ─┴────────┘         └──────────┴─────────┴───────────┴─────────┴─────┴─────┴───────┘
+//!                                              0          2         4           6         7     8     24
+//!
+//!   place (8 bytes, the value in the index): pos_in_part:32 | mem_len:16 | part:8 | version:8
+//! ```
+//!
+//! The checksum is 16 bits of XXH3-64 over everything behind itself, up to the value's end. A place tells all that is
+//! needed to free a block without looking at it.
+//!
+//! # Invariants
+//! H1  A partition is whole blocks from its start to `end`, which only grows.
+//! H2  A block's `mem_len` is the same for all records it ever holds. It shares an atomic word with the checksum.
+//! H3  A record is durable before the index names it, and its block is freed after the index names another.
+//!
+//! # Crash argument
+//! | crash between           | recovery sees                  | and does                                          |
+//! |-------------------------|--------------------------------|---------------------------------------------------|
+//! | appended, drained       | no record, a torn or whole one | ends the partition there, or keeps it             |
+//! | same, in a freed block  | the same, in the middle        | **ends the partition there: what follows is lost** |
+//! | drained, index changed  | two versions                   | keeps the higher one                              |
+//!
+//! The second row is a defect of the published engine; by H2 it could have stepped over the block.
+
+use farbank_pm::sync::Mutex;
+use farbank_pm::sync::atomic::AtomicU64;
+use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use farbank_pm::{Lane, Medium, Off, Poisoned};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::lines::{Lines, PENDING, Slot};
+use super::lists::FreeLists;
+use super::{Checksum, Options};
+use crate::engine::{Error, Key, VALUE_BYTES};
+use crate::terms::Terms;
+
+/// A block is a whole number of these.
+pub(super) const UNIT_BYTES: usize = 32;
+pub(super) const VALUE_BYTES_MAX: usize = *VALUE_BYTES.end();
+const HEADER_BYTES: usize = 24;
+const BLOCK_BYTES_MAX: usize = (HEADER_BYTES + VALUE_BYTES_MAX).next_multiple_of(UNIT_BYTES);
+/// Bytes an offset in a partition can name.
+const PARTITION_BYTES_MAX: u64 = 1 << 32;
+
+/// Where a record is, as the index has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Place(pub(super) u64);
+
+impl Place {
+    pub(super) fn new(part: usize, at: u64, block_bytes: usize, version: u8) -> Place {
+        Place(at | (block_bytes as u64) << 32 | (part as u64) << 48 | u64::from(version) << 56)
+    }
+
+    pub(super) fn at(self) -> u64 {
+        self.0 & 0xffff_ffff
+    }
+
+    pub(super) fn block_bytes(self) -> usize {
+        (self.0 >> 32) as usize & 0xffff
+    }
+
+    pub(super) fn part(self) -> usize {
+        (self.0 >> 48) as usize & 0xff
+    }
+
+    fn version(self) -> u8 {
+        (self.0 >> 56) as u8
+    }
+
+    fn with_version(self, version: u8) -> Place {
+        Place(self.0 & !(0xff << 56) | u64::from(version) << 56)
+    }
+}
+
+farbank_pm::zeroed! {
+    /// One cache line of threads' counts: a thread's own, or four threads'.
+    #[repr(C, align(64))]
+    struct Row([AtomicU64; 8]);
+}
+
+/// What a thread counts.
+struct Counts<'a> {
+    /// Bytes of its partition that are blocks (H1).
+    end: &'a AtomicU64,
+    /// Of those, bytes appended since the engine was opened.
+    appended: &'a AtomicU64,
+}
+
+/// Far memory, as the engine divides it.
+pub(super) struct Heap<M> {
+    medium: M,
+    partition_bytes: u64,
+    rows: Vec<Row>,
+    lists: Vec<Mutex<FreeLists>>,
+    options: Options,
+}
+
+impl<M: Medium> Heap<M> {
+    /// The heap of `medium`, every partition taken for empty.
+    pub(super) fn new(medium: M, terms: &Terms, options: Options) -> Result<Heap<M>, String> {
+        let (has, needs, parts) = (medium.len(), terms.far_bytes, terms.threads);
+        if has < needs {
+            return Err(format!(
+                "the medium has {has} bytes, the terms ask for {needs}"
+            ));
+        }
+        if !(1..=256).contains(&parts) {
+            return Err(format!(
+                "{parts} threads: a place can name 1 to 256 partitions"
+            ));
+        }
+        let partition_bytes = (needs / parts as u64).min(PARTITION_BYTES_MAX);
+        let partition_bytes = partition_bytes - partition_bytes % UNIT_BYTES as u64;
+        let lists = || FreeLists::new(partition_bytes, options.list_nodes_ahead);
+        Ok(Heap {
+            medium,
+            partition_bytes,
+            rows: (0..parts).map(|_| Row::default()).collect(),
+            lists: (0..parts).map(|_| Mutex::new(lists())).collect(),
+            options,
+        })
+    }
+
+    pub(super) fn partitions(&self) -> usize {
+        self.lists.len()
+    }
+
+    /// Bytes that are blocks.
+    pub(super) fn taken_bytes(&self) -> u64 {
+        (0..self.partitions())
+            .map(|n| self.counts(n).end.load(Relaxed))
+            .sum()
+    }
+
+    /// Bytes of DRAM of the free lists.
+    pub(super) fn lists_bytes(&self) -> u64 {
+        self.lists
+            .iter()
+            .map(|lists| lists.lock().expect("no holder panics").bytes())
+            .sum()
+    }
+
+    /// Writes zeros everywhere.
+    pub(super) fn pre_heat(&self) -> Result<(), Poisoned> {
+        static PIECE: [u8; 64 << 10] = [0; 64 << 10];
+        let mut lane = Lane::default();
+        let end = self.partition_bytes * self.partitions() as u64;
+        for at in (0..end).step_by(PIECE.len()) {
+            let len = (end - at).min(PIECE.len() as u64) as usize;
+            self.medium.copy_in(&mut lane, Off(at), &[&PIECE[..len]]);
+        }
+        let ticket = self.medium.drain(&mut lane);
+        self.medium.settle(ticket)
+    }
+
+    /// Makes a record durable, in a block of thread `number`'s choice. `old` is the place of the key's record, if
+    /// it has one. `record` is scratch.
+    pub(super) fn put(
+        &self,
+        lane: &mut Lane,
+        number: usize,
+        record: &mut Vec<u8>,
+        (key, value): (&Key, &[u8]),
+        old: Option<Place>,
+    ) -> Result<Place, Error> {
+        let bytes = (HEADER_BYTES + value.len()).next_multiple_of(UNIT_BYTES);
+        let block = self.take(number, bytes).ok_or(Error::Full)?;
+        let version = old.map_or(block.version(), |old| old.version().wrapping_add(1));
+        let place = block.with_version(version);
+        record.clear();
+        record.extend_from_slice(&[0; 2]);
+        record.extend_from_slice(&(place.block_bytes() as u16).to_le_bytes());
+        record.extend_from_slice(&(value.len() as u16).to_le_bytes());
+        record.extend_from_slice(&[version, 0]);
+        record.extend_from_slice(key);
+        record.extend_from_slice(value);
+        let checksum = self.checksum(&record[2..]);
+        record[..2].copy_from_slice(&checksum.to_le_bytes());
+        self.medium.copy_in(lane, self.off(place), &[record]);
+        let ticket = self.medium.drain(lane);
+        self.medium.settle(ticket)?;
+        Ok(place)
+    }
+
+    /// A block of `bytes` for thread `number`: from the end of its partition until half of that was appended,
+    /// after that from its free lists; and from the other if there is none.
+    fn take(&self, number: usize, bytes: usize) -> Option<Place> {
+        let pop = || {
+            self.lists[number]
+                .lock()
+                .expect("no holder panics")
+                .pop(bytes)
+        };
+        if self.counts(number).appended.load(Relaxed) < self.partition_bytes / 2 {
+            self.append(number, bytes).or_else(pop)
+        } else {
+            pop().or_else(|| self.append(number, bytes))
+        }
+    }
+
+    fn append(&self, number: usize, bytes: usize) -> Option<Place> {
+        let Counts { end, appended } = self.counts(number);
+        let fits = |at| Some(at + bytes as u64).filter(|end| *end <= self.partition_bytes);
+        // Two threads may have one number: see `Numbers`.
+        let at = end.fetch_update(Relaxed, Relaxed, fits).ok()?;
+        appended.fetch_add(bytes as u64, Relaxed);
+        Some(Place::new(number, at, bytes, 0))
+    }
+
+    /// The block at `place` is free, for thread `number`.
+    pub(super) fn retire(&self, number: usize, place: Place) {
+        self.lists[number]
+            .lock()
+            .expect("no holder panics")
+            .push(place);
+    }
+
+    /// Makes `out` the value at `place`. Its length is read from far memory, and from a record that somebody may be
+    /// writing over: it can be anything that the block has room for.
+    pub(super) fn value(&self, place: Place, out: &mut Vec<u8>) {
+        let at = self.off(place);
+        let header = self.medium.load(at);
+        let value_bytes = (header >> 32) as usize & 0xffff;
+        let value_bytes = value_bytes.min(place.block_bytes() - HEADER_BYTES);
+        out.clear();
+        self.medium
+            .append_out(at.plus(HEADER_BYTES as u64), value_bytes, out);
+    }
+
+    /// Fills the index from far memory: every partition from its start to the first record that is not whole. The
+    /// places it notes have version 0, whatever the record says.
+    pub(super) fn recover(&self, lines: &Lines) -> Result<(), String> {
+        for part in 0..self.partitions() {
+            let mut at = 0;
+            while let Some((block_bytes, version, key)) = self.whole_record(part, at) {
+                let here = Place::new(part, at, block_bytes, 0);
+                match lines.occupy(&key).0 {
+                    Slot::New(val) => val.store(here.0, Release),
+                    Slot::Old(val) => {
+                        debug_assert_ne!(val.load(Acquire), PENDING);
+                        let there = self.medium.load(self.off(Place(val.load(Acquire))));
+                        if version > (there >> 48) as u8 {
+                            val.store(here.0, Release);
+                        }
+                    }
+                    Slot::None => return Err("there are more keys than the terms said".into()),
+                }
+                at += block_bytes as u64;
+            }
+            self.counts(part).end.store(at, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Block size, version and key of the record at `at`, if its checksum holds.
+    fn whole_record(&self, part: usize, at: u64) -> Option<(usize, u8, Key)> {
+        let mut bytes = [0; BLOCK_BYTES_MAX];
+        let room = (self.partition_bytes - at).min(bytes.len() as u64) as usize;
+        let bytes = bytes
+            .get_mut(..room)
+            .filter(|bytes| bytes.len() >= UNIT_BYTES)?;
+        let off = self.off(Place::new(part, at, 0, 0));
+        let whole = self
+            .medium
+            .copy_out_if(off, bytes, &|bytes| self.vouched_bytes(bytes));
+        let key = bytes[8..HEADER_BYTES]
+            .try_into()
+            .expect("a key is 16 bytes");
+        whole.then(|| (u16_at(bytes, 2), bytes[6], key))
+    }
+
+    /// How many of a block's bytes its checksum vouches for; 0 if it does not hold, or if its lengths cannot be.
+    fn vouched_bytes(&self, block: &[u8]) -> usize {
+        let (block_bytes, value_bytes) = (u16_at(block, 2), u16_at(block, 4));
+        let record_bytes = HEADER_BYTES + value_bytes;
+        let plausible = block_bytes.is_multiple_of(UNIT_BYTES)
+            && (record_bytes..=block.len()).contains(&block_bytes);
+        let holds = || self.checksum(&block[2..record_bytes]) as usize == u16_at(block, 0);
+        if plausible && holds() {
+            record_bytes
+        } else {
+            0
+        }
+    }
+
+    fn checksum(&self, bytes: &[u8]) -> u16 {
+        match self.options.checksum {
+            Checksum::None => 0,
+            Checksum::Crc32c => crc32c::crc32c(bytes) as u16,
+            Checksum::Xxh3 => xxh3_64(bytes) as u16,
+        }
+    }
+
+    fn off(&self, place: Place) -> Off {
+        Off(place.part() as u64 * self.partition_bytes + place.at())
+    }
+
+    fn counts(&self, number: usize) -> Counts<'_> {
+        let (row, first) = match self.options.padded {
+            true => (number, 0),
+            false => (number / 4, number % 4 * 2),
+        };
+        let words = &self.rows[row].0;
+        Counts {
+            end: &words[first],
+            appended: &words[first + 1],
+        }
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> usize {
+    usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+}

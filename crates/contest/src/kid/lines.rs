@@ -1,0 +1,285 @@
+//! The index: lines of five keys in DRAM, probed one after another.
+//!
+//! ```text
+//!   0          16         32         48         64         80      88            120     128
+//!   ┌──────────┬──────────┬──────────┬──────────┬──────────┬───────┬─ ... ─┬───────┬───────┐
+//!   │  key 0   │  key 1   │  key 2   │  key 3   │  key 4   │ val 0 │       │ val 4 │ count │
+//!   └──────────┴──────────┴──────────┴──────────┴──────────┴───────┴─ ... ─┴───────┴───────┘
+//!   └──────────── first cache line ─────────────┘└─────────── second cache line ───────────┘
+//! ```
+//!
+//! Five is what wastes least of whole cache lines: 5 x (16 + 8) and a count fill two of them up to 7 bytes.
+//! A key's line is its hash modulo the number of lines, which is prime; if that is full, the next, and so on. No
+//! key ever leaves, so a line that is not full ends a search.
+//!
+//! # Invariants
+//! K1  `count` only grows, up to 5; slots below it are reserved, those above are empty.
+//! K2  A slot's value is [`PENDING`] from soon after its reservation until its record is durable. Readers take that,
+//!     and the 0 before it, for a key that is not there.
+//!
+//! The count is published before the key is written, and a key is two words: a reader can meet half a key beside
+//! zeros. So can a second writer of that key, who would give it another slot; the contest has only one at a time.
+
+use farbank_pm::sync::atomic::AtomicU64;
+use farbank_pm::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use farbank_pm::table::{Table, prefetch};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{KeyHash, Options, Step};
+use crate::engine::Key;
+
+/// Keys of a line.
+pub(super) const KEYS: usize = 5;
+/// The value of a key whose record is on its way.
+pub(super) const PENDING: u64 = u64::MAX;
+
+farbank_pm::zeroed! {
+    #[repr(C, align(128))]
+    struct Line {
+        keys: [[AtomicU64; 2]; KEYS],
+        vals: [AtomicU64; KEYS],
+        count: AtomicU64,
+    }
+}
+
+const _: () = assert!(size_of::<Line>() == 128 || farbank_pm::sync::CHECKED);
+
+impl Line {
+    fn find(&self, key: [u64; 2], prefetched: bool) -> (Option<&AtomicU64>, bool) {
+        let count = self.count.load(Acquire) as usize;
+        if prefetched && count == KEYS {
+            prefetch(&self.keys[KEYS - 1]);
+        }
+        let found = self.keys[..count]
+            .iter()
+            .position(|k| k[0].load(Relaxed) == key[0] && k[1].load(Relaxed) == key[1]);
+        (found.map(|slot| &self.vals[slot]), count == KEYS)
+    }
+
+    /// Takes the next free slot for `key`, if there is one.
+    fn reserve(&self, key: [u64; 2]) -> Option<&AtomicU64> {
+        let next = |count| (count < KEYS as u64).then_some(count + 1);
+        let slot = self.count.fetch_update(AcqRel, Acquire, next).ok()? as usize;
+        self.vals[slot].store(PENDING, Relaxed);
+        self.keys[slot][0].store(key[0], Release);
+        self.keys[slot][1].store(key[1], Release);
+        Some(&self.vals[slot])
+    }
+}
+
+/// What a search found, and how many lines it looked at.
+pub(super) struct Search<'a> {
+    pub(super) val: Option<&'a AtomicU64>,
+    pub(super) lines: u64,
+}
+
+/// A key's slot.
+pub(super) enum Slot<'a> {
+    /// It was there.
+    Old(&'a AtomicU64),
+    /// It was reserved for it.
+    New(&'a AtomicU64),
+    /// Every line is full.
+    None,
+}
+
+/// All lines.
+pub(super) struct Lines {
+    lines: Table<Line>,
+    len: u64,
+    options: Options,
+}
+
+impl Lines {
+    /// Empty lines for `keys` keys, at a load of 20 / 21 when all have come.
+    pub(super) fn new(keys: u64, options: Options) -> Lines {
+        let len = lines_for(keys);
+        let lines = Table::new(len as usize);
+        lines.reserve(len as usize);
+        Lines {
+            lines,
+            len,
+            options,
+        }
+    }
+
+    /// Bytes of DRAM the lines take.
+    pub(super) fn bytes(&self) -> u64 {
+        self.len * size_of::<Line>() as u64
+    }
+
+    /// Looks for `key`.
+    pub(super) fn find(&self, key: &Key) -> Search<'_> {
+        let words = words_of(key);
+        for (lines, line) in (1..).zip(self.walk(key)) {
+            let (val, full) = line.find(words, self.options.prefetch);
+            if val.is_some() || !full {
+                return Search { val, lines };
+            }
+        }
+        Search {
+            val: None,
+            lines: self.len,
+        }
+    }
+
+    /// Looks for `key`, and reserves a slot where the search ends without it. Also how many lines it looked at.
+    pub(super) fn occupy(&self, key: &Key) -> (Slot<'_>, u64) {
+        let words = words_of(key);
+        for (lines, line) in (1..).zip(self.walk(key)) {
+            if let (Some(val), _) = line.find(words, self.options.prefetch) {
+                return (Slot::Old(val), lines);
+            }
+            if let Some(val) = line.reserve(words) {
+                return (Slot::New(val), lines);
+            }
+        }
+        (Slot::None, self.len)
+    }
+
+    /// Every line once, from the key's own on.
+    fn walk(&self, key: &Key) -> impl Iterator<Item = &Line> {
+        let hash = match self.options.key_hash {
+            KeyHash::Crc32c => u64::from(crc32c::crc32c(key)),
+            KeyHash::Xxh3 => xxh3_64(key),
+        };
+        let home = hash % self.len;
+        let mut at = home;
+        (0..self.len).map(move |step| {
+            if step > 0 {
+                at = match self.options.step {
+                    Step::Modulo => (home + step) % self.len,
+                    Step::Branch if at + 1 == self.len => 0,
+                    Step::Branch => at + 1,
+                };
+            }
+            let line = self.lines.get(at as usize);
+            if step > 0 && self.options.prefetch {
+                prefetch(&line.keys);
+            }
+            line
+        })
+    }
+}
+
+/// How many lines `keys` keys get: 1.05 times as many slots as keys, and a prime number of lines.
+pub(super) fn lines_for(keys: u64) -> u64 {
+    let least = (u128::from(keys) * 21).div_ceil(20 * KEYS as u128) as u64;
+    (least.max(2)..)
+        .find(|n| is_prime(*n))
+        .expect("there are primes above any number")
+}
+
+fn is_prime(n: u64) -> bool {
+    n >= 2
+        && (2..)
+            .take_while(|d| d * d <= n)
+            .all(|d| !n.is_multiple_of(d))
+}
+
+fn words_of(key: &Key) -> [u64; 2] {
+    let word =
+        |half: &[u8]| u64::from_le_bytes(half.try_into().expect("half a key is eight bytes"));
+    [word(&key[..8]), word(&key[8..])]
+}
+
+#[cfg(test)]
+mod tests {
+    use farbank_pm::sim::Rng;
+
+    use super::*;
+    use crate::engine::Tally;
+    use crate::terms::Terms;
+
+    fn random_key(rng: &mut Rng) -> Key {
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&rng.draw().to_le_bytes());
+        key[8..].copy_from_slice(&rng.draw().to_le_bytes());
+        key
+    }
+
+    fn take(lines: &Lines, key: &Key, val: u64) {
+        match lines.occupy(key).0 {
+            Slot::Old(slot) | Slot::New(slot) => slot.store(val, Release),
+            Slot::None => panic!("every line is full"),
+        }
+    }
+
+    #[test]
+    fn at_full_size_there_are_the_slides_lines() {
+        let terms = Terms::finals(1);
+        assert_eq!(lines_for(terms.keys), 48_097_859);
+        let load = terms.keys as f64 / (48_097_859 * KEYS) as f64;
+        assert!((load - 0.9524).abs() < 0.0001, "{load}");
+    }
+
+    #[test]
+    fn at_the_contests_load_a_hit_looks_at_2_9_lines_and_a_miss_at_44() {
+        let keys = 1_000_000;
+        let lines = Lines::new(keys, Options::default());
+        let mut rng = Rng::new(0x16d);
+        let all: Vec<Key> = (0..keys).map(|_| random_key(&mut rng)).collect();
+        for (n, key) in (0..).zip(&all) {
+            take(&lines, key, n);
+        }
+        let mut tally = Tally::default();
+        for (n, key) in (0..).zip(&all) {
+            let search = lines.find(key);
+            assert_eq!(search.val.map(|v| v.load(Acquire)), Some(n));
+            tally.hit(search.lines);
+        }
+        for _ in 0..20_000 {
+            let search = lines.find(&random_key(&mut rng));
+            assert!(search.val.is_none());
+            tally.miss(search.lines);
+        }
+        let hit = tally.probes_of_hits as f64 / keys as f64;
+        let miss = tally.probes_of_misses as f64 / tally.misses as f64;
+        assert!((2.6..3.2).contains(&hit), "{hit} lines a hit");
+        assert!((36.0..52.0).contains(&miss), "{miss} lines a miss");
+        let first = tally.depth[0] as f64 / keys as f64;
+        assert!((first - 0.781).abs() < 0.01, "{first} in the first line");
+    }
+
+    #[test]
+    fn any_tuning_finds_the_same() {
+        let plain = Options::default();
+        let others = [
+            Options {
+                step: Step::Modulo,
+                ..plain
+            },
+            Options {
+                prefetch: false,
+                ..plain
+            },
+            Options {
+                key_hash: KeyHash::Xxh3,
+                ..plain
+            },
+        ];
+        for options in others {
+            let lines = Lines::new(500, options);
+            let mut rng = Rng::new(7);
+            let all: Vec<Key> = (0..500).map(|_| random_key(&mut rng)).collect();
+            for (n, key) in (0..).zip(&all) {
+                take(&lines, key, n);
+            }
+            for (n, key) in (0..).zip(&all) {
+                assert_eq!(lines.find(key).val.map(|v| v.load(Acquire)), Some(n));
+            }
+        }
+    }
+
+    #[test]
+    fn when_every_line_is_full_there_is_no_slot_and_searches_still_end() {
+        let lines = Lines::new(8, Options::default());
+        let mut rng = Rng::new(1);
+        for _ in 0..lines.len * KEYS as u64 {
+            take(&lines, &random_key(&mut rng), 1);
+        }
+        let stranger = random_key(&mut rng);
+        assert!(matches!(lines.occupy(&stranger), (Slot::None, _)));
+        assert!(lines.find(&stranger).val.is_none());
+    }
+}

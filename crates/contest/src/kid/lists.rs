@@ -1,0 +1,157 @@
+//! Free blocks of one thread: a list for each size, of nodes from pages in DRAM.
+//!
+//! ```text
+//!   lists, by size in units of 32 bytes        page of nodes (2 MiB of 4 GiB)
+//!   ┌───┬───┬─ ... ─┬────┐                     ┌──────────────┬──────────────┬─ ... ─┐
+//!   │ 0 │ 1 │       │ 33 │ ──▶ node ──▶ node   │ place │ next │ place │ next │       │
+//!   └───┴───┴─ ... ─┴────┘                     └──────────────┴──────────────┴─ ... ─┘
+//! ```
+//!
+//! A block is taken from the first list that is not empty, from its own size upwards; it keeps its size: nothing is
+//! split and nothing is merged. The lists are DRAM only and nothing rebuilds them: what was free before a crash is
+//! not free after it, and lost.
+
+use super::heap::{Place, UNIT_BYTES, VALUE_BYTES_MAX};
+
+const SIZES: usize = VALUE_BYTES_MAX.div_ceil(UNIT_BYTES) + 2;
+/// No node.
+const NIL: u64 = u64::MAX;
+/// Pages of nodes there are from the beginning, if they are made ahead.
+const PAGES_AHEAD: u64 = 32;
+/// A page of nodes is this part of the partition.
+const PAGES_OF_PARTITION: u64 = 2048;
+
+#[derive(Clone, Copy)]
+struct Node {
+    place: Place,
+    next: u64,
+}
+
+/// Pages of nodes. Node `n` is in page `n / page_nodes`.
+struct Arena {
+    pages: Vec<Vec<Node>>,
+    page_nodes: usize,
+}
+
+impl Arena {
+    fn node(&mut self, place: Place, next: u64) -> u64 {
+        if self
+            .pages
+            .last()
+            .is_none_or(|page| page.len() == self.page_nodes)
+        {
+            self.pages.push(Vec::with_capacity(self.page_nodes));
+        }
+        let full = (self.pages.len() - 1) * self.page_nodes;
+        let page = self.pages.last_mut().expect("a page was just pushed");
+        page.push(Node { place, next });
+        (full + page.len() - 1) as u64
+    }
+
+    fn at(&mut self, node: u64) -> &mut Node {
+        &mut self.pages[node as usize / self.page_nodes][node as usize % self.page_nodes]
+    }
+}
+
+/// Free blocks of one thread.
+pub(super) struct FreeLists {
+    lists: [u64; SIZES],
+    /// Nodes that name no block.
+    unused: u64,
+    arena: Arena,
+}
+
+impl FreeLists {
+    /// Empty lists for a partition of `partition_bytes`; with nodes for as many blocks as will ever be free, if
+    /// `ahead`.
+    pub(super) fn new(partition_bytes: u64, ahead: bool) -> FreeLists {
+        let page_bytes = (partition_bytes / PAGES_OF_PARTITION).max(256);
+        // The first 16 bytes of a page are its own.
+        let page_nodes = page_bytes / size_of::<Node>() as u64 - 1;
+        let mut lists = FreeLists {
+            lists: [NIL; SIZES],
+            unused: NIL,
+            arena: Arena {
+                pages: Vec::new(),
+                page_nodes: page_nodes as usize,
+            },
+        };
+        if ahead {
+            for _ in 0..PAGES_AHEAD * page_nodes {
+                lists.unused = lists.arena.node(Place::default(), lists.unused);
+            }
+        }
+        lists
+    }
+
+    /// Bytes of DRAM the nodes take.
+    pub(super) fn bytes(&self) -> u64 {
+        (self.arena.pages.len() * (self.arena.page_nodes + 1) * size_of::<Node>()) as u64
+    }
+
+    /// Block `place` is free.
+    pub(super) fn push(&mut self, place: Place) {
+        let head = &mut self.lists[place.block_bytes() / UNIT_BYTES];
+        let node = self.unused;
+        if node == NIL {
+            *head = self.arena.node(place, *head);
+            return;
+        }
+        let reused = self.arena.at(node);
+        self.unused = reused.next;
+        *reused = Node { place, next: *head };
+        *head = node;
+    }
+
+    /// Takes the smallest free block of at least `bytes`, which are whole units.
+    pub(super) fn pop(&mut self, bytes: usize) -> Option<Place> {
+        let head = self.lists[bytes / UNIT_BYTES..]
+            .iter_mut()
+            .find(|head| **head != NIL)?;
+        let node = *head;
+        let taken = *self.arena.at(node);
+        *head = taken.next;
+        self.arena.at(node).next = self.unused;
+        self.unused = node;
+        Some(taken.place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_full_size_there_are_the_published_nodes() {
+        let lists = FreeLists::new(4 << 30, true);
+        let nodes: usize = lists.arena.pages.iter().map(Vec::len).sum();
+        assert_eq!((nodes, lists.bytes()), (4_194_272, 64 << 20));
+    }
+
+    #[test]
+    fn the_smallest_block_that_is_large_enough_is_taken() {
+        let mut lists = FreeLists::new(1 << 16, false);
+        for (at, bytes) in [(0, 128), (128, 256), (384, 128), (512, 1056)] {
+            lists.push(Place::new(0, at, bytes, 0));
+        }
+        let mut took = |bytes| lists.pop(bytes).map(|p| (p.at(), p.block_bytes()));
+        assert_eq!(took(160), Some((128, 256)));
+        assert_eq!(took(160), Some((512, 1056)));
+        assert_eq!(took(160), None);
+        assert_eq!(took(128), Some((384, 128)));
+        assert_eq!(took(128), Some((0, 128)));
+        assert_eq!(took(128), None);
+    }
+
+    #[test]
+    fn nodes_are_used_again() {
+        let mut lists = FreeLists::new(1 << 16, false);
+        for round in 0..1000 {
+            lists.push(Place::new(0, round * 128, 128, 0));
+            lists.push(Place::new(1, round * 128, 128, 0));
+            assert_eq!(lists.pop(128).map(|p| p.part()), Some(1));
+            assert_eq!(lists.pop(128).map(|p| p.part()), Some(0));
+        }
+        assert_eq!(lists.bytes(), 256);
+    }
+}

@@ -1,0 +1,119 @@
+//! Records in DRAM, of 25 words of four bytes each, that may be read while they are written.
+//!
+//! ```text
+//!   0        4                    20                                                   100
+//!   ┌────────┬────────────────────┬─────────────────── ─ ─ ────────────────────────────┐
+//!   │ prev:4 │ key:16             │ value:80                                           │
+//!   └────────┴────────────────────┴─────────────────── ─ ─ ────────────────────────────┘
+//! ```
+//!
+//! In far memory a record has the same bytes. `prev` is the number of the next older record of the bucket, counted
+//! from 1; in the read cache it is the next slot. A record has no checksum and no length: all values have 80 bytes.
+
+use farbank_pm::sync::atomic::AtomicU32;
+use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use farbank_pm::table::Table;
+
+/// Bytes of a record.
+pub(super) const RECORD_BYTES: usize = 100;
+/// Bytes of every value.
+pub(super) const VALUE_BYTES: usize = 80;
+/// Words of a record, of its key and of its value.
+pub(super) const WORDS: usize = RECORD_BYTES / 4;
+const KEY: std::ops::Range<usize> = 1..5;
+const VALUE: std::ops::Range<usize> = 5..WORDS;
+/// No record.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// A key, as it is compared.
+pub(super) type KeyWords = [u32; 4];
+
+/// The words of `bytes`.
+pub(super) fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
+    let (chunks, rest) = bytes.as_chunks::<4>();
+    assert!(
+        chunks.len() == N && rest.is_empty(),
+        "{} bytes",
+        bytes.len()
+    );
+    std::array::from_fn(|n| u32::from_le_bytes(chunks[n]))
+}
+
+/// The number that the first word of a record means: zeros have no older record.
+pub(super) fn prev_of(word: u32) -> u32 {
+    word.wrapping_sub(1)
+}
+
+/// What a look at a record showed.
+pub(super) enum Look {
+    /// It is the key's; its value was copied out.
+    Same,
+    /// It is another's, and this comes next.
+    Other(u32),
+}
+
+/// A row of records.
+pub(super) struct Slab(Table<AtomicU32>);
+
+impl Slab {
+    /// `records` records of zeros.
+    pub(super) fn new(records: usize) -> Slab {
+        let table = Table::new((records * WORDS).max(1));
+        table.reserve(records * WORDS);
+        Slab(table)
+    }
+
+    fn word(&self, record: usize, word: usize) -> &AtomicU32 {
+        self.0.get(record * WORDS + word)
+    }
+
+    /// Makes record `at` `key` and `value`.
+    pub(super) fn put(&self, at: usize, key: KeyWords, value: &[u8]) {
+        for (word, part) in KEY.zip(key) {
+            self.word(at, word).store(part, Relaxed);
+        }
+        self.put_value(at, value);
+    }
+
+    pub(super) fn put_value(&self, at: usize, value: &[u8]) {
+        for (word, part) in VALUE.zip(words::<{ VALUE_BYTES / 4 }>(value)) {
+            self.word(at, word).store(part, Relaxed);
+        }
+    }
+
+    pub(super) fn prev(&self, at: usize) -> u32 {
+        prev_of(self.word(at, 0).load(Acquire))
+    }
+
+    pub(super) fn set_prev(&self, at: usize, prev: u32) {
+        self.word(at, 0).store(prev.wrapping_add(1), Release);
+    }
+
+    pub(super) fn is(&self, at: usize, key: KeyWords) -> bool {
+        KEY.zip(key)
+            .all(|(word, part)| self.word(at, word).load(Relaxed) == part)
+    }
+
+    /// Makes `out` the value of record `at`.
+    pub(super) fn value(&self, at: usize, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend(VALUE.flat_map(|word| self.word(at, word).load(Relaxed).to_le_bytes()));
+    }
+
+    /// Looks at record `at` for `key`.
+    pub(super) fn look(&self, at: usize, key: KeyWords, out: &mut Vec<u8>) -> Look {
+        if !self.is(at, key) {
+            return Look::Other(self.prev(at));
+        }
+        self.value(at, out);
+        Look::Same
+    }
+
+    /// Makes `out` the bytes `from..to` of the slab, which are whole words.
+    pub(super) fn bytes(&self, from: usize, to: usize, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend(
+            (from / 4..to / 4).flat_map(|word| self.0.get(word).load(Relaxed).to_le_bytes()),
+        );
+    }
+}

@@ -1,0 +1,256 @@
+//! What the engine does, and what is wrong with it.
+
+use farbank_pm::media::Mapped;
+use farbank_pm::sim::{Persistency, Rng, Sim};
+
+use super::*;
+use crate::target::key_of;
+use crate::trial::{Model, threads_with_a_reader, value_of};
+
+fn open(terms: &Terms, options: Options) -> Prelim<Mapped> {
+    let medium = Mapped::anonymous(terms.far_bytes).unwrap();
+    Prelim::create(medium, terms, options).unwrap()
+}
+
+/// 30 segments of two records in DRAM, 30 in far memory, two threads.
+fn small() -> (Terms, Options) {
+    let terms = Terms {
+        threads: 2,
+        far_bytes: 30 * 200,
+        hash_bits: 3,
+        ..Terms::preliminary(1 << 18)
+    };
+    let options = Options {
+        head_segments: 30,
+        buffers: 3,
+        flushers: 1,
+        init_threads: 2,
+        ..Options::default()
+    };
+    (terms, options)
+}
+
+#[test]
+fn the_contests_first_round_is_answered_from_chains_of_three() {
+    let terms = Terms::preliminary(4096);
+    let engine = open(&terms, Options::default());
+    let (mut model, mut rng) = (Model::default(), Rng::new(1));
+    let mut workers: Vec<_> = (0..terms.threads).map(|_| engine.worker()).collect();
+    for write in 0..terms.operations {
+        let number = if rng.below(500) == 0 {
+            rng.below(write + 1)
+        } else {
+            write
+        };
+        model.set(&mut *workers[write as usize % 16], number, write, 80);
+    }
+    drop(workers);
+    assert_eq!(engine.tally().inserts, terms.operations);
+    assert!(engine.far_bytes() > terms.far_bytes * 9 / 10);
+    let mut workers: Vec<_> = (0..terms.threads).map(|_| engine.worker()).collect();
+    model.check(
+        &mut *workers[0],
+        terms.operations..terms.operations + 20_000,
+    );
+    let hot = |rng: &mut Rng| (0..8).map(|_| rng.below(50)).sum::<u64>();
+    for write in 0..terms.operations / 4 {
+        let worker = &mut *workers[write as usize % 16];
+        let number = hot(&mut rng);
+        if rng.below(20) == 0 && model.has(number) {
+            model.set(worker, number, terms.operations + write, 80);
+        } else {
+            worker.get(&key_of(number), &mut Vec::new());
+        }
+    }
+    model.check(&mut *workers[1], terms.operations..terms.operations + 10);
+    drop(workers);
+    let tally = engine.tally();
+    assert!(tally.updates > terms.operations / 100);
+    let hits: u64 = tally.depth.iter().sum();
+    let hit = tally.probes_of_hits as f64 / hits as f64;
+    let miss = tally.probes_of_misses as f64 / tally.misses as f64;
+    assert!((2.35..2.65).contains(&hit), "{hit} records a hit");
+    assert!((2.85..3.15).contains(&miss), "{miss} records a miss");
+}
+
+#[test]
+fn it_agrees_with_a_model_wherever_its_records_are() {
+    let (terms, options) = small();
+    for (read_cache, init_threads) in [(true, 2), (false, 1)] {
+        let engine = open(
+            &terms,
+            Options {
+                read_cache,
+                init_threads,
+                ..options
+            },
+        );
+        let (mut model, mut rng) = (Model::default(), Rng::new(9));
+        for write in 0..400 {
+            // A worker for each few sets, so that buffers go with few records.
+            let mut worker = engine.worker();
+            for _ in 0..rng.below(6) {
+                model.set(&mut *worker, rng.below(18), write * 10 + rng.below(10), 80);
+                model.check(&mut *worker, 0..20);
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_do_not_disturb_each_other_or_a_reader() {
+    let options = Options {
+        prev_first: true,
+        ..Options::default()
+    };
+    for (operations, read_cache) in [(u64::MAX, true), (0, true), (0, false)] {
+        let terms = Terms {
+            operations,
+            ..Terms::preliminary(1 << 14)
+        };
+        let engine = open(
+            &terms,
+            Options {
+                read_cache,
+                ..options
+            },
+        );
+        threads_with_a_reader(&engine, 3, (80, 80));
+    }
+}
+
+#[test]
+fn a_buffer_is_one_stream_and_one_drain() {
+    let sizes = Sizes {
+        far_bytes: 1 << 20,
+        segment_records: 1000,
+        head_segments: 0,
+        buffers: 1,
+    };
+    let records = Records::new(Mapped::anonymous(sizes.far_bytes).unwrap(), &sizes);
+    records.begin(3, 0);
+    let (slab, at) = records.own(3000 + 999);
+    slab.put(at, [1, 2, 3, 4], &[5; 80]);
+    let mut lane = Lane::new(0);
+    let filled = Filled {
+        buffer: 0,
+        segment: 3,
+        records: 1000,
+    };
+    records.flush(&mut lane, filled, &mut Vec::new()).unwrap();
+    let mut out = Vec::new();
+    assert!(matches!(
+        records.look(3999, [1, 2, 3, 4], &mut out),
+        Look::Same
+    ));
+    assert_eq!(out, [5; 80]);
+    let (from, to) = (300_000_u64, 400_000_u64);
+    let lines = to.div_ceil(64) - from / 64;
+    let counters = lane.counters;
+    assert_eq!(
+        (counters.fences, counters.bytes, counters.lines),
+        (1, 100_000, lines)
+    );
+}
+
+#[test]
+fn at_scale_its_dram_is_what_was_allowed() {
+    let terms = Terms::preliminary(64);
+    let engine = open(&terms, Options::default());
+    let dram: u64 = engine.dram().iter().map(|(_, bytes)| bytes).sum();
+    assert!(
+        dram <= terms.dram_bytes,
+        "{dram} bytes of DRAM, {} allowed",
+        terms.dram_bytes
+    );
+    assert!(dram > terms.dram_bytes * 19 / 20);
+}
+
+/// Defect 1.
+#[test]
+fn nothing_is_found_again() {
+    let (terms, options) = small();
+    let sim = Sim::new(terms.far_bytes, Persistency::Eadr);
+    let engine = Prelim::create(sim.clone(), &terms, options).unwrap();
+    let mut model = Model::default();
+    let mut worker = engine.worker();
+    for number in 0..60 {
+        model.set(&mut *worker, number, 0, 80);
+    }
+    model.check(&mut *worker, 0..200);
+    drop((worker, engine));
+    let again = Prelim::create(sim, &terms, options).unwrap();
+    Model::default().check(&mut *again.worker(), 0..200);
+}
+
+/// Defect 2.
+#[test]
+fn between_the_head_and_its_prev_a_bucket_has_only_its_newest_key() {
+    for prev_first in [false, true] {
+        let (terms, options) = small();
+        let terms = Terms {
+            hash_bits: 0,
+            ..terms
+        };
+        let engine = open(
+            &terms,
+            Options {
+                prev_first,
+                ..options
+            },
+        );
+        let (mut worker, mut model) = (engine.worker(), Model::default());
+        for number in 0..3 {
+            model.set(&mut *worker, number, 0, 80);
+        }
+        // What `append` does, stopped after the swing.
+        let (core, n) = (&*engine.core, 3);
+        let (slab, at) = core.records.own(n);
+        slab.put(at, words(&key_of(9)), &value_of(9, 0, 80));
+        let old = core.swing(0, n, |old| {
+            if prev_first {
+                slab.set_prev(at, old);
+            }
+        });
+        let cut = if prev_first { vec![] } else { vec![0, 1, 2] };
+        assert_eq!(model.wrong(&mut *worker), cut);
+        slab.set_prev(at, old);
+        assert_eq!(model.wrong(&mut *worker), []);
+    }
+}
+
+/// Defect 3.
+#[test]
+fn when_the_numbers_are_used_up_updates_are_in_place_and_new_keys_refused() {
+    let (terms, options) = small();
+    let engine = open(&terms, options);
+    let (mut worker, mut model) = (engine.worker(), Model::default());
+    // Half of 60 segments are this thread's.
+    for write in 0..60 {
+        model.set(&mut *worker, write % 20, write, 80);
+    }
+    for write in 60..200 {
+        model.set(&mut *worker, write % 20, write, 80);
+        model.check(&mut *worker, 0..20);
+    }
+    assert_eq!(
+        worker.set(&key_of(20), &value_of(20, 0, 80)),
+        Err(Error::Full)
+    );
+    model.check(&mut *worker, 0..30);
+    drop(worker);
+    assert_eq!((engine.tally().inserts, engine.tally().updates), (60, 140));
+}
+
+#[test]
+fn terms_that_cannot_be_met_are_refused() {
+    let terms = Terms::finals(1 << 14);
+    let medium = Mapped::anonymous(terms.far_bytes).unwrap();
+    let why = Prelim::create(medium, &terms, Options::default())
+        .err()
+        .unwrap();
+    assert_eq!(
+        why,
+        "values of 80 to 1024 bytes; this engine has room for 80, see Terms::preliminary"
+    );
+}
