@@ -1,54 +1,213 @@
-//! A medium that counts how often it is read.
+//! A medium that counts what is asked of it.
 //!
-//! Everything is handed on to the medium inside; the calls that read far memory are counted on the
-//! way, one a call, whatever its length. Writes need no counting here: every lane counts its own.
+//! Everything is handed on to the medium inside. What it is asked for is counted on the way, for each
+//! thread apart: so a driver can tell what one operation took, and no thread waits for another to
+//! count.
 
 use std::io;
+use std::ops::{AddAssign, Sub};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use farbank_pm::{Caps, Lane, Medium, Off, Poisoned, Ticket};
+use farbank_pm::{Caps, Counters, LINE, Lane, Medium, Off, Poisoned, Ticket, WORD};
 
-/// How often a [`Counted`] medium was read. Stays readable when the medium has moved into a store.
-#[derive(Clone, Debug, Default)]
-pub struct Reads(Arc<AtomicU64>);
+/// Bytes the media of persistent memory read and write at a time.
+const XPLINE: u64 = 256;
+/// Threads that are counted apart; more share.
+const SHARDS: usize = 64;
+/// No line.
+const NOWHERE: u64 = u64::MAX;
 
-impl Reads {
-    /// Reads so far: words loaded, ranges copied, compared or checked.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
+/// What was asked of a medium.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Words loaded, ranges copied, compared or checked: calls.
+    pub reads: u64,
+    /// Places read: reads of lines that neither were read nor border on what was, since the thread's
+    /// operation began or it last read elsewhere.
+    pub places: u64,
+    /// Drains that had something to order.
+    pub fences: u64,
+    /// Bytes copied in or stored.
+    pub bytes: u64,
+    /// Lines of 64 bytes written back, one a line and call.
+    pub lines: u64,
+    /// XPLines of 256 bytes written back: those that a thread writes one after another before its
+    /// next drain count once.
+    pub xplines: u64,
+}
 
-    fn one_more(&self) {
-        self.0.fetch_add(1, Relaxed);
+impl AddAssign for Spent {
+    fn add_assign(&mut self, other: Spent) {
+        self.reads += other.reads;
+        self.places += other.places;
+        self.fences += other.fences;
+        self.bytes += other.bytes;
+        self.lines += other.lines;
+        self.xplines += other.xplines;
     }
 }
 
-/// A medium, and how often it was read.
+impl Sub for Spent {
+    type Output = Spent;
+
+    fn sub(self, other: Spent) -> Spent {
+        Spent {
+            reads: self.reads - other.reads,
+            places: self.places - other.places,
+            fences: self.fences - other.fences,
+            bytes: self.bytes - other.bytes,
+            lines: self.lines - other.lines,
+            xplines: self.xplines - other.xplines,
+        }
+    }
+}
+
+/// What the threads of one number spent, on lines of its own.
 #[derive(Debug)]
-pub struct Counted<M> {
-    inner: M,
-    reads: Reads,
+#[repr(align(128))]
+struct Shard {
+    reads: AtomicU64,
+    places: AtomicU64,
+    fences: AtomicU64,
+    bytes: AtomicU64,
+    lines: AtomicU64,
+    xplines: AtomicU64,
+    /// First and last line of the place read last.
+    last_read: [AtomicU64; 2],
+    /// The last XPLine written since the last drain.
+    last_xpline: AtomicU64,
 }
 
-impl<M: Medium> Counted<M> {
-    /// Counts the reads of `inner` from now on.
-    pub fn new(inner: M) -> Counted<M> {
-        Counted {
-            inner,
-            reads: Reads::default(),
+impl Shard {
+    fn new() -> Shard {
+        Shard {
+            reads: AtomicU64::new(0),
+            places: AtomicU64::new(0),
+            fences: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            lines: AtomicU64::new(0),
+            xplines: AtomicU64::new(0),
+            last_read: [const { AtomicU64::new(NOWHERE) }; 2],
+            last_xpline: AtomicU64::new(NOWHERE),
         }
     }
 
-    /// The count, to be kept.
-    pub fn reads(&self) -> Reads {
-        self.reads.clone()
+    fn spent(&self) -> Spent {
+        Spent {
+            reads: self.reads.load(Relaxed),
+            places: self.places.load(Relaxed),
+            fences: self.fences.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            lines: self.lines.load(Relaxed),
+            xplines: self.xplines.load(Relaxed),
+        }
+    }
+
+    fn read(&self, at: Off, len: usize) {
+        self.reads.fetch_add(1, Relaxed);
+        let first = at.0 / LINE as u64;
+        let last = (at.0 + len as u64).saturating_sub(1) / LINE as u64;
+        let [from, to] = self.last_read.each_ref().map(|line| line.load(Relaxed));
+        let goes_on = from != NOWHERE && first <= to + 1 && from <= last + 1;
+        let [from, to] = match goes_on {
+            true => [from.min(first), to.max(last)],
+            false => [first, last],
+        };
+        self.places.fetch_add(u64::from(!goes_on), Relaxed);
+        self.last_read[0].store(from, Relaxed);
+        self.last_read[1].store(to, Relaxed);
+    }
+
+    fn written_back(&self, at: Off, len: usize) {
+        if len == 0 {
+            return;
+        }
+        let (first, last) = (at.0 / XPLINE, (at.0 + len as u64 - 1) / XPLINE);
+        let known = self.last_xpline.swap(last, Relaxed) == first;
+        let count = last - first + u64::from(!known);
+        self.xplines.fetch_add(count, Relaxed);
+    }
+}
+
+/// What was asked of a [`Counted`] medium. Stays readable when the medium has moved into a store.
+#[derive(Clone, Debug)]
+pub struct Meter(Arc<[Shard; SHARDS]>);
+
+impl Meter {
+    fn new() -> Meter {
+        Meter(Arc::new(std::array::from_fn(|_| Shard::new())))
+    }
+
+    /// What all threads have spent so far.
+    #[must_use]
+    pub fn total(&self) -> Spent {
+        let mut total = Spent::default();
+        self.0.iter().for_each(|shard| total += shard.spent());
+        total
+    }
+
+    /// What this thread has spent so far, and with it those that share its number.
+    #[must_use]
+    pub fn mine(&self) -> Spent {
+        self.shard().spent()
+    }
+
+    /// An operation of this thread begins: what it reads is a place of its own, wherever the last one
+    /// ended.
+    pub fn begin(&self) {
+        self.shard().last_read[0].store(NOWHERE, Relaxed);
+    }
+
+    fn shard(&self) -> &Shard {
+        &self.0[thread_number() % SHARDS]
+    }
+}
+
+fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: usize = NEXT.fetch_add(1, Relaxed);
+    }
+    NUMBER.with(|number| *number)
+}
+
+/// A medium, and what was asked of it.
+#[derive(Debug)]
+pub struct Counted<M> {
+    inner: M,
+    meter: Meter,
+}
+
+impl<M: Medium> Counted<M> {
+    /// Counts what is asked of `inner` from now on.
+    pub fn new(inner: M) -> Counted<M> {
+        Counted {
+            inner,
+            meter: Meter::new(),
+        }
+    }
+
+    /// The counts, to be kept.
+    pub fn meter(&self) -> Meter {
+        self.meter.clone()
     }
 
     /// The medium, counted no longer.
     pub fn into_inner(self) -> M {
         self.inner
+    }
+
+    /// Counts what `lane` did since its counters were `before`.
+    fn did(&self, lane: &Lane, before: Counters) {
+        let (now, shard) = (lane.counters, self.meter.shard());
+        shard.fences.fetch_add(now.fences - before.fences, Relaxed);
+        shard.bytes.fetch_add(now.bytes - before.bytes, Relaxed);
+        shard.lines.fetch_add(now.lines - before.lines, Relaxed);
+    }
+
+    fn read(&self, at: Off, len: usize) {
+        self.meter.shard().read(at, len);
     }
 }
 
@@ -70,48 +229,64 @@ impl<M: Medium> Medium for Counted<M> {
     }
 
     fn load(&self, at: Off) -> u64 {
-        self.reads.one_more();
+        self.read(at, WORD);
         self.inner.load(at)
     }
 
     #[track_caller]
     fn store(&self, lane: &mut Lane, at: Off, value: u64) {
+        let before = lane.counters;
         self.inner.store(lane, at, value);
+        self.did(lane, before);
     }
 
     #[track_caller]
     fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
-        self.inner.cas(lane, at, old, new)
+        let before = lane.counters;
+        let found = self.inner.cas(lane, at, old, new);
+        self.did(lane, before);
+        found
     }
 
     fn copy_out(&self, at: Off, to: &mut [u8]) {
-        self.reads.one_more();
+        self.read(at, to.len());
         self.inner.copy_out(at, to);
     }
 
     fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>) {
-        self.reads.one_more();
+        self.read(at, len);
         self.inner.append_out(at, len, to);
     }
 
     fn matches(&self, at: Off, bytes: &[u8]) -> bool {
-        self.reads.one_more();
+        self.read(at, bytes.len());
         self.inner.matches(at, bytes)
     }
 
     #[track_caller]
     fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
+        let len = parts.iter().map(|part| part.len()).sum();
+        self.meter.shard().written_back(at, len);
+        let before = lane.counters;
         self.inner.copy_in(lane, at, parts);
+        self.did(lane, before);
     }
 
     #[track_caller]
     fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
+        self.meter.shard().written_back(at, len);
+        let before = lane.counters;
         self.inner.flush(lane, at, len);
+        self.did(lane, before);
     }
 
     #[track_caller]
     fn drain(&self, lane: &mut Lane) -> Ticket {
-        self.inner.drain(lane)
+        self.meter.shard().last_xpline.store(NOWHERE, Relaxed);
+        let before = lane.counters;
+        let ticket = self.inner.drain(lane);
+        self.did(lane, before);
+        ticket
     }
 
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
@@ -131,7 +306,7 @@ impl<M: Medium> Medium for Counted<M> {
     }
 
     fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
-        self.reads.one_more();
+        self.read(at, len);
         self.inner.crc(at, len, seed)
     }
 
@@ -148,7 +323,7 @@ mod tests {
     #[test]
     fn each_way_to_read_counts_once_and_writes_do_not() {
         let medium = Counted::new(Mapped::anonymous(4096).unwrap());
-        let reads = medium.reads();
+        let meter = medium.meter();
         let mut lane = Lane::new(0);
         medium.copy_in(&mut lane, Off(64), &[b"far away"]);
         medium.store(&mut lane, Off(128), 7);
@@ -157,7 +332,7 @@ mod tests {
         let ticket = medium.drain(&mut lane);
         medium.wait(ticket).unwrap();
         medium.prefetch(Off(64), 8);
-        assert_eq!(reads.count(), 0);
+        assert_eq!(meter.total().reads, 0);
 
         let mut bytes = [0; 8];
         medium.copy_out(Off(64), &mut bytes);
@@ -171,6 +346,44 @@ mod tests {
             medium.crc(Off(64), 8, 0),
             medium.into_inner().crc(Off(64), 8, 0)
         );
-        assert_eq!(reads.count(), 5);
+        assert_eq!(meter.total().reads, 5);
+        assert_eq!(meter.mine(), meter.total());
+    }
+
+    #[test]
+    fn what_is_written_is_what_the_lane_says_and_a_block_is_whole() {
+        let medium = Counted::new(Mapped::anonymous(8192).unwrap());
+        let meter = medium.meter();
+        let mut lane = Lane::new(0);
+        // 240 bytes from 64 on: lines 1 to 4, XPLines 0 and 1.
+        medium.copy_in(&mut lane, Off(64), &[&[1; 240]]);
+        // On the same XPLine, and so combined; then a drain, and it is another write of it.
+        medium.store(&mut lane, Off(448), 7);
+        medium.flush(&mut lane, Off(448), 8);
+        medium.drain(&mut lane);
+        medium.store(&mut lane, Off(456), 7);
+        medium.flush(&mut lane, Off(456), 8);
+        medium.drain(&mut lane);
+        let spent = meter.total();
+        assert_eq!(spent.bytes, lane.counters.bytes);
+        assert_eq!(spent.lines, lane.counters.lines);
+        assert_eq!((spent.fences, spent.lines), (2, 6));
+        assert_eq!(spent.xplines, 3);
+    }
+
+    #[test]
+    fn what_is_read_piece_by_piece_is_one_place_until_the_next_operation() {
+        let medium = Counted::new(Mapped::anonymous(8192).unwrap());
+        let meter = medium.meter();
+        let mut bytes = [0; 100];
+        for _ in 0..2 {
+            meter.begin();
+            medium.load(Off(1024));
+            medium.copy_out(Off(1032), &mut bytes);
+            medium.copy_out(Off(1132), &mut bytes);
+            medium.load(Off(1016));
+        }
+        medium.load(Off(4096));
+        assert_eq!((meter.total().reads, meter.total().places), (9, 3));
     }
 }

@@ -46,6 +46,19 @@ pub struct Figure {
     pub spread: Option<(f64, f64)>,
     /// At most this, if a bound is stated.
     pub at_most: Option<f64>,
+    /// At least this, if a bound is stated.
+    pub at_least: Option<f64>,
+    /// What others published, and how far from it this may be.
+    pub published: Option<Published>,
+}
+
+/// A figure somebody published, and how far from it one found here may be.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Published {
+    /// The figure.
+    pub value: f64,
+    /// The largest distance, in the figure's unit; infinite if it is only shown beside.
+    pub within: f64,
 }
 
 impl Figure {
@@ -60,6 +73,8 @@ impl Figure {
             unit: "",
             spread: None,
             at_most: None,
+            at_least: None,
+            published: None,
         }
     }
 
@@ -96,6 +111,24 @@ impl Figure {
         }
     }
 
+    /// The same, with a bound from below.
+    #[must_use]
+    pub fn at_least(self, least: f64) -> Figure {
+        Figure {
+            at_least: Some(least),
+            ..self
+        }
+    }
+
+    /// The same, with what others published and how far from it this may be.
+    #[must_use]
+    pub fn published(self, value: f64, within: f64) -> Figure {
+        Figure {
+            published: Some(Published { value, within }),
+            ..self
+        }
+    }
+
     /// The same, with what the rounds found.
     #[must_use]
     pub fn spread(self, rounds: &[f64]) -> Figure {
@@ -105,10 +138,14 @@ impl Figure {
         }
     }
 
-    /// Whether the bound holds; true without one. What is no number holds no bound.
+    /// Whether the bounds hold; true without any. What is no number holds no bound.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.at_most.is_none_or(|most| self.value <= most)
+            && self.at_least.is_none_or(|least| self.value >= least)
+            && self
+                .published
+                .is_none_or(|published| (self.value - published.value).abs() <= published.within)
     }
 }
 
@@ -257,10 +294,16 @@ mod tests {
         assert!(figure.holds());
         assert!(figure.clone().at_most(1.0).holds());
         assert!(!figure.clone().at_most(0.99).holds());
+        assert!(figure.clone().at_least(1.0).holds());
+        assert!(!figure.clone().at_least(1.01).holds());
+        assert!(figure.clone().published(1.04, 0.05).holds());
+        assert!(!figure.clone().published(0.9, 0.05).holds());
         let nothing = Figure {
             value: f64::NAN,
             ..figure
         };
-        assert!(!nothing.at_most(1.0).holds());
+        assert!(!nothing.clone().at_most(1.0).holds());
+        assert!(!nothing.clone().at_least(1.0).holds());
+        assert!(!nothing.published(1.0, f64::INFINITY).holds());
     }
 }

@@ -23,7 +23,7 @@ use farbank_pm::sim::Rng;
 use farbank_pm::table::Table;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::counted::{Counted, Reads};
+use crate::counted::{Counted, Meter};
 use crate::figure::{Error, Figure, Report, Step, Watch, median};
 use crate::stat;
 use crate::temp::TempFile;
@@ -104,7 +104,11 @@ fn config() -> Config {
 
 impl Place {
     /// A new medium, every page of it present, and the file to be removed afterwards.
-    fn make(&self, bytes: u64, watch: Watch<'_>) -> Result<(Option<TempFile>, AnyMedium), Error> {
+    pub(crate) fn make(
+        &self,
+        bytes: u64,
+        watch: Watch<'_>,
+    ) -> Result<(Option<TempFile>, AnyMedium), Error> {
         look(watch, "making the pool", 0, bytes)?;
         let (file, medium) = match self {
             Place::Dram => {
@@ -155,13 +159,13 @@ fn store_on(medium: AnyMedium) -> Result<Box<dyn Store>, Error> {
     })
 }
 
-/// The same, and how often its medium is read.
-fn counted_store_on(medium: AnyMedium) -> Result<(Box<dyn Store>, Reads), Error> {
+/// The same, and what its medium is asked for.
+fn counted_store_on(medium: AnyMedium) -> Result<(Box<dyn Store>, Meter), Error> {
     let segment_bytes = segment_bytes_for(medium.bytes());
     Ok(match medium {
         AnyMedium::Mapped(medium) => {
             let medium = Counted::new(medium);
-            let reads = medium.reads();
+            let reads = medium.meter();
             (
                 Box::new(Kv::create(medium, segment_bytes, config())?),
                 reads,
@@ -169,7 +173,7 @@ fn counted_store_on(medium: AnyMedium) -> Result<(Box<dyn Store>, Reads), Error>
         }
         AnyMedium::File(medium) => {
             let medium = Counted::new(medium);
-            let reads = medium.reads();
+            let reads = medium.meter();
             (
                 Box::new(Kv::create(medium, segment_bytes, config())?),
                 reads,
@@ -511,14 +515,14 @@ fn load(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<(), 
 /// Sets `keys` new keys, `batch` a commit, and waits for each commit.
 fn load_new(
     store: &dyn Store,
-    reads: &Reads,
+    reads: &Meter,
     keys: u64,
     batch: u64,
     look: &mut dyn FnMut(u64, u64) -> Result<(), Error>,
 ) -> Result<Loaded, Error> {
     let value = [7; LOAD_VALUE_BYTES];
     let mut session = store.session();
-    let (fences, reads_before) = (store.stats().counters.fences, reads.count());
+    let (fences, reads_before) = (store.stats().counters.fences, reads.total().reads);
     let mut slowest = Slowest::default();
     let mut faults_before = thread_faults();
     let mut index_bytes_a_key = [0.0_f64; 2];
@@ -565,7 +569,7 @@ fn load_new(
     let a_set = |count: u64| count as f64 / keys as f64;
     Ok(Loaded {
         fences_a_set: a_set(store.stats().counters.fences - fences),
-        reads_a_set: a_set(reads.count() - reads_before),
+        reads_a_set: a_set(reads.total().reads - reads_before),
         index_bytes_a_key,
         slowest,
         nanoseconds_a_set: elapsed.as_nanos() as f64 / keys as f64,

@@ -117,4 +117,24 @@ pub trait Worker: Send {
 
     /// Makes `out` the value of `key`; false, and `out` may be anything, if there is none.
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> bool;
+    /// Does all of `asks`, in order. On `Ok` its sets are as durable as after [`Worker::set`]; an engine that
+    /// gains by knowing what comes next, or by making several sets durable at once, says how.
+    fn together(&mut self, asks: &mut [Ask<'_>]) -> Result<(), Error> {
+        for ask in asks {
+            match ask {
+                Ask::Set(key, value) => self.set(key, value)?,
+                Ask::Get(key, out, found) => **found = self.get(key, out),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One of several operations that are asked for together.
+#[derive(Debug)]
+pub enum Ask<'a> {
+    /// Store this value under this key.
+    Set(&'a Key, &'a [u8]),
+    /// Make that the value of this key, and say whether there is one.
+    Get(&'a Key, &'a mut Vec<u8>, &'a mut bool),
 }

@@ -21,5 +21,5 @@ pub mod terms;
 #[cfg(test)]
 mod trial;
 
-pub use engine::{Engine, Error, KEY_BYTES, Key, Tally, VALUE_BYTES, Worker};
+pub use engine::{Ask, Engine, Error, KEY_BYTES, Key, Tally, VALUE_BYTES, Worker};
 pub use terms::Terms;

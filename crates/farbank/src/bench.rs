@@ -18,6 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::judge::BenchJudge;
 use crate::{Failure, size};
 
 const KV_EXAMPLES: &str = "\
@@ -47,6 +48,8 @@ pub(crate) enum Bench {
     Kv(BenchKv),
     /// The server against redis-server: processor time for an operation.
     Server(BenchServer),
+    /// The Tair contest's judge: its workload and rules, for any engine.
+    Judge(BenchJudge),
 }
 
 impl Bench {
@@ -55,6 +58,7 @@ impl Bench {
         match self {
             Bench::Kv(bench) => bench.run(),
             Bench::Server(bench) => bench.run(),
+            Bench::Judge(bench) => bench.run(),
         }
     }
 }
@@ -142,7 +146,7 @@ impl BenchKv {
             "medium": "sim", "keys": options.keys, "workers": options.workers,
             "dimms": options.dimms, "seed": options.seed, "cpu_ns": options.cpu_ns,
         });
-        measure("kv", settings, self.json, |watch| {
+        measure("kv", settings, self.json, table, |watch| {
             modelled::run(&options, watch)
         })
     }
@@ -166,7 +170,9 @@ impl BenchKv {
             pool_bytes: self.size,
         };
         let settings = json!({ "keys": options.keys, "size": options.pool_bytes });
-        measure("kv", settings, self.json, |watch| kv::run(&options, watch))
+        measure("kv", settings, self.json, table, |watch| {
+            kv::run(&options, watch)
+        })
     }
 }
 
@@ -212,17 +218,18 @@ impl BenchServer {
             pool: self.pool.map(PathBuf::from),
         };
         let settings = json!({ "rounds": options.rounds, "requests": options.requests });
-        measure("server", settings, self.json, |watch| {
+        measure("server", settings, self.json, table, |watch| {
             server::run(&options, watch)
         })
     }
 }
 
 /// Measures under a progress bar, prints what was found, and fails if a bound does not hold.
-fn measure(
+pub(crate) fn measure(
     bench: &str,
     settings: Value,
     json: bool,
+    table: fn(&Report) -> String,
     run: impl FnOnce(&mut dyn FnMut(Step<'_>) -> bool) -> Result<Report, Error>,
 ) -> Result<(), Failure> {
     // A signal ends it in good order: children and files are gone when the error is told.
@@ -268,17 +275,33 @@ fn failure(error: Error) -> Failure {
 }
 
 fn complaint(figure: &Figure) -> String {
-    let most = figure.at_most.map(number).unwrap_or_default();
     format!(
-        "{}: {} is {}, and should be at most {most}",
+        "{}: {} is {}, and should be {}",
         figure.experiment,
         figure.name,
-        number(figure.value)
+        number(figure.value),
+        bound(figure).unwrap_or_default()
     )
 }
 
+/// What a figure should be, if that is said.
+pub(crate) fn bound(figure: &Figure) -> Option<String> {
+    let near = figure.published.filter(|near| near.within.is_finite());
+    let bounds = [
+        figure
+            .at_most
+            .map(|most| format!("at most {}", number(most))),
+        figure
+            .at_least
+            .map(|least| format!("at least {}", number(least))),
+        near.map(|near| format!("{} +- {}", number(near.value), number(near.within))),
+    ];
+    let bounds: Vec<String> = bounds.into_iter().flatten().collect();
+    (!bounds.is_empty()).then(|| bounds.join(", "))
+}
+
 /// A figure with as many digits as say something.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
         small if small < 0.001 => format!("{value:.1e}"),
@@ -288,19 +311,23 @@ fn number(value: f64) -> String {
     }
 }
 
-/// The figures in columns.
+/// The figures, one a row.
 fn table(report: &Report) -> String {
-    let rows: Vec<[String; 6]> = report.figures.iter().map(row).collect();
     let head = ["experiment", "figure", "", "found", "spread", "bound"].map(str::to_owned);
-    let mut widths = [0; 6];
-    for cells in rows.iter().chain([&head]) {
-        for (width, cell) in widths.iter_mut().zip(cells) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
+    let rows = std::iter::once(head).chain(report.figures.iter().map(row));
+    in_columns(&rows.map(Vec::from).collect::<Vec<_>>())
+}
+
+/// Rows of as many cells, each as wide as its column.
+pub(crate) fn in_columns(rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|cells| cells.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len)).map(width).collect();
     let mut text = String::new();
-    for cells in std::iter::once(&head).chain(&rows) {
-        let padded: Vec<String> = (cells.iter().zip(widths))
+    for cells in rows {
+        let padded: Vec<String> = (cells.iter().zip(&widths))
             .map(|(cell, width)| format!("{cell:width$}"))
             .collect();
         text += padded.join("  ").trim_end();
@@ -310,10 +337,10 @@ fn table(report: &Report) -> String {
 }
 
 fn row(figure: &Figure) -> [String; 6] {
-    let bound = match figure.at_most {
+    let bound = match bound(figure) {
         None => String::new(),
-        Some(most) if figure.holds() => format!("at most {}, holds", number(most)),
-        Some(most) => format!("at most {}, DOES NOT HOLD", number(most)),
+        Some(bound) if figure.holds() => format!("{bound}, holds"),
+        Some(bound) => format!("{bound}, DOES NOT HOLD"),
     };
     let spread = figure
         .spread
@@ -344,6 +371,9 @@ fn object(bench: &str, settings: Value, report: &Report, machine: &Machine) -> V
                 "least": figure.spread.map(|(least, _)| least),
                 "most": figure.spread.map(|(_, most)| most),
                 "at_most": figure.at_most,
+                "at_least": figure.at_least,
+                "published": figure.published.map(|published| published.value),
+                "within": figure.published.map(|near| near.within).filter(|w| w.is_finite()),
                 "holds": figure.holds(),
             })
         })

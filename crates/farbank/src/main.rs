@@ -6,6 +6,7 @@
 
 mod bench;
 mod check;
+mod judge;
 mod place;
 mod pool;
 mod progress;

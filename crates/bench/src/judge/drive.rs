@@ -1,0 +1,421 @@
+//! One phase of one engine: threads, the clock, and every answer compared.
+//!
+//! ```text
+//!   thread:  │ draw 64 operations, make keys and values │ run them │ compare, acknowledge │ draw 64 ...
+//!                                                       └─ clock ──┘
+//! ```
+//!
+//! A phase takes as long as the clocks of its slowest thread say, added up. What the judge itself does
+//! happens while they stand still; what is left of it in them, a call and a step of a loop for each
+//! operation, is found with an engine that does nothing ([`own_cost_ns`]).
+//!
+//! # What is compared
+//! D1  A key of the thread's own has exactly the value that was set last.
+//! D2  A key of another thread has a value that is whole, no older than was acknowledged when the get was
+//!     drawn, no newer than can have been set meanwhile, and no older than this thread saw before.
+//! D3  A key that is there is found.
+
+use std::collections::BTreeMap;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use farbank_contest::{Ask, Engine, Error as Refusal, Key, Tally, Worker};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::plan::{Ledger, Op, Own, Phase, Plan, Stream};
+use super::value::{Names, Wrong};
+use crate::counted::{Meter, Spent};
+use crate::figure::{Error, Step, Watch};
+
+/// Operations that are drawn, run and compared at a time.
+const BATCH: usize = 64;
+/// Keys of which a thread remembers the version it saw last.
+const SEEN: usize = 4096;
+/// Wrong answers that are told of, of a phase and a thread.
+const TOLD: usize = 3;
+
+/// How a phase is run.
+#[derive(Clone, Copy)]
+pub(super) struct How<'a> {
+    /// Operations an engine is asked for at once.
+    pub group: usize,
+    /// Whose counts are to be divided between sets and gets. Operations are then asked for one by one.
+    pub meter: Option<&'a Meter>,
+    /// Whether answers are compared.
+    pub compare: bool,
+}
+
+/// What a phase found.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Found {
+    /// What the clock of the slowest thread says.
+    pub seconds: f64,
+    /// The same of the processor time of a thread, clocked likewise.
+    pub cpu_seconds: f64,
+    /// Operations.
+    pub sets: u64,
+    /// Sets of keys that were there.
+    pub updates: u64,
+    /// Of the operations, those that read.
+    pub gets: u64,
+    /// What sets asked of the medium, with what the engine's own threads asked.
+    pub by_sets: Spent,
+    /// What gets asked of it.
+    pub by_gets: Spent,
+    /// Wrong answers, by what is wrong.
+    pub wrong: BTreeMap<Wrong, u64>,
+    /// Sets the engine had no room for.
+    pub refused: u64,
+    /// The first wrong answers, in words.
+    pub told: Vec<String>,
+}
+
+impl Found {
+    fn join(&mut self, other: Found) {
+        self.seconds = self.seconds.max(other.seconds);
+        self.cpu_seconds = self.cpu_seconds.max(other.cpu_seconds);
+        self.sets += other.sets;
+        self.updates += other.updates;
+        self.gets += other.gets;
+        self.by_sets += other.by_sets;
+        self.by_gets += other.by_gets;
+        for (wrong, count) in other.wrong {
+            *self.wrong.entry(wrong).or_default() += count;
+        }
+        self.refused += other.refused;
+        self.told.extend(other.told);
+    }
+
+    /// Answers that were wrong.
+    pub(super) fn wrong_answers(&self) -> u64 {
+        self.wrong.values().sum()
+    }
+}
+
+/// Runs a phase, a thread for each of `owns`.
+pub(super) fn run(
+    engine: &dyn Engine,
+    (plan, ledger): (&Plan, &Ledger),
+    owns: &mut [Own],
+    phase: Phase,
+    how: How<'_>,
+    watch: Watch<'_>,
+) -> Result<Found, Error> {
+    let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let start = Barrier::new(owns.len());
+    let before = how.meter.map(Meter::total);
+    let mut found = Found::default();
+    // All of them before any starts: one that panics here leaves nobody waiting.
+    let workers: Vec<_> = owns.iter().map(|_| engine.worker()).collect();
+    let joined = std::thread::scope(|scope| {
+        let threads: Vec<_> = (owns.iter_mut().zip(workers))
+            .enumerate()
+            .map(|(thread, (own, worker))| {
+                let (done, stop, start) = (&done, &stop, &start);
+                scope.spawn(move || {
+                    let mut runner = Runner {
+                        worker,
+                        plan,
+                        ledger,
+                        how,
+                        batch: Batch::default(),
+                        seen: vec![(u64::MAX, 0); SEEN],
+                        found: Found::default(),
+                    };
+                    let mut stream = plan.stream(phase, thread, ledger, own);
+                    start.wait();
+                    runner.run(&mut stream, done, stop);
+                    runner.found
+                })
+            })
+            .collect();
+        let what = phase.name();
+        while !threads.iter().all(|thread| thread.is_finished()) {
+            std::thread::sleep(Duration::from_millis(5));
+            let step = Step {
+                what: &what,
+                done: done.load(Relaxed),
+                all: plan.terms.operations,
+            };
+            if !watch(step) {
+                stop.store(true, Relaxed);
+            }
+        }
+        // All of them: one that panicked may have taken others with it.
+        let ends: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        ends.into_iter().try_for_each(|end| match end {
+            Ok(of_thread) => {
+                found.join(of_thread);
+                Ok(())
+            }
+            Err(panic) => Err(Error::Failed(format!(
+                "the engine panicked in the {what}: {}",
+                words_of(&*panic)
+            ))),
+        })
+    });
+    joined?;
+    if stop.load(Relaxed) && found.refused == 0 {
+        return Err(Error::Stopped);
+    }
+    if let (Some(meter), Some(before)) = (how.meter, before) {
+        let (mut threads, all) = (found.by_sets, meter.total() - before);
+        threads += found.by_gets;
+        found.by_sets += all - threads;
+    }
+    Ok(found)
+}
+
+fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    text.unwrap_or_else(|| "without words".into())
+}
+
+/// One thread.
+struct Runner<'a> {
+    worker: Box<dyn Worker>,
+    plan: &'a Plan,
+    ledger: &'a Ledger,
+    how: How<'a>,
+    batch: Batch,
+    /// Numbers of keys, and the newest version seen of each.
+    seen: Vec<(u64, u32)>,
+    found: Found,
+}
+
+/// Operations, and all the engine needs to be asked for them.
+#[derive(Default)]
+struct Batch {
+    ops: Vec<Op>,
+    keys: Vec<Key>,
+    /// One value after another; those of gets are empty.
+    values: Vec<u8>,
+    ends: Vec<usize>,
+    outs: Vec<Vec<u8>>,
+    found: Vec<bool>,
+}
+
+impl Batch {
+    fn fill(&mut self, stream: &mut Stream<'_>, names: &Names) {
+        self.ops.clear();
+        self.keys.clear();
+        self.values.clear();
+        self.ends.clear();
+        while self.ops.len() < BATCH {
+            let Some(op) = stream.next(&self.ops) else {
+                break;
+            };
+            let (Op::Set { id, .. } | Op::Get { id, .. }) = op;
+            if let Op::Set { version, bytes, .. } = op {
+                names.value(id, version, bytes, &mut self.values);
+            }
+            self.ends.push(self.values.len());
+            self.keys.push(names.key(id));
+            self.ops.push(op);
+        }
+        self.outs.resize_with(BATCH, Vec::new);
+        self.found.clear();
+        self.found.resize(BATCH, false);
+    }
+
+    /// What the engine is asked for.
+    fn asks(&mut self) -> Vec<Ask<'_>> {
+        let mut from = 0;
+        let keys = self.keys.iter().zip(&self.ends);
+        let answers = self.outs.iter_mut().zip(&mut self.found);
+        let all = self.ops.iter().zip(keys).zip(answers);
+        all.map(|((op, (key, end)), (out, found))| {
+            let value = &self.values[std::mem::replace(&mut from, *end)..*end];
+            match op {
+                Op::Set { .. } => Ask::Set(key, value),
+                Op::Get { .. } => Ask::Get(key, out, found),
+            }
+        })
+        .collect()
+    }
+}
+
+impl Runner<'_> {
+    fn run(&mut self, stream: &mut Stream<'_>, done: &AtomicU64, stop: &AtomicBool) {
+        while !stop.load(Relaxed) {
+            self.batch.fill(stream, &self.plan.names);
+            if self.batch.ops.is_empty() {
+                return;
+            }
+            if let Err(why) = self.execute() {
+                // Whatever follows would be judged by what is not there.
+                self.found.refused += 1;
+                self.found.told.push(why.to_string());
+                stop.store(true, Relaxed);
+                return;
+            }
+            self.judge();
+            done.fetch_add(self.batch.ops.len() as u64, Relaxed);
+        }
+    }
+
+    fn execute(&mut self) -> Result<(), Refusal> {
+        if let Some(meter) = self.how.meter {
+            return self.execute_metered(meter);
+        }
+        let (worker, group) = (&mut self.worker, self.how.group);
+        let mut asks = self.batch.asks();
+        let (cpu, wall) = (thread_cpu(), Instant::now());
+        let result = match group {
+            1 => one_by_one(&mut **worker, &mut asks),
+            _ => asks
+                .chunks_mut(group)
+                .try_for_each(|asks| worker.together(asks)),
+        };
+        self.found.seconds += wall.elapsed().as_secs_f64();
+        self.found.cpu_seconds += thread_cpu().saturating_sub(cpu).as_secs_f64();
+        result
+    }
+
+    fn execute_metered(&mut self, meter: &Meter) -> Result<(), Refusal> {
+        for ask in &mut self.batch.asks() {
+            meter.begin();
+            let before = meter.mine();
+            let by = match ask {
+                Ask::Set(..) => &mut self.found.by_sets,
+                Ask::Get(..) => &mut self.found.by_gets,
+            };
+            one_by_one(&mut *self.worker, std::slice::from_mut(ask))?;
+            *by += meter.mine() - before;
+        }
+        Ok(())
+    }
+
+    /// Acknowledges the sets, and compares what the gets answered.
+    fn judge(&mut self) {
+        for n in 0..self.batch.ops.len() {
+            match self.batch.ops[n] {
+                Op::Set {
+                    id,
+                    version,
+                    bytes,
+                    old_bytes,
+                } => {
+                    self.found.sets += 1;
+                    self.found.updates += u64::from(old_bytes > 0);
+                    self.ledger.acknowledge(id, version, bytes);
+                }
+                Op::Get { id, version, own } => {
+                    self.found.gets += 1;
+                    if self.how.compare {
+                        self.compare(n, id, version, own);
+                    }
+                }
+            }
+        }
+    }
+
+    fn compare(&mut self, n: usize, id: u64, version: u32, own: bool) {
+        let answer = match self.batch.found[n] {
+            false if version == 0 => return,
+            false => Err(Wrong::Missing),
+            true => self.plan.names.version(id, &self.batch.outs[n]),
+        };
+        // D2: a thread sets a key at most as often between two acknowledgements.
+        let most = match own {
+            true => version,
+            false => self.ledger.get(id).0 + BATCH as u32,
+        };
+        let seen = &mut self.seen[id as usize % SEEN];
+        let least = match seen.0 == id {
+            true => seen.1.max(version),
+            false => version,
+        };
+        let (wrong, found) = match answer {
+            Ok(found) if found < least => (Wrong::Stale, Some(found)),
+            Ok(found) if found > most => (Wrong::Early, Some(found)),
+            Ok(found) => {
+                *seen = (id, found);
+                return;
+            }
+            Err(wrong) => (wrong, None),
+        };
+        *self.found.wrong.entry(wrong).or_default() += 1;
+        if self.found.told.len() < TOLD {
+            let found = found.map_or(String::new(), |found| format!(", found version {found}"));
+            self.found.told.push(format!(
+                "{wrong}: key {id} ({:02x?}), at least version {least}{found}",
+                self.batch.keys[n]
+            ));
+        }
+    }
+}
+
+fn one_by_one(worker: &mut dyn Worker, asks: &mut [Ask<'_>]) -> Result<(), Refusal> {
+    for ask in asks {
+        match ask {
+            Ask::Set(key, value) => worker.set(key, value)?,
+            Ask::Get(key, out, found) => **found = worker.get(key, out),
+        }
+    }
+    Ok(())
+}
+
+/// CPU time this thread has had.
+fn thread_cpu() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// What is left of the judge in the clock: nanoseconds an operation of a get phase takes with an
+/// engine that does nothing.
+pub(super) fn own_cost_ns(plan: &Plan) -> Result<f64, Error> {
+    let (ledger, mut owns) = (plan.ledger(), [Own::default()]);
+    let one = Plan::new(plan.round, plan.terms.clone().with_threads(1), 1);
+    let how = How {
+        group: 1,
+        meter: None,
+        compare: false,
+    };
+    let mut cost = |phase| {
+        run(
+            &Nothing,
+            (&one, &ledger),
+            &mut owns,
+            phase,
+            how,
+            &mut |_| true,
+        )
+    };
+    cost(Phase::Set)?;
+    let found = cost(Phase::Get(0))?;
+    Ok(found.seconds * 1e9 / (found.sets + found.gets).max(1) as f64)
+}
+
+/// An engine that does nothing.
+struct Nothing;
+
+impl Engine for Nothing {
+    fn worker(&self) -> Box<dyn Worker> {
+        Box::new(Nothing)
+    }
+
+    fn dram(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    fn far_bytes(&self) -> u64 {
+        0
+    }
+
+    fn tally(&self) -> Tally {
+        Tally::default()
+    }
+}
+
+impl Worker for Nothing {
+    fn set(&mut self, _: &Key, _: &[u8]) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn get(&mut self, _: &Key, _: &mut Vec<u8>) -> bool {
+        true
+    }
+}

@@ -1,0 +1,132 @@
+//! The judge: the Tair contest's workload and rules, for any engine.
+//!
+//! In 2020 a contest asked for a key-value engine on persistent memory and judged it in phases: is it
+//! correct, does it survive a power cut, how fast is it. This is that judge, at any scale, with what the contest
+//! could not show beside it: exact counts of what an engine asks of far memory, and the model's clock.
+//!
+//! ```text
+//!   Plan ── Stream of a thread ──▶ drive: ask the engine, compare every answer
+//!     │                                │
+//!   Ledger ◀── acknowledged ───────────┘
+//!
+//!   correctness   a set and a get phase on a counted medium, every answer compared      counted
+//!   durability    crashes at every fence on simulated memory; a kill on a real pool     counted
+//!   performance   a set phase, ten get phases, the slowest counts                       measured
+//! ```
+//!
+//! * [`plan`](Plan) is what is asked, [`value`](Names) what is stored, `drive` asks and compares.
+//! * [`Contender`] is an engine as it is judged; `kv` is ours.
+//! * `published` is what was reported of the others, and what is asked of ours.
+//!
+//! # Verdict
+//! J1  No answer is wrong, no set is refused.
+//! J2  Far memory is a medium of exactly the round's size; an engine that needs more has no room.
+//! J3  DRAM, as the engine itself accounts for it, is never more than the round's. What the process really
+//!     took is measured and shown beside it.
+//! J4  A durable engine loses nothing that it acknowledged.
+
+mod contender;
+mod drive;
+mod kv;
+mod limits;
+mod phases;
+mod plan;
+mod published;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use farbank_contest::Terms;
+
+pub use contender::{Contender, Far};
+pub use kv::OurEngine;
+pub use plan::{Ledger, Op, Own, Phase, Plan, Round, Stream};
+pub use published::{Published, Want};
+pub use value::{Names, VALUE_BYTES_MIN, Wrong};
+
+use crate::figure::{Error, Report, Watch};
+use crate::kv::Place;
+
+/// Which phases an engine is judged in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Phases {
+    /// Every answer compared, and what is asked of far memory counted.
+    pub correctness: bool,
+    /// Crashes.
+    pub durability: bool,
+    /// The clock.
+    pub performance: bool,
+}
+
+/// What is judged, and how.
+pub struct Options<'a> {
+    /// The engines, in the order of the columns.
+    pub contenders: Vec<&'a dyn Contender>,
+    /// The round of the contest.
+    pub round: Round,
+    /// The scale: one part of so many, a power of two.
+    pub part: u64,
+    /// Threads of a phase.
+    pub threads: usize,
+    /// Where chance starts from.
+    pub seed: u64,
+    /// What the pools are on.
+    pub place: Place,
+    /// The phases.
+    pub phases: Phases,
+    /// Get phases of which the slowest counts.
+    pub rounds: u32,
+    /// Operations an engine is asked for at once.
+    pub group: usize,
+}
+
+impl Options<'_> {
+    /// The round's terms at this scale.
+    #[must_use]
+    pub fn terms(&self) -> Terms {
+        let terms = match self.round {
+            Round::Preliminary => Terms::preliminary(self.part),
+            Round::Final => Terms::finals(self.part),
+        };
+        terms.with_threads(self.threads)
+    }
+
+    /// The round's plan at this scale.
+    #[must_use]
+    pub fn plan(&self) -> Plan {
+        Plan::new(self.round, self.terms(), self.seed)
+    }
+
+    /// The terms a contender is judged on.
+    fn terms_for(&self, contender: &dyn Contender) -> Terms {
+        contender.terms(self.round, self.terms())
+    }
+}
+
+/// Judges the contenders, one after another.
+pub fn run(options: &Options<'_>, watch: Watch<'_>) -> Result<Report, Error> {
+    let mut report = Report::default();
+    for contender in &options.contenders {
+        if !contender.takes(options.round) {
+            let name = contender.name();
+            report.notes.push(format!(
+                "{name} was not built for this round, and is left out"
+            ));
+            continue;
+        }
+        if options.phases.correctness {
+            phases::correctness(options, *contender, &mut report, watch)?;
+        }
+        if options.phases.performance {
+            phases::performance(options, *contender, &mut report, watch)?;
+        }
+    }
+    if options.phases.performance {
+        let ns = drive::own_cost_ns(&options.plan())?;
+        report.notes.push(format!(
+            "the judge's own share of the times is {ns:.1} ns an operation, measured with an engine that \
+             does nothing; drawing operations and comparing answers is not in them"
+        ));
+    }
+    Ok(report)
+}

@@ -1,0 +1,394 @@
+//! The phases of a judgement, and the figures they give.
+
+use farbank_contest::{Engine, Tally, Terms};
+use farbank_pm::media::Mapped;
+
+use super::contender::{Contender, Far};
+use super::drive::{self, Found, How};
+use super::limits::Dram;
+use super::plan::{Ledger, Own, Phase, Plan};
+use super::published::{Published, Want};
+use super::{Options, Wrong};
+use crate::counted::Counted;
+use crate::figure::{Error, Figure, Report, Watch, median};
+
+/// Get phases of the correctness phase: one shows what there is to count.
+const COUNTED_GET: Phase = Phase::Get(0);
+
+/// An engine, and all a judge knows of what it should hold.
+struct Trial<'a> {
+    contender: &'a dyn Contender,
+    plan: Plan,
+    ledger: Ledger,
+    owns: Vec<Own>,
+    dram: Dram,
+    /// What its workers did in the phases before this one.
+    before: Tally,
+}
+
+impl<'a> Trial<'a> {
+    /// Everything but the engine. Far memory is made before, so that DRAM is the engine's alone.
+    fn new(options: &Options<'_>, contender: &'a dyn Contender) -> Trial<'a> {
+        let plan = options.plan();
+        Trial {
+            contender,
+            ledger: plan.ledger(),
+            owns: vec![Own::default(); options.threads],
+            dram: Dram::new(),
+            plan,
+            before: Tally::default(),
+        }
+    }
+
+    fn phase(
+        &mut self,
+        engine: &dyn Engine,
+        phase: Phase,
+        how: How<'_>,
+        watch: Watch<'_>,
+    ) -> Result<Found, Error> {
+        let name = self.contender.name();
+        let asked = (&self.plan, &self.ledger);
+        let found = drive::run(engine, asked, &mut self.owns, phase, how, watch);
+        self.dram.look(engine);
+        found.map_err(|error| match error {
+            Error::Failed(why) => Error::Failed(format!("{name}: {why}")),
+            other => other,
+        })
+    }
+
+    /// What its workers did in the last phase.
+    fn tally(&mut self, engine: &dyn Engine) -> Tally {
+        let now = engine.tally();
+        let before = std::mem::replace(&mut self.before, now);
+        since(now, before)
+    }
+}
+
+fn since(now: Tally, before: Tally) -> Tally {
+    let mut depth = now.depth;
+    for (now, before) in depth.iter_mut().zip(before.depth) {
+        *now -= before;
+    }
+    Tally {
+        inserts: now.inserts - before.inserts,
+        updates: now.updates - before.updates,
+        swaps: now.swaps - before.swaps,
+        cache_hits: now.cache_hits - before.cache_hits,
+        cache_misses: now.cache_misses - before.cache_misses,
+        depth,
+        probes_of_hits: now.probes_of_hits - before.probes_of_hits,
+        probes_of_misses: now.probes_of_misses - before.probes_of_misses,
+        misses: now.misses - before.misses,
+    }
+}
+
+/// J1: what was wrong in a phase, in figures and in words.
+fn verdict(report: &mut Report, name: &'static str, what: &str, phases: &[&Found]) {
+    let sum =
+        |count: fn(&Found) -> u64| phases.iter().map(|found| count(found)).sum::<u64>() as f64;
+    let counted = |what: String, count| Figure::counted(name, what, count).at_most(0.0);
+    report.figures.extend([
+        counted(format!("{what}: answers wrong"), sum(Found::wrong_answers)),
+        counted(format!("{what}: sets refused"), sum(|found| found.refused)),
+        Figure::counted(
+            name,
+            format!("{what}: answers compared"),
+            sum(|found| found.gets),
+        ),
+    ]);
+    for wrong in Wrong::ALL {
+        let of = |found: &&Found| found.wrong.get(&wrong).copied().unwrap_or_default();
+        let count: u64 = phases.iter().map(of).sum();
+        if count > 0 {
+            report
+                .figures
+                .push(counted(format!("{what}: {wrong}"), count as f64));
+        }
+    }
+    for told in phases.iter().flat_map(|found| &found.told) {
+        report.notes.push(format!("{name}, {what}: {told}"));
+    }
+}
+
+/// J2 and J3.
+fn limits(report: &mut Report, trial: &Trial<'_>, terms: &Terms, what: &str) {
+    let name = trial.contender.name();
+    let of_limit = trial.dram.share_of(&trial.plan.terms) * 100.0;
+    let figure = Figure::counted(name, format!("{what}: DRAM held"), of_limit);
+    report
+        .figures
+        .push(figure.unit("% of what is allowed").at_most(100.0));
+    let (given, allowed) = (terms.far_bytes, trial.plan.terms.far_bytes);
+    if given != allowed {
+        let figure = Figure::counted(
+            name,
+            format!("{what}: far memory given"),
+            given as f64 / allowed as f64 * 100.0,
+        );
+        report
+            .figures
+            .push(figure.unit("% of what is allowed").at_most(100.0));
+    }
+    if let Some(resident) = trial.dram.resident {
+        let share = resident as f64 / trial.plan.terms.dram_bytes as f64 * 100.0;
+        let figure = Figure::measured(name, format!("{what}: memory the process gained"), share);
+        report.figures.push(figure.unit("% of what is allowed"));
+    }
+}
+
+/// Correctness: a set and a get phase on a counted medium, every answer compared.
+pub(super) fn correctness(
+    options: &Options<'_>,
+    contender: &dyn Contender,
+    report: &mut Report,
+    watch: Watch<'_>,
+) -> Result<(), Error> {
+    let terms = options.terms_for(contender);
+    let medium = Mapped::anonymous(terms.far_bytes).map_err(Error::doing("map memory"))?;
+    medium.prefault(&mut |_, _| {});
+    let medium = Counted::new(medium);
+    let meter = medium.meter();
+    let mut trial = Trial::new(options, contender);
+    let engine = contender.create(Far::Counted(medium), &terms)?;
+    let how = How {
+        group: 1,
+        meter: Some(&meter),
+        compare: true,
+    };
+    let set = trial.phase(&*engine, Phase::Set, how, watch)?;
+    let (of_set, far) = (trial.tally(&*engine), engine.far_bytes());
+    if set.refused > 0 {
+        verdict(report, contender.name(), "correctness", &[&set]);
+        return Ok(());
+    }
+    let get = trial.phase(&*engine, COUNTED_GET, how, watch)?;
+    let of_get = trial.tally(&*engine);
+    let every = trial.phase(&*engine, Phase::ReadAll, how, watch)?;
+    let of_every = trial.tally(&*engine);
+    verdict(
+        report,
+        contender.name(),
+        "correctness",
+        &[&set, &get, &every],
+    );
+    limits(report, &trial, &terms, "correctness");
+    let live: u64 = trial.owns.iter().map(|own| own.live_bytes_max).sum();
+    let name = contender.name();
+    let percent = |part: u64, whole: u64| part as f64 / whole.max(1) as f64 * 100.0;
+    let counted = |what: &str, value| Figure::counted(name, what, value);
+    if terms.live_bytes_max < u64::MAX {
+        let figure = counted("values live at most", percent(live, terms.live_bytes_max));
+        let figure = figure.unit("% of what is allowed").at_most(100.0);
+        report.figures.push(figure);
+    }
+    report.figures.extend([
+        counted("updates in the set phase", percent(set.updates, set.sets)).unit("%"),
+        counted("far memory taken", percent(far, terms.far_bytes)).unit("%"),
+    ]);
+    counts(report, name, &contender.published(), &set, &get);
+    let keys: u64 = trial.owns.iter().map(|own| own.keys).sum();
+    let index = trial.dram.index_bytes() as f64 / keys.max(1) as f64;
+    let figure = counted("DRAM a key, besides caches", index).unit("bytes");
+    report
+        .figures
+        .push(wanted(figure, contender.published().index_bytes_a_key));
+    tallies(
+        report,
+        name,
+        &contender.published(),
+        [of_set, of_get, of_every],
+    );
+    Ok(())
+}
+
+/// A figure with what is asked of it.
+fn wanted(figure: Figure, want: Want) -> Figure {
+    const NEAR: f64 = 0.05;
+    match want {
+        Want::Nothing => figure,
+        Want::Near(value) => figure.published(value, value * NEAR),
+        Want::Within(value, within) => figure.published(value, within),
+        Want::AtMost(most) => figure.at_most(most),
+        Want::AtLeast(least) => figure.at_least(least),
+        Want::Beside(value) => figure.published(value, f64::INFINITY),
+    }
+}
+
+/// What far memory was asked for.
+fn counts(report: &mut Report, name: &'static str, of: &Published, set: &Found, get: &Found) {
+    let a_set = |count: u64| count as f64 / set.sets.max(1) as f64;
+    let mut add = |what: &str, value: f64, unit, want| {
+        let figure = Figure::counted(name, what, value).unit(unit);
+        report.figures.push(wanted(figure, want));
+    };
+    let spent = set.by_sets;
+    add("fences", a_set(spent.fences), "a set", of.fences_a_set);
+    add("bytes written", a_set(spent.bytes), "a set", of.bytes_a_set);
+    add(
+        "64-byte lines written",
+        a_set(spent.lines),
+        "a set",
+        of.lines_a_set,
+    );
+    add(
+        "XPLines written",
+        a_set(spent.xplines),
+        "a set",
+        of.xplines_a_set,
+    );
+    add(
+        "places read, set phase",
+        a_set(spent.places),
+        "a set",
+        of.reads_a_set,
+    );
+    let a_get = get.by_gets.places as f64 / get.gets.max(1) as f64;
+    add("places read, get phase", a_get, "a get", of.reads_a_get);
+}
+
+/// What the engine counted itself, where it has such a thing.
+fn tallies(report: &mut Report, name: &'static str, of: &Published, [set, get, every]: [Tally; 3]) {
+    let mut percent = |what: &str, part: u64, whole: u64, want| {
+        if whole > 0 {
+            let figure = Figure::counted(name, what, part as f64 / whole as f64 * 100.0).unit("%");
+            report.figures.push(wanted(figure, want));
+        }
+    };
+    let gets = get.cache_hits + get.cache_misses;
+    percent(
+        "gets answered by the cache",
+        get.cache_hits,
+        gets,
+        of.cache_hits,
+    );
+    if set.swaps > 0 {
+        let [of_set, of_get] = [of.swaps_of_set_phase, of.swaps_of_get_phase];
+        percent(
+            "updates that swap, set phase",
+            set.swaps,
+            set.updates,
+            of_set,
+        );
+        percent(
+            "updates that swap, get phase",
+            get.swaps,
+            get.updates,
+            of_get,
+        );
+    }
+    // Of all keys alike: what is hot says nothing of the whole.
+    let found: u64 = every.depth.iter().sum();
+    let places = ["first", "second", "third", "fourth or later"];
+    for ((place, count), want) in places.iter().zip(every.depth).zip(of.depth) {
+        percent(&format!("found at the {place} place"), count, found, want);
+    }
+    let mut mean = |what: &str, sum: u64, count: u64, want| {
+        if count > 0 {
+            let figure = Figure::counted(name, what, sum as f64 / count as f64);
+            report.figures.push(wanted(figure, want));
+        }
+    };
+    mean(
+        "places to a key",
+        every.probes_of_hits,
+        found,
+        of.probes_of_hit,
+    );
+    mean(
+        "places to no key",
+        set.probes_of_misses,
+        set.misses,
+        of.probes_of_miss,
+    );
+}
+
+/// Performance: the clock, on a medium that is not counted.
+pub(super) fn performance(
+    options: &Options<'_>,
+    contender: &dyn Contender,
+    report: &mut Report,
+    watch: Watch<'_>,
+) -> Result<(), Error> {
+    let terms = options.terms_for(contender);
+    let (_file, medium) = options.place.make(terms.far_bytes, watch)?;
+    let mut trial = Trial::new(options, contender);
+    let started = std::time::Instant::now();
+    let engine = contender.create(medium.into(), &terms)?;
+    let created = started.elapsed().as_secs_f64();
+    let how = How {
+        group: options.group,
+        meter: None,
+        compare: true,
+    };
+    let name = contender.name();
+    let set = trial.phase(&*engine, Phase::Set, how, watch)?;
+    let mut gets = Vec::new();
+    for round in 0..options.rounds {
+        if set.refused + gets.iter().map(|get: &Found| get.refused).sum::<u64>() == 0 {
+            gets.push(trial.phase(&*engine, Phase::Get(round), how, watch)?);
+        }
+    }
+    let mut all: Vec<&Found> = std::iter::once(&set).chain(&gets).collect();
+    let every = match all.iter().any(|found| found.refused > 0) {
+        true => Found::default(),
+        false => trial.phase(&*engine, Phase::ReadAll, how, watch)?,
+    };
+    all.push(&every);
+    verdict(report, name, "performance", &all);
+    limits(report, &trial, &terms, "performance");
+    let measured = |what: &str, value| Figure::measured(name, what, value);
+    let times: Vec<f64> = gets.iter().map(|get| get.seconds).collect();
+    let slowest = times.iter().copied().fold(0.0, f64::max);
+    let init = match options.round {
+        super::Round::Preliminary => created,
+        super::Round::Final => 0.0,
+    };
+    report.figures.extend([
+        measured("score", init + set.seconds + slowest).unit("s"),
+        measured("init", created).unit("s"),
+        measured("set phase", set.seconds).unit("s"),
+        measured("get phase, slowest", slowest)
+            .unit("s")
+            .spread(&times),
+        measured("get phase, median", median(&times)).unit("s"),
+        rate(
+            name,
+            "set phase, a thread",
+            set.seconds,
+            &set,
+            options.threads,
+        ),
+        rate(
+            name,
+            "set phase, a thread, processor time",
+            set.cpu_seconds,
+            &set,
+            options.threads,
+        ),
+    ]);
+    if let Some(get) = gets.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds)) {
+        let threads = options.threads;
+        let least = gets
+            .iter()
+            .map(|get| get.cpu_seconds)
+            .fold(f64::INFINITY, f64::min);
+        report.figures.extend([
+            rate(name, "get phase, a thread", slowest, get, threads),
+            rate(
+                name,
+                "get phase, a thread, processor time",
+                least,
+                get,
+                threads,
+            ),
+        ]);
+    }
+    Ok(())
+}
+
+/// Nanoseconds an operation of a thread.
+fn rate(name: &'static str, what: &str, seconds: f64, of: &Found, threads: usize) -> Figure {
+    let operations = (of.sets + of.gets) as f64 / threads as f64;
+    Figure::measured(name, what, seconds * 1e9 / operations.max(1.0)).unit("ns an operation")
+}

@@ -1,0 +1,263 @@
+//! The judge judged: a right engine passes, and every wrong one is found out by name.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use farbank_check::target::Target;
+use farbank_contest::{Engine, Error as Refusal, Key, Tally, Terms, Worker};
+
+use super::{Contender, Far, Options, OurEngine, Phases, Round, run};
+use crate::figure::{Error, Report};
+use crate::kv::Place;
+
+/// What an engine in DRAM does wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    Nothing,
+    /// Now and then it answers what was replaced.
+    Stale,
+    /// Now and then it forgets a new key.
+    Drops,
+    /// It answers a byte less than was stored.
+    Short,
+    /// Now and then it answers the value of the key asked for before.
+    Mixes,
+    /// Now and then it answers the new value's beginning and the old one's end.
+    Tears,
+    /// It is full before its time.
+    Full,
+    /// It holds more DRAM than is allowed.
+    Glutton,
+    /// It panics.
+    Panics,
+}
+
+/// Of so many operations, one goes wrong.
+const ONE_IN: u64 = 50;
+
+struct Toy(Fault);
+
+#[derive(Default)]
+struct Held {
+    /// The value of each key, and the one before.
+    values: HashMap<Key, [Vec<u8>; 2]>,
+    last: Vec<u8>,
+    operations: u64,
+}
+
+struct Table {
+    fault: Fault,
+    held: Arc<Mutex<Held>>,
+    terms: Terms,
+}
+
+impl Contender for Toy {
+    fn name(&self) -> &'static str {
+        "toy"
+    }
+
+    fn takes(&self, round: Round) -> bool {
+        round == Round::Final
+    }
+
+    fn is_durable(&self) -> bool {
+        false
+    }
+
+    fn create(&self, _: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+        Ok(Box::new(Table {
+            fault: self.0,
+            held: Arc::default(),
+            terms: terms.clone(),
+        }))
+    }
+
+    fn open(&self, _: Far, _: &Terms) -> Result<Box<dyn Engine>, Error> {
+        Err(Error::Failed("a table in DRAM is gone".into()))
+    }
+
+    fn target(&self) -> Option<(&dyn Target, Option<&'static str>)> {
+        None
+    }
+}
+
+impl Engine for Table {
+    fn worker(&self) -> Box<dyn Worker> {
+        Box::new(Hand(self.fault, Arc::clone(&self.held)))
+    }
+
+    fn dram(&self) -> Vec<(&'static str, u64)> {
+        let too_much = u64::from(self.fault == Fault::Glutton);
+        vec![
+            ("index", self.terms.dram_bytes / 2),
+            ("keys", self.terms.dram_bytes / 2 + too_much),
+        ]
+    }
+
+    fn far_bytes(&self) -> u64 {
+        0
+    }
+
+    fn tally(&self) -> Tally {
+        Tally::default()
+    }
+}
+
+struct Hand(Fault, Arc<Mutex<Held>>);
+
+impl Worker for Hand {
+    fn set(&mut self, key: &Key, value: &[u8]) -> Result<(), Refusal> {
+        let mut held = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        held.operations += 1;
+        let wrong = held.operations.is_multiple_of(ONE_IN);
+        match self.0 {
+            Fault::Full if held.operations > 5000 => return Err(Refusal::Full),
+            Fault::Panics if held.operations > 5000 => panic!("as it should"),
+            Fault::Drops if wrong && !held.values.contains_key(key) => return Ok(()),
+            _ => {}
+        }
+        let both = held.values.entry(*key).or_default();
+        both.swap(0, 1);
+        both[0] = value.to_vec();
+        Ok(())
+    }
+
+    fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> bool {
+        let mut held = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        held.operations += 1;
+        let wrong = held.operations.is_multiple_of(ONE_IN);
+        let Some([new, old]) = held.values.get(key).cloned() else {
+            return false;
+        };
+        *out = new;
+        match self.0 {
+            Fault::Stale if wrong && !old.is_empty() => *out = old,
+            Fault::Short => out.truncate(out.len() - 1),
+            Fault::Mixes if wrong && !held.last.is_empty() => out.clone_from(&held.last),
+            Fault::Tears if wrong && old.len() >= out.len() => {
+                let half = out.len() / 16 * 8;
+                let end = out.len();
+                out[half..].copy_from_slice(&old[half..end]);
+            }
+            _ => {}
+        }
+        held.last.clone_from(out);
+        true
+    }
+}
+
+fn options<'a>(contender: &'a dyn Contender, round: Round, part: u64) -> Options<'a> {
+    Options {
+        contenders: vec![contender],
+        round,
+        part,
+        threads: 2,
+        seed: 3,
+        place: Place::Dram,
+        phases: Phases {
+            correctness: true,
+            durability: false,
+            performance: false,
+        },
+        rounds: 2,
+        group: 1,
+    }
+}
+
+fn judged(fault: Fault) -> Result<Report, Error> {
+    let toy = Toy(fault);
+    run(&options(&toy, Round::Final, 1 << 14), &mut |_| true)
+}
+
+/// The figures that do not hold.
+fn broken(report: &Report) -> Vec<&str> {
+    let broken = report.figures.iter().filter(|figure| !figure.holds());
+    broken.map(|figure| figure.name.as_str()).collect()
+}
+
+#[test]
+fn a_right_engine_passes() {
+    let report = judged(Fault::Nothing).unwrap();
+    assert_eq!(broken(&report), [""; 0]);
+    let compared = report
+        .figures
+        .iter()
+        .find(|f| f.name.ends_with("answers compared"));
+    assert!(compared.unwrap().value > 18_432.0, "{report:?}");
+}
+
+#[test]
+fn each_wrong_engine_is_found_out_by_name() {
+    for (fault, name) in [
+        (Fault::Stale, "values out of date"),
+        (Fault::Drops, "keys not found"),
+        (Fault::Short, "lengths wrong"),
+        (Fault::Mixes, "values of another key"),
+        (Fault::Tears, "values torn"),
+        (Fault::Full, "sets refused"),
+        (Fault::Glutton, "DRAM held"),
+    ] {
+        let report = judged(fault).unwrap();
+        let name = format!("correctness: {name}");
+        let names = broken(&report);
+        assert!(names.contains(&name.as_str()), "{fault:?}: {names:?}");
+        let told = report
+            .notes
+            .iter()
+            .any(|note| note.starts_with("toy, correctness: "));
+        assert_eq!(told, !matches!(fault, Fault::Glutton), "{fault:?}");
+    }
+}
+
+#[test]
+fn an_engine_that_panics_ends_the_judgement_in_its_own_words() {
+    match judged(Fault::Panics) {
+        Err(Error::Failed(why)) => assert!(
+            why.starts_with("toy: the engine panicked in the set phase: as it should"),
+            "{why}"
+        ),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_engine_is_not_judged_in_a_round_it_was_not_built_for() {
+    let toy = Toy(Fault::Nothing);
+    let report = run(&options(&toy, Round::Preliminary, 1 << 14), &mut |_| true).unwrap();
+    assert!(report.figures.is_empty());
+    assert_eq!(report.notes.len(), 1);
+}
+
+#[test]
+fn being_stopped_is_an_error() {
+    let toy = Toy(Fault::Nothing);
+    let stopped = run(&options(&toy, Round::Final, 1 << 12), &mut |_| false);
+    assert!(matches!(stopped, Err(Error::Stopped)));
+}
+
+#[test]
+fn ours_is_right_in_both_rounds_alone_and_together() {
+    for (round, part, group) in [
+        (Round::Final, 4096, 1),
+        (Round::Final, 4096, 16),
+        (Round::Preliminary, 16_384, 1),
+    ] {
+        let options = Options {
+            phases: Phases {
+                correctness: group == 1,
+                durability: false,
+                performance: true,
+            },
+            group,
+            ..options(&OurEngine, round, part)
+        };
+        let report = run(&options, &mut |_| true).unwrap();
+        // In a pool this small, tables are mostly their least size.
+        let small = |name: &&str| !name.ends_with("DRAM held") && !name.starts_with("DRAM a key");
+        let mut wrong: Vec<&str> = broken(&report).into_iter().filter(small).collect();
+        // The preliminary round's limits are too tight for records that are checked.
+        wrong.retain(|name| round == Round::Final || !name.ends_with("far memory given"));
+        assert!(wrong.is_empty(), "{round:?}: {wrong:?}, {:?}", report.notes);
+        assert!(report.figures.iter().any(|figure| figure.name == "score"));
+    }
+}

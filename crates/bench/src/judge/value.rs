@@ -1,0 +1,194 @@
+//! Keys and values that say who they are.
+//!
+//! ```text
+//!   key    │ mix(id) │ mix of that │           16 bytes; different ids, different keys
+//!   value  │ id │ version, length │ stamp │ stamp + g │ stamp + 2g │ ...  cut off where the length says
+//! ```
+//!
+//! The stamp is a hash of the seed and the words before it, so that no stretch of a value agrees with
+//! another value's, nor with another version's of the same key. Every byte of what is read is compared.
+
+use std::fmt;
+
+use farbank_contest::{KEY_BYTES, Key};
+use farbank_pm::sim::Rng;
+
+/// The shortest value that says all of it.
+pub const VALUE_BYTES_MIN: usize = 24;
+/// What words of a value differ by: odd, so that they differ for 2^64 words.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Makes the keys and values of one seed.
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    salt: u64,
+}
+
+/// What is wrong with an answer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Wrong {
+    /// The key is there, and was not found.
+    Missing,
+    /// A value that was replaced, and the replacement acknowledged.
+    Stale,
+    /// A value that was not written yet.
+    Early,
+    /// A value of another length than it was stored with.
+    Length,
+    /// A value of another key.
+    Key,
+    /// No value that anybody stored.
+    Torn,
+}
+
+impl Wrong {
+    /// All of them.
+    pub const ALL: [Wrong; 6] = [
+        Wrong::Missing,
+        Wrong::Stale,
+        Wrong::Early,
+        Wrong::Length,
+        Wrong::Key,
+        Wrong::Torn,
+    ];
+
+    /// What it is called in a report.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Wrong::Missing => "keys not found",
+            Wrong::Stale => "values out of date",
+            Wrong::Early => "values not written yet",
+            Wrong::Length => "lengths wrong",
+            Wrong::Key => "values of another key",
+            Wrong::Torn => "values torn",
+        }
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Names {
+    /// The names of one seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Names {
+        Names {
+            salt: Rng::new(seed).fork(0x6b65_7973).draw(),
+        }
+    }
+
+    /// The key of this number. Both halves are functions of the number that can be turned round.
+    #[must_use]
+    pub fn key(&self, id: u64) -> Key {
+        let first = Rng::new(id ^ self.salt).draw();
+        let second = Rng::new(!first).draw();
+        let mut key = [0; KEY_BYTES];
+        key[..8].copy_from_slice(&first.to_le_bytes());
+        key[8..].copy_from_slice(&second.to_le_bytes());
+        key
+    }
+
+    fn stamp(&self, id: u64, what: u64) -> u64 {
+        Rng::new(self.salt ^ id.wrapping_mul(GOLDEN) ^ Rng::new(what).draw()).draw()
+    }
+
+    /// Appends a value of `bytes` bytes to `out`.
+    pub fn value(&self, id: u64, version: u32, bytes: usize, out: &mut Vec<u8>) {
+        let what = u64::from(version) << 32 | bytes as u64;
+        let mut word = self.stamp(id, what);
+        let end = out.len() + bytes;
+        out.reserve(bytes + 8);
+        out.extend_from_slice(&id.to_le_bytes());
+        out.extend_from_slice(&what.to_le_bytes());
+        while out.len() < end {
+            out.extend_from_slice(&word.to_le_bytes());
+            word = word.wrapping_add(GOLDEN);
+        }
+        out.truncate(end);
+    }
+
+    /// The version of a value that was read under the key `id`, every byte of it compared.
+    pub fn version(&self, id: u64, value: &[u8]) -> Result<u32, Wrong> {
+        let Some((head, rest)) = value.split_at_checked(16) else {
+            return Err(Wrong::Length);
+        };
+        let [of, what] = [&head[..8], &head[8..]]
+            .map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
+        let mut word = self.stamp(of, what);
+        let mut words = rest.chunks_exact(8);
+        for found in &mut words {
+            if found != word.to_le_bytes() {
+                return Err(Wrong::Torn);
+            }
+            word = word.wrapping_add(GOLDEN);
+        }
+        let tail = words.remainder();
+        if *tail != word.to_le_bytes()[..tail.len()] {
+            Err(Wrong::Torn)
+        } else if what & 0xffff_ffff != value.len() as u64 {
+            Err(Wrong::Length)
+        } else if of != id {
+            Err(Wrong::Key)
+        } else {
+            Ok((what >> 32) as u32)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn value(names: &Names, id: u64, version: u32, bytes: usize) -> Vec<u8> {
+        let mut out = Vec::new();
+        names.value(id, version, bytes, &mut out);
+        assert_eq!(out.len(), bytes);
+        out
+    }
+
+    #[test]
+    fn keys_differ_and_so_do_the_bits_that_choose_a_chain() {
+        let names = Names::new(1);
+        let keys: HashSet<Key> = (0..100_000).map(|id| names.key(id)).collect();
+        assert_eq!(keys.len(), 100_000);
+        let chains: HashSet<u16> = (0..100_000)
+            .map(|id| u16::from_le_bytes([names.key(id)[0], names.key(id)[1]]))
+            .collect();
+        // Of 65,536 chains, 100,000 keys leave one in e^1.526 empty.
+        assert!((50_500..52_000).contains(&chains.len()), "{}", chains.len());
+        assert_ne!(Names::new(2).key(7), names.key(7));
+    }
+
+    #[test]
+    fn a_value_is_recognised_and_every_wrong_byte_of_it_too() {
+        let names = Names::new(1);
+        for bytes in [80, 81, 87, 128, 1024] {
+            let good = value(&names, 5, 9, bytes);
+            assert_eq!(names.version(5, &good), Ok(9));
+            assert_eq!(names.version(6, &good), Err(Wrong::Key));
+            assert_eq!(names.version(5, &good[..bytes - 1]), Err(Wrong::Length));
+            for at in 0..bytes {
+                let mut bad = good.clone();
+                bad[at] ^= 0x10;
+                assert_eq!(names.version(5, &bad), Err(Wrong::Torn), "byte {at}");
+            }
+        }
+        assert_eq!(names.version(5, &[]), Err(Wrong::Length));
+    }
+
+    #[test]
+    fn two_versions_spliced_at_any_word_are_torn() {
+        let names = Names::new(1);
+        let (old, new) = (value(&names, 5, 1, 200), value(&names, 5, 2, 200));
+        for at in (8..200).step_by(8).filter(|at| *at != 8) {
+            let mut mixed = new.clone();
+            mixed[at..].copy_from_slice(&old[at..]);
+            assert_eq!(names.version(5, &mixed), Err(Wrong::Torn), "from byte {at}");
+        }
+    }
+}

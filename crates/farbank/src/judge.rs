@@ -1,0 +1,234 @@
+//! `farbank bench judge`: engines under the Tair contest's workload and rules, in one table.
+//!
+//! What judges is in `farbank_bench::judge`; here are the arguments, and the table: a row for each
+//! figure, a column for each engine.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum, value_parser};
+use farbank_bench::figure::{Figure, Kind, Report};
+use farbank_bench::judge::{self, Contender, OurEngine, Phases, Round};
+use farbank_bench::kv::Place;
+use serde_json::json;
+
+use crate::Failure;
+use crate::bench::{bound, in_columns, measure, number};
+
+const EXAMPLES: &str = "\
+Examples:
+  farbank bench judge
+      our engine in the final round at 1/256 of the contest's size, in about half a minute
+  farbank bench judge --scale 1/64 --phases performance
+      only the clock, with 6.3 million sets and ten times as many gets and sets, in 1 GiB
+  farbank bench judge --round preliminary --scale 1/1024
+      the first round: values of 80 bytes, hardly an update
+  farbank bench judge --medium /mnt/pmem0/judge.pool --threads 16
+      on persistent memory, with the contest's threads; the file is removed afterwards
+  farbank bench judge --batch 16
+      sets and gets asked for sixteen at a time";
+
+/// Judge engines by the Tair contest's workload and rules.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct BenchJudge {
+    /// Who is judged.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "kv")]
+    target: Vec<TargetChoice>,
+    /// The round of the contest.
+    #[arg(long, value_enum, default_value = "final")]
+    round: RoundChoice,
+    /// How large: one part of the contest's size, a power of two. 1/1 has 402,653,184 sets in 64 GiB.
+    #[arg(long, value_name = "1/N", default_value = "1/256", value_parser = scale)]
+    scale: u64,
+    /// Threads of a phase; the contest's were 16.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u16).range(1..=64))]
+    threads: u16,
+    /// Decides what is asked.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// What the clock runs on: dram, which is memory of this process, or a file that is not there yet
+    /// and is removed afterwards. Counts are always taken on memory.
+    #[arg(long, value_name = "dram|PATH", default_value = "dram", value_parser = medium)]
+    medium: Place,
+    /// What is judged.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "correctness,performance"
+    )]
+    phases: Vec<PhaseChoice>,
+    /// Get phases, of which the slowest counts.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Operations an engine is asked for at once, where the clock runs.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=64))]
+    batch: u16,
+    /// Print one JSON object on the last line.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TargetChoice {
+    /// Our engine.
+    Kv,
+    /// All of them, in one table.
+    All,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum RoundChoice {
+    /// Values of 80 bytes, hardly an update, 95 gets to 5 sets; nothing has to be durable.
+    Preliminary,
+    /// Values of 80 to 1,024 bytes, 43.1 % updates, 75 gets to 25 sets; every set durable.
+    Final,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PhaseChoice {
+    /// Every answer compared, and what is asked of far memory counted.
+    Correctness,
+    /// The clock: a set phase and get phases.
+    Performance,
+}
+
+fn scale(text: &str) -> Result<u64, String> {
+    const PART_MAX: u64 = 1 << 16;
+    let part = text.strip_prefix("1/").and_then(|part| part.parse().ok());
+    match part {
+        Some(part @ 1..=PART_MAX) if u64::is_power_of_two(part) => Ok(part),
+        Some(part) => Err(format!(
+            "1/{part} cannot be: tables have a power of two of chains, so N must be a power of two \
+             from 1 to {PART_MAX}, as in 1/64"
+        )),
+        None => Err("a scale is 1/N with N a power of two, as in 1/64".into()),
+    }
+}
+
+fn medium(text: &str) -> Result<Place, String> {
+    match text {
+        "" => Err("a path is not empty".into()),
+        "dram" => Ok(Place::Dram),
+        path => Ok(Place::File(PathBuf::from(path))),
+    }
+}
+
+impl BenchJudge {
+    /// Runs it.
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let every: [(TargetChoice, &dyn Contender); 1] = [(TargetChoice::Kv, &OurEngine)];
+        let all = self.target.contains(&TargetChoice::All);
+        let contenders = every
+            .iter()
+            .filter(|(choice, _)| all || self.target.contains(choice));
+        let options = judge::Options {
+            contenders: contenders.map(|(_, contender)| *contender).collect(),
+            round: match self.round {
+                RoundChoice::Preliminary => Round::Preliminary,
+                RoundChoice::Final => Round::Final,
+            },
+            part: self.scale,
+            threads: usize::from(self.threads),
+            seed: self.seed,
+            place: self.medium,
+            phases: Phases {
+                correctness: self.phases.contains(&PhaseChoice::Correctness),
+                durability: false,
+                performance: self.phases.contains(&PhaseChoice::Performance),
+            },
+            rounds: self.rounds,
+            group: usize::from(self.batch),
+        };
+        let settings = json!({
+            "scale": format!("1/{}", options.part), "threads": options.threads,
+            "seed": options.seed, "rounds": options.rounds, "batch": options.group,
+        });
+        measure("judge", settings, self.json, table, |watch| {
+            judge::run(&options, watch)
+        })
+    }
+}
+
+/// A row for each figure, a column for each engine; with what was published, and whether bounds hold.
+fn table(report: &Report) -> String {
+    let mut engines: Vec<&str> = Vec::new();
+    let mut names: Vec<(&str, &str, Kind)> = Vec::new();
+    for figure in &report.figures {
+        if !engines.contains(&figure.experiment) {
+            engines.push(figure.experiment);
+        }
+        let name = (figure.name.as_str(), figure.unit, figure.kind);
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let head = ["figure", "", ""].into_iter().chain(engines.clone());
+    let mut rows: Vec<Vec<String>> = vec![head.map(str::to_owned).collect()];
+    for (name, unit, kind) in names {
+        let mut row = vec![name.to_owned(), kind.name().to_owned(), unit.to_owned()];
+        for engine in &engines {
+            let is_it = |figure: &&Figure| {
+                (figure.experiment, figure.name.as_str(), figure.unit) == (*engine, name, unit)
+            };
+            row.push(report.figures.iter().find(is_it).map_or("-".into(), cell));
+        }
+        rows.push(row);
+    }
+    in_columns(&rows)
+}
+
+/// A figure: what was found, what was published, and what should be if it is not.
+fn cell(figure: &Figure) -> String {
+    let mut text = number(figure.value);
+    if let Some((least, most)) = figure.spread {
+        text += &format!(" [{} to {}]", number(least), number(most));
+    }
+    if let Some(published) = figure.published {
+        text += &format!(" (published {})", number(published.value));
+    }
+    match bound(figure) {
+        Some(bound) if !figure.holds() => text + &format!(" NOT {bound}"),
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scale_is_one_part_of_a_power_of_two() {
+        assert_eq!(scale("1/64"), Ok(64));
+        assert_eq!(scale("1/1"), Ok(1));
+        for text in ["1/3", "1/0", "2/64", "64", "", "1/", "1/131072", "0.5"] {
+            assert!(scale(text).is_err(), "{text}");
+        }
+        assert!(scale("1/3").unwrap_err().contains("1/3"));
+    }
+
+    #[test]
+    fn engines_are_columns_and_what_does_not_hold_says_so() {
+        let report = Report {
+            figures: vec![
+                Figure::counted("kv", "fences", 1.0)
+                    .unit("a set")
+                    .at_most(1.0),
+                Figure::counted("v1", "fences", 2.5)
+                    .unit("a set")
+                    .published(2.0, 0.1),
+                Figure::measured("v1", "score", 3.0).unit("s"),
+            ],
+            notes: Vec::new(),
+        };
+        let text = table(&report);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert!(lines[1].contains("1.00"), "{text}");
+        assert!(
+            lines[1].ends_with("2.50 (published 2.00) NOT 2.00 +- 0.1000"),
+            "{text}"
+        );
+        assert!(lines[2].contains("-  "), "{text}");
+    }
+}
