@@ -14,6 +14,7 @@
 
 mod check;
 mod clients;
+mod contest;
 mod fuzz;
 mod guest;
 mod model;
@@ -85,10 +86,23 @@ const LANES: &[Lane] = &[
         "the simulator costs real media nothing",
         zero_cost::run,
     ),
+    Lane(
+        "contest-cpp",
+        "an engine in C++ for the contest is judged, and a wrong one found out",
+        contest::run,
+    ),
 ];
 
 /// Lanes that build what they run themselves; the others run the release binary.
-const WITHOUT_BINARY: [&str; 6] = ["miri", "asan", "tsan", "loom", "fuzz", "zero-cost"];
+const WITHOUT_BINARY: [&str; 7] = [
+    "miri",
+    "asan",
+    "tsan",
+    "loom",
+    "fuzz",
+    "zero-cost",
+    "contest-cpp",
+];
 
 const USAGE: &str = "usage: cargo xtask lanes [NAME...] | cargo xtask gate [NAME...]";
 

@@ -1,0 +1,247 @@
+//! What is asked for, and what is answered.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+
+use clap::{Parser, ValueEnum, value_parser};
+use farbank_bench::figure::{Figure, Report};
+use farbank_bench::judge::{self, Options, Phases, Round};
+use farbank_bench::kv::Place;
+use serde_json::json;
+
+use crate::Table;
+use crate::engine::OutsideContender;
+use crate::kill;
+
+const EXAMPLES: &str = "\
+Examples:
+  ./judge
+      every answer compared, a clock, five kills; at 1/1024 of the contest's size
+  ./judge --scale 1/64 --phases performance --threads 16
+      the clock only, at a size that means something
+  ./judge --phases durability --kills 50 --json
+      kills only, and one JSON object on the last line";
+
+/// Lines beside the figures that are shown to people.
+const NOTES_SHOWN: usize = 12;
+
+/// Judges an engine of the Tair contest that this program was linked with.
+///
+/// It exits with 1 if an answer was wrong, a set was refused or something acknowledged is gone.
+#[derive(Parser)]
+#[command(name = "judge", after_help = EXAMPLES)]
+struct Arguments {
+    /// The contest's round: which values there are, and how they are asked for.
+    #[arg(long, value_enum, default_value = "final")]
+    round: RoundChoice,
+    /// One part of so many of the contest's size; a power of two.
+    #[arg(long, value_name = "1/N", default_value = "1/1024", value_parser = scale)]
+    scale: u64,
+    /// Threads of a phase.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = value_parser!(u16).range(1..=256))]
+    threads: u16,
+    /// Where chance starts from.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// The phases.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "correctness,performance,durability"
+    )]
+    phases: Vec<PhaseChoice>,
+    /// Get phases, of which the slowest counts.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Times the engine is killed.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    kills: u32,
+    /// Where the engine's files are made, in a folder that is removed; memory, if there is /dev/shm.
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// Print one JSON object on the last line.
+    #[arg(long)]
+    json: bool,
+    /// What a process does that this program has started itself.
+    #[arg(long, hide = true)]
+    role: Option<Role>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RoundChoice {
+    Preliminary,
+    Final,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PhaseChoice {
+    /// Every answer compared.
+    Correctness,
+    /// The clock: a set phase and get phases.
+    Performance,
+    /// The engine is killed and opened again.
+    Durability,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Role {
+    Write,
+    Look,
+}
+
+fn scale(text: &str) -> Result<u64, String> {
+    let part = text.strip_prefix("1/").and_then(|part| part.parse().ok());
+    part.filter(|part: &u64| part.is_power_of_two() && *part <= 1 << 16)
+        .ok_or_else(|| "a scale is 1/N with N a power of two up to 65536, as in 1/64".into())
+}
+
+/// What a kill and its processes need to know.
+pub(crate) struct Job {
+    pub(crate) round: Round,
+    pub(crate) seed: u64,
+}
+
+/// Runs what the arguments ask for. Returns the exit code.
+pub(crate) fn main(arguments: Vec<OsString>, table: Table) -> i32 {
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Where it is printed to is gone if this fails.
+            let _ = error.print();
+            return error.exit_code();
+        }
+    };
+    match run(&arguments, table) {
+        Ok(true) => 0,
+        Ok(false) => 1,
+        Err(why) => {
+            eprintln!("error: {why}");
+            1
+        }
+    }
+}
+
+fn run(arguments: &Arguments, table: Table) -> Result<bool, String> {
+    let job = Job {
+        round: match arguments.round {
+            RoundChoice::Preliminary => Round::Preliminary,
+            RoundChoice::Final => Round::Final,
+        },
+        seed: arguments.seed,
+    };
+    let parent = arguments.folder.clone().unwrap_or_else(|| {
+        let memory = Path::new("/dev/shm");
+        if memory.is_dir() {
+            memory.to_owned()
+        } else {
+            std::env::temp_dir()
+        }
+    });
+    match arguments.role {
+        Some(Role::Write) => return kill::write(&job, table, &parent).map(|()| true),
+        Some(Role::Look) => return kill::look(&job, table, &parent).map(|()| true),
+        None => {}
+    }
+    let folder = tempfile::tempdir_in(&parent).map_err(|e| format!("{}: {e}", parent.display()))?;
+    let mut report = phases(arguments, table, job.round, folder.path())?;
+    if arguments.phases.contains(&PhaseChoice::Durability) {
+        kill::judge(&job, folder.path(), arguments.kills, &mut report)?;
+    }
+    let holds = report.broken().is_none();
+    println!("{}", table_of(&report));
+    println!("{}", if holds { "passed" } else { "FAILED" });
+    if arguments.json {
+        println!("{}", json_of(&report, holds));
+    }
+    Ok(holds)
+}
+
+/// The judge's own phases.
+fn phases(
+    arguments: &Arguments,
+    table: Table,
+    round: Round,
+    folder: &Path,
+) -> Result<Report, String> {
+    let contender = OutsideContender {
+        table,
+        folder: folder.to_owned(),
+        made: AtomicU64::new(0),
+    };
+    let options = Options {
+        contenders: vec![&contender],
+        round,
+        part: arguments.scale,
+        threads: usize::from(arguments.threads),
+        seed: arguments.seed,
+        place: Place::Dram,
+        phases: Phases {
+            correctness: arguments.phases.contains(&PhaseChoice::Correctness),
+            durability: false,
+            performance: arguments.phases.contains(&PhaseChoice::Performance),
+        },
+        rounds: arguments.rounds,
+        group: 1,
+    };
+    let mut report = judge::run(&options, &mut |_| true).map_err(|e| e.to_string())?;
+    report.figures.retain(is_known);
+    Ok(report)
+}
+
+/// Whether a figure can be known of an engine that maps its own file and does not tell of its DRAM: answers, and what a
+/// clock says.
+fn is_known(figure: &Figure) -> bool {
+    use farbank_bench::figure::Kind;
+    let answers = ["answers", "sets refused", "keys", "values", "lengths"];
+    let of_answers = figure
+        .name
+        .split_once(": ")
+        .is_some_and(|(_, what)| answers.iter().any(|a| what.starts_with(a)));
+    figure.kind == Kind::Measured || of_answers || figure.name == "updates in the set phase"
+}
+
+fn table_of(report: &Report) -> String {
+    let width = report
+        .figures
+        .iter()
+        .map(|figure| figure.name.len())
+        .max()
+        .unwrap_or_default();
+    let row = |figure: &Figure| {
+        let (name, kind, value, unit) =
+            (&figure.name, figure.kind.name(), figure.value, figure.unit);
+        let not = if figure.holds() {
+            ""
+        } else {
+            "  NOT what it must be"
+        };
+        let value = match figure.kind {
+            farbank_bench::figure::Kind::Counted => format!("{value}"),
+            _ => format!("{value:.3}"),
+        };
+        format!("{name:width$}  {kind:8}  {value:>12} {unit}{not}")
+    };
+    let mut lines: Vec<String> = report.figures.iter().map(row).collect();
+    let notes = report.notes.iter().take(NOTES_SHOWN);
+    lines.extend(notes.map(|note| format!("note: {note}")));
+    let more = report.notes.len().saturating_sub(NOTES_SHOWN);
+    if more > 0 {
+        lines.push(format!("note: {more} more, with --json"));
+    }
+    lines.join("\n")
+}
+
+fn json_of(report: &Report, holds: bool) -> serde_json::Value {
+    let figure = |figure: &Figure| {
+        json!({
+            "name": figure.name, "kind": figure.kind.name(), "value": figure.value,
+            "unit": figure.unit, "holds": figure.holds(),
+        })
+    };
+    json!({
+        "judge": "engine", "holds": holds,
+        "figures": report.figures.iter().map(figure).collect::<Vec<_>>(), "notes": report.notes,
+    })
+}
