@@ -39,6 +39,32 @@ impl From<Poisoned> for Error {
     }
 }
 
+/// Why an engine was not opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OpenError {
+    /// Medium, terms, tuning and what is in the medium do not fit each other.
+    Unfit(String),
+    /// Far memory failed.
+    Poisoned(Poisoned),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Unfit(what) => f.write_str(what),
+            OpenError::Poisoned(poisoned) => poisoned.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl From<Poisoned> for OpenError {
+    fn from(poisoned: Poisoned) -> OpenError {
+        OpenError::Poisoned(poisoned)
+    }
+}
+
 /// What an engine did, counted by itself. What it cost far memory is counted at the medium.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {

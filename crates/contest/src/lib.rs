@@ -9,6 +9,7 @@
 //! * [`Engine`] and [`Worker`] are what a judge sees of an engine.
 //! * [`prelim`] is the first round's: volatile, written late and in streams.
 //! * [`kid`] is the slides' engine: a hash table of whole cache lines, one write a set.
+//! * [`v1`] and [`v2`] are the final round's third place: its first version, two writes a set, and its last, one.
 //! * [`target`] is how the crash explorer sees one.
 
 #![forbid(unsafe_code)]
@@ -16,10 +17,18 @@
 mod engine;
 pub mod kid;
 pub mod prelim;
+mod read_cache;
+mod recycle;
+mod space;
+mod stripes;
 pub mod target;
 pub mod terms;
 #[cfg(test)]
 mod trial;
+pub mod v1;
+pub mod v2;
 
-pub use engine::{Ask, Engine, Error, KEY_BYTES, Key, Tally, VALUE_BYTES, Worker};
+pub use engine::{Ask, Engine, Error, KEY_BYTES, Key, OpenError, Tally, VALUE_BYTES, Worker};
+pub use recycle::{Pools, Reuse};
+pub use stripes::Lock;
 pub use terms::Terms;

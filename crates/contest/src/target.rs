@@ -40,6 +40,32 @@ pub trait Recipe: Sync {
     fn open(&self, sim: Sim) -> Result<Box<dyn Engine>, String>;
 }
 
+impl<R: Recipe + ?Sized> Recipe for &R {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn has_command(&self) -> bool {
+        (**self).has_command()
+    }
+
+    fn terms(&self) -> Terms {
+        (**self).terms()
+    }
+
+    fn faults(&self) -> &'static [Named] {
+        (**self).faults()
+    }
+
+    fn create(&self, sim: Sim) -> Result<Box<dyn Engine>, String> {
+        (**self).create(sim)
+    }
+
+    fn open(&self, sim: Sim) -> Result<Box<dyn Engine>, String> {
+        (**self).open(sim)
+    }
+}
+
 /// Terms that suit the explorer: 128 KiB, 12 keys and one more in 16 chains, two workers that take turns, and
 /// values of up to 400 bytes, so that blocks of many sizes are freed and used again within a run.
 #[must_use]
@@ -155,5 +181,15 @@ impl Subject for EngineSubject {
             Some(value.map(|value| (key, value)))
         });
         all.collect()
+    }
+}
+
+/// An engine as a [`Recipe`] hands it out.
+pub(crate) fn boxed<E: Engine + 'static>(
+    opened: Result<E, impl ToString>,
+) -> Result<Box<dyn Engine>, String> {
+    match opened {
+        Ok(engine) => Ok(Box::new(engine)),
+        Err(error) => Err(error.to_string()),
     }
 }

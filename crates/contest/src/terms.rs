@@ -1,5 +1,7 @@
 //! What the contest allowed, at any scale.
 
+use crate::engine::{Key, OpenError};
+
 /// The contest's terms, as an engine must know them to size its tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
@@ -19,6 +21,11 @@ pub struct Terms {
     pub hash_bits: u32,
     /// Shortest and longest value, in bytes.
     pub value_bytes: (usize, usize),
+}
+
+/// The number by which `key` is found: its first eight bytes. Keys are uniform, so their low bits are a hash.
+pub(crate) fn hash_of(key: &Key) -> u64 {
+    u64::from_le_bytes(*key.first_chunk().expect("sixteen bytes"))
 }
 
 const MIB: u64 = 1 << 20;
@@ -60,6 +67,34 @@ impl Terms {
             hash_bits: 28 - part.ilog2(),
             value_bytes: (80, 80),
         }
+    }
+
+    /// Slots of the final round's read caches, and stripes: as many as slots, or, without a cache, as many as
+    /// there would be slots. 2^18 of 2^28 chains each, so that a stripe's chains are its own.
+    pub(crate) fn slots_and_stripes(&self, slots: Option<u64>) -> Result<(u64, u64), OpenError> {
+        let usual = 1 << self.hash_bits.saturating_sub(10).max(self.hash_bits.min(2));
+        match slots {
+            None => Ok((usual, usual)),
+            Some(0) => Ok((0, usual)),
+            Some(slots) if slots.is_power_of_two() && slots <= 1 << self.hash_bits => {
+                Ok((slots, slots))
+            }
+            Some(slots) => Err(OpenError::Unfit(format!(
+                "a read cache of {slots} slots: expected 0, or a power of two up to 2^{}",
+                self.hash_bits
+            ))),
+        }
+    }
+
+    /// An error if a medium of `bytes` is too small for these terms.
+    pub(crate) fn fit(&self, bytes: u64) -> Result<(), OpenError> {
+        if bytes >= self.far_bytes {
+            return Ok(());
+        }
+        Err(OpenError::Unfit(format!(
+            "the medium has {bytes} bytes, the terms give {}: grow it, or scale the terms down",
+            self.far_bytes
+        )))
     }
 
     /// The same terms with `threads` threads.

@@ -14,6 +14,8 @@ use clap::{Subcommand, ValueEnum};
 use farbank_check::{Target, Verdict};
 use farbank_contest::kid::KidRecipe;
 use farbank_contest::target::EngineTarget;
+use farbank_contest::v1::{self, V1Recipe};
+use farbank_contest::v2::{self, V2Recipe};
 use farbank_kv::target::KvTarget;
 use farbank_pm::sim::Persistency;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -55,6 +57,10 @@ enum TargetChoice {
     Kv,
     /// The contest engine of the slides. It has known defects and fails.
     Kid,
+    /// The contest's `v1`, as published: what a killed process wrote it shows, and may lose.
+    V1,
+    /// The contest's `v2`, as published: known to lose and to corrupt.
+    V2,
 }
 
 impl TargetChoice {
@@ -62,6 +68,8 @@ impl TargetChoice {
         match self {
             TargetChoice::Kv => &KvTarget,
             TargetChoice::Kid => &EngineTarget(KidRecipe),
+            TargetChoice::V1 => &EngineTarget(V1Recipe(v1::Tuning::PUBLISHED)),
+            TargetChoice::V2 => &EngineTarget(V2Recipe(v2::Tuning::PUBLISHED)),
         }
     }
 }

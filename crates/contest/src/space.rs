@@ -1,0 +1,501 @@
+//! Far memory of the final round's engines: segments taken by threads, blocks cut from them, blocks used again.
+//!
+//! ```text
+//!   from        a segment                                     next                 to
+//!   ├───────────┼──────────────────────────┬──────┬───────────┼─ ... ──────────────┤
+//!   │           │ block │ block │ spare │  │ tail │           │ not taken yet
+//!   └───────────┴──────────────────────────┴──────┴───────────┴─ ... ──────────────┘
+//!                the thread's own, in order  lost
+//! ```
+//!
+//! Blocks are multiples of 16 bytes and named by their offset in units of 16: 32 bits reach 64 GiB. A thread
+//! that needs a block
+//!
+//! 1. takes one from its recycle pool, if its open segment is beyond 96.3 % of far memory and the block is for a
+//!    key that is not there yet;
+//! 2. else cuts it from its segment, or from the next one;
+//! 3. if there is none, takes any block from its pool that is large enough. (This is ours: the published
+//!    engine would have written beyond its mapping.)
+//!
+//! Each thread also holds a *spare* of each size, which an update of the same size is written to; the block it
+//! replaces is the spare from then on.
+//!
+//! # Sizes
+//! [`Scaled`] takes every published count down to the far memory that there is. Segments do not get smaller
+//! than 16 KiB (or a sixteenth of a tiny pool): else their tails would be a good part of the memory.
+//!
+//! # Threads come and go
+//! A phase's threads are new ones: as published they start with new segments and new spares, and what their
+//! predecessors held is lost, 16 segments a phase. Spares do not get smaller with the memory, so where there is
+//! no room for that (below 1/64 of the contest's size, or so) a thread takes over what a former one left.
+
+use std::ops::Range;
+
+use farbank_pm::Poisoned;
+use farbank_pm::sync::Mutex;
+
+use crate::engine::{Error, OpenError, VALUE_BYTES};
+use crate::recycle::{Pools, Reuse, Stacks};
+use crate::terms::Terms;
+
+/// Bytes a block is a multiple of.
+pub(crate) const UNIT: usize = 16;
+/// Far memory of the final round, in bytes.
+const PUBLISHED_FAR_BYTES: u64 = 64 << 30;
+/// Threads of the final round.
+pub(crate) const PUBLISHED_THREADS: u64 = 16;
+
+/// `bytes`, rounded up to a whole number of units.
+pub(crate) const fn align16(bytes: usize) -> usize {
+    bytes.next_multiple_of(UNIT)
+}
+
+/// Published counts, at the scale of the far memory there is.
+#[derive(Clone, Copy)]
+pub(crate) struct Scaled {
+    far_bytes: u64,
+}
+
+impl Scaled {
+    pub(crate) fn to(terms: &Terms) -> Scaled {
+        Scaled {
+            far_bytes: terms.far_bytes,
+        }
+    }
+
+    /// `published` at this scale, rounded down.
+    pub(crate) fn count(self, published: u64) -> u64 {
+        let scaled = u128::from(published) * u128::from(self.far_bytes);
+        (scaled / u128::from(PUBLISHED_FAR_BYTES)) as u64
+    }
+
+    /// Bytes of a segment, where `published` are those at full scale.
+    pub(crate) fn segment_bytes(self, published: u64) -> u64 {
+        const LEAST_BYTES: u64 = 16 << 10;
+        let least = LEAST_BYTES.min(self.far_bytes / 16).min(published);
+        self.count(published)
+            .max(least)
+            .next_multiple_of(UNIT as u64)
+    }
+
+    /// Where a pool takes over from fresh segments.
+    pub(crate) fn recycle_from(self) -> u64 {
+        (self.far_bytes as f64 * 0.963) as u64
+    }
+}
+
+/// Smallest and largest block, where `more` bytes are needed beside a value.
+pub(crate) fn blocks(terms: &Terms, more: usize) -> Result<(usize, usize), OpenError> {
+    let (least, most) = terms.value_bytes;
+    if least > most || !VALUE_BYTES.contains(&least) || !VALUE_BYTES.contains(&most) {
+        return Err(OpenError::Unfit(format!(
+            "values of {least} to {most} bytes: the contest's have {VALUE_BYTES:?}"
+        )));
+    }
+    Ok((align16(more + least), align16(more + most)))
+}
+
+/// What a space is made of.
+pub(crate) struct Layout {
+    /// Bytes of far memory that segments are cut from.
+    pub range: Range<u64>,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Smallest and largest block, in bytes.
+    pub blocks: (usize, usize),
+    /// Most blocks of each class that a pool keeps, for pools of `threads` threads.
+    pub capacities: Vec<usize>,
+    pub reuse: Reuse,
+    /// Where [`Reuse::NearTheEnd`] begins.
+    pub recycle_from: u64,
+    /// Of so many updates a thread may append those whose spare is far away.
+    pub moves: u64,
+    pub threads: usize,
+    pub pools: Pools,
+}
+
+/// Where blocks come from.
+pub(crate) struct Space {
+    layout: Layout,
+    next: Mutex<u64>,
+    pools: Box<[Mutex<Stacks>]>,
+    /// What threads that have gone held; `None` is in use.
+    left: Mutex<Vec<Option<Holding>>>,
+}
+
+/// What one thread holds.
+#[derive(Clone)]
+pub(crate) struct Holding {
+    /// Its number.
+    pub thread: usize,
+    open: Range<u64>,
+    /// The spare of each class; 0 is none.
+    spares: Box<[u32]>,
+    /// Whether the spares have been made.
+    pub has_spares: bool,
+    /// Updates it may still append although they would fit a spare.
+    pub moves_left: u64,
+}
+
+/// A block, as it is allotted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Block {
+    /// Its offset, in units.
+    pub number: u32,
+    /// Its bytes, at least those asked for.
+    pub bytes: usize,
+}
+
+impl Block {
+    pub(crate) fn at(self) -> u64 {
+        offset(self.number)
+    }
+}
+
+/// The offset of a block.
+pub(crate) fn offset(number: u32) -> u64 {
+    u64::from(number) * UNIT as u64
+}
+
+/// What a block is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum For {
+    /// A key that is not there.
+    Insert,
+    /// A larger value, or a spare.
+    Update,
+}
+
+impl Space {
+    /// The space in which everything before `next` has been taken.
+    pub(crate) fn new(layout: Layout, next: u64) -> Space {
+        let pools = match layout.pools {
+            Pools::PerThread => layout.threads,
+            Pools::Global => 1,
+        };
+        let of_all = layout.threads / pools;
+        let classes = (layout.blocks.1 - layout.blocks.0) / UNIT + 1;
+        let capacities: Vec<usize> = match layout.reuse {
+            Reuse::NearTheEnd => layout.capacities.iter().map(|c| c * of_all).collect(),
+            Reuse::Always => vec![usize::MAX; classes],
+        };
+        let holding = |thread| Holding {
+            thread,
+            open: 0..0,
+            spares: vec![0; classes].into(),
+            has_spares: false,
+            moves_left: 0,
+        };
+        Space {
+            next: Mutex::new(next),
+            pools: (0..pools)
+                .map(|_| Mutex::new(Stacks::new(capacities.clone())))
+                .collect(),
+            left: Mutex::new((0..layout.threads).map(|n| Some(holding(n))).collect()),
+            layout,
+        }
+    }
+
+    /// A thread comes.
+    ///
+    /// # Panics
+    /// If there are already as many as the terms allow.
+    pub(crate) fn enter(&self) -> Holding {
+        let mut left = self.left.lock().expect("no holder panics");
+        let holding = left.iter_mut().find_map(Option::take);
+        let mut holding = holding.unwrap_or_else(|| {
+            panic!("more workers at a time than the terms' {}", left.len());
+        });
+        holding.moves_left = self.layout.moves;
+        if self.has_room_for_fresh_threads() {
+            holding.open = 0..0;
+            holding.spares.fill(0);
+            holding.has_spares = false;
+        }
+        holding
+    }
+
+    /// A thread goes.
+    pub(crate) fn leave(&self, holding: Holding) {
+        let thread = holding.thread;
+        self.left.lock().expect("no holder panics")[thread] = Some(holding);
+    }
+
+    /// Whether every thread could start afresh and leave most of what is free alone.
+    fn has_room_for_fresh_threads(&self) -> bool {
+        let (smallest, largest) = self.layout.blocks;
+        let spares: usize = (smallest..=largest).step_by(UNIT).sum();
+        let start =
+            (spares as u64).next_multiple_of(self.layout.segment_bytes) + self.layout.segment_bytes;
+        let free = self.layout.range.end.saturating_sub(self.taken());
+        free / 4 >= start * self.layout.threads as u64
+    }
+
+    /// The offset that everything before has been taken of.
+    pub(crate) fn taken(&self) -> u64 {
+        *self.next.lock().expect("no holder panics")
+    }
+
+    /// Everything before `next` has been taken already.
+    pub(crate) fn skip_to(&self, next: u64) {
+        *self.next.lock().expect("no holder panics") = next;
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Allots a block of at least `bytes`. A new segment is taken when `advance` has made its end durable.
+    pub(crate) fn allot(
+        &self,
+        holding: &mut Holding,
+        bytes: usize,
+        what: For,
+        advance: impl FnOnce(u64) -> Result<(), Poisoned>,
+    ) -> Result<Block, Error> {
+        let due = match self.layout.reuse {
+            Reuse::NearTheEnd => holding.open.start > self.layout.recycle_from,
+            Reuse::Always => true,
+        };
+        if what == For::Insert && due {
+            let recycled = self.recycled(holding, bytes);
+            if let Some(block) = recycled {
+                return Ok(block);
+            }
+        }
+        match self.append(holding, bytes, advance) {
+            Err(Error::Full) => self.any_recycled(holding, bytes).ok_or(Error::Full),
+            appended => appended,
+        }
+    }
+
+    /// The published search: four classes at a time, not beyond a block 336 bytes above the smallest.
+    fn recycled(&self, holding: &Holding, bytes: usize) -> Option<Block> {
+        const STEP_BYTES: usize = 64;
+        const LIMIT_BYTES: usize = 336;
+        self.pop(holding, bytes, STEP_BYTES / UNIT, LIMIT_BYTES / UNIT)
+    }
+
+    fn any_recycled(&self, holding: &Holding, bytes: usize) -> Option<Block> {
+        self.pop(holding, bytes, 1, usize::MAX)
+    }
+
+    fn pop(&self, holding: &Holding, bytes: usize, step: usize, to: usize) -> Option<Block> {
+        let mut pool = self.pool(holding.thread).lock().expect("no holder panics");
+        let (class, number) = pool.pop(self.class(bytes), step, to)?;
+        Some(Block {
+            number,
+            bytes: self.layout.blocks.0 + class * UNIT,
+        })
+    }
+
+    /// Cuts `bytes` from the thread's segment, or from a new one.
+    pub(crate) fn append(
+        &self,
+        holding: &mut Holding,
+        bytes: usize,
+        advance: impl FnOnce(u64) -> Result<(), Poisoned>,
+    ) -> Result<Block, Error> {
+        if holding.open.end - holding.open.start < bytes as u64 {
+            let mut next = self.next.lock().expect("no holder panics");
+            let end = *next + self.layout.segment_bytes;
+            if end > self.layout.range.end {
+                return Err(Error::Full);
+            }
+            advance(end)?;
+            holding.open = *next..end;
+            *next = end;
+        }
+        let at = holding.open.start;
+        holding.open.start += bytes as u64;
+        Ok(Block {
+            number: (at / UNIT as u64) as u32,
+            bytes,
+        })
+    }
+
+    /// Gives a block back; false if the pool has no place for it.
+    pub(crate) fn free(&self, thread: usize, block: Block) -> bool {
+        let mut pool = self.pool(thread).lock().expect("no holder panics");
+        pool.push(self.class(block.bytes), block.number)
+    }
+
+    fn pool(&self, thread: usize) -> &Mutex<Stacks> {
+        &self.pools[thread % self.pools.len()]
+    }
+
+    /// The spare for blocks of `bytes`, if the thread has one.
+    pub(crate) fn spare(&self, holding: &Holding, bytes: usize) -> Option<u32> {
+        let spare = holding.spares.get(self.class(bytes)).copied();
+        spare.filter(|&number| number != 0)
+    }
+
+    /// `block` is the spare for its size from now on.
+    pub(crate) fn keep_spare(&self, holding: &mut Holding, block: Block) {
+        holding.spares[self.class(block.bytes)] = block.number;
+    }
+
+    /// Whether a block may have so many bytes.
+    pub(crate) fn is_block(&self, bytes: usize) -> bool {
+        let (smallest, largest) = self.layout.blocks;
+        (smallest..=largest).contains(&bytes) && bytes.is_multiple_of(UNIT)
+    }
+
+    /// # Panics
+    /// If a value needs a block of `bytes` and the terms do not allow that.
+    pub(crate) fn check(&self, bytes: usize) {
+        let blocks = self.layout.blocks;
+        assert!(
+            self.is_block(bytes),
+            "a value that needs {bytes} bytes, the terms allow {blocks:?}"
+        );
+    }
+
+    /// Classes of blocks there are.
+    pub(crate) fn classes(&self) -> usize {
+        self.class(self.layout.blocks.1) + 1
+    }
+
+    pub(crate) fn class(&self, bytes: usize) -> usize {
+        (bytes - self.layout.blocks.0) / UNIT
+    }
+
+    /// Bytes of far memory in all pools.
+    pub(crate) fn recycled_bytes(&self) -> u64 {
+        self.of_pools(|pool| pool.far_bytes(self.layout.blocks.0))
+    }
+
+    /// Bytes of DRAM: of the pools, of the spares.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        let spares = self.layout.threads * self.classes() * size_of::<u32>();
+        (self.of_pools(Stacks::bytes), spares as u64)
+    }
+
+    fn of_pools(&self, f: impl Fn(&Stacks) -> u64) -> u64 {
+        let pools = self.pools.iter();
+        pools
+            .map(|pool| f(&pool.lock().expect("no holder panics")))
+            .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space(pools: Pools) -> Space {
+        let layout = Layout {
+            range: 16..16 + 4 * 1024,
+            segment_bytes: 1024,
+            blocks: (112, 448),
+            capacities: vec![4; 22],
+            reuse: Reuse::NearTheEnd,
+            recycle_from: 2048,
+            moves: 3,
+            threads: 2,
+            pools,
+        };
+        Space::new(layout, 16)
+    }
+
+    fn cut(space: &Space, holding: &mut Holding, bytes: usize) -> Result<u64, Error> {
+        let block = space.append(holding, bytes, |_| Ok(()));
+        block.map(Block::at)
+    }
+
+    #[test]
+    fn at_full_scale_the_published_counts_hold() {
+        let scaled = Scaled::to(&Terms::finals(1));
+        assert_eq!(scaled.segment_bytes(2 << 20), 2 << 20);
+        assert_eq!(scaled.segment_bytes(4 << 20), 4 << 20);
+        assert_eq!(scaled.count(6000), 6000);
+        let small = Scaled::to(&Terms::finals(4096));
+        assert_eq!(small.segment_bytes(2 << 20), 16 << 10);
+    }
+
+    #[test]
+    fn a_block_that_does_not_fit_the_segment_begins_the_next() {
+        let (space, mut ends) = (space(Pools::PerThread), Vec::new());
+        let mut holding = space.enter();
+        for (bytes, at) in [(448, 16), (448, 464), (448, 1040), (112, 1488)] {
+            let block = space.append(&mut holding, bytes, |end| {
+                ends.push(end);
+                Ok(())
+            });
+            assert_eq!(block.map(Block::at), Ok(at));
+        }
+        assert_eq!(ends, [1040, 2064]);
+        assert_eq!(space.taken(), 2064);
+    }
+
+    #[test]
+    fn a_segment_that_cannot_be_made_durable_is_not_taken() {
+        let space = space(Pools::PerThread);
+        let mut holding = space.enter();
+        let reason = "gone".into();
+        let failed = space.append(&mut holding, 112, |_| Err(Poisoned { reason }));
+        assert!(matches!(failed, Err(Error::Poisoned(_))));
+        assert_eq!(space.taken(), 16);
+    }
+
+    #[test]
+    fn blocks_are_used_again_only_near_the_end_and_for_new_keys() {
+        let space = space(Pools::PerThread);
+        let mut holding = space.enter();
+        let freed = Block {
+            number: 9,
+            bytes: 176,
+        };
+        assert!(space.free(0, freed));
+        let mut allot = |bytes, what| space.allot(&mut holding, bytes, what, |_| Ok(()));
+        assert_ne!(allot(112, For::Insert).unwrap(), freed, "early");
+        for _ in 0..5 {
+            allot(448, For::Update).unwrap();
+        }
+        assert_ne!(allot(112, For::Update).unwrap(), freed, "an update");
+        assert_ne!(allot(128, For::Insert).unwrap(), freed, "64 bytes a step");
+        assert_eq!(allot(112, For::Insert).unwrap(), freed);
+    }
+
+    #[test]
+    fn when_no_segment_is_left_any_block_will_do() {
+        let space = space(Pools::Global);
+        let (mut one, mut other) = (space.enter(), space.enter());
+        while cut(&space, &mut one, 448).is_ok() {}
+        let freed = Block {
+            number: 7,
+            bytes: 448,
+        };
+        let mut allot = |bytes| space.allot(&mut other, bytes, For::Update, |_| Ok(()));
+        assert_eq!(allot(400), Err(Error::Full));
+        assert!(space.free(0, freed));
+        assert_eq!(allot(400), Ok(freed));
+        assert_eq!(allot(400), Err(Error::Full));
+    }
+
+    #[test]
+    fn without_room_a_thread_takes_over_what_a_former_one_held() {
+        let space = space(Pools::PerThread);
+        let mut holding = space.enter();
+        let open = cut(&space, &mut holding, 112).unwrap();
+        holding.moves_left = 0;
+        let spare = Block {
+            number: 5,
+            bytes: 128,
+        };
+        space.keep_spare(&mut holding, spare);
+        space.leave(holding);
+        let mut next = space.enter();
+        assert_eq!((next.thread, next.moves_left), (0, 3));
+        assert_eq!(space.spare(&next, 128), Some(5));
+        assert_eq!(space.spare(&next, 112), None);
+        assert_eq!(cut(&space, &mut next, 112), Ok(open + 112));
+    }
+
+    #[test]
+    #[should_panic(expected = "more workers at a time than the terms' 2")]
+    fn there_are_no_more_threads_than_the_terms_say() {
+        let space = space(Pools::PerThread);
+        let _held = [space.enter(), space.enter(), space.enter()];
+    }
+}

@@ -1,0 +1,182 @@
+//! Chains of `v1`: key records in far memory.
+
+use farbank_pm::sync::atomic::Ordering::Relaxed;
+use farbank_pm::{Lane, Medium, Off};
+
+use super::Core;
+use super::worker::HEADER;
+use crate::engine::{KEY_BYTES, Key, OpenError};
+use crate::space::{UNIT, offset};
+
+const KEY: usize = 8;
+/// Where the word is that a set switches.
+pub(super) const WORD: usize = 24;
+
+/// Where a key's value is: one word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place {
+    /// The value's block.
+    pub value: u32,
+    /// Bytes of the block.
+    pub room: u16,
+    /// Bytes of the value.
+    pub length: u16,
+}
+
+impl Place {
+    pub(super) fn word(self) -> u64 {
+        u64::from(self.value) | u64::from(self.room) << 32 | u64::from(self.length) << 48
+    }
+
+    fn of_word(word: u64) -> Place {
+        Place {
+            value: word as u32,
+            room: (word >> 32) as u16,
+            length: (word >> 48) as u16,
+        }
+    }
+
+    pub(super) fn value_at(self) -> Off {
+        Off(offset(self.value))
+    }
+}
+
+/// The bytes before a record's first value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Header {
+    /// The next record of the chain; 0 is none.
+    pub prev: u64,
+    pub key: Key,
+    pub place: Place,
+}
+
+impl Header {
+    pub(super) fn encode(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        bytes[..KEY].copy_from_slice(&self.prev.to_le_bytes());
+        bytes[KEY..WORD].copy_from_slice(&self.key);
+        bytes[WORD..].copy_from_slice(&self.place.word().to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; HEADER]) -> Header {
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
+        Header {
+            prev: word(0),
+            key: bytes[KEY..KEY + KEY_BYTES].try_into().expect("sixteen"),
+            place: Place::of_word(word(WORD)),
+        }
+    }
+}
+
+/// A key's record: where it is, and where its value is.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    pub record: Off,
+    pub place: Place,
+}
+
+impl<M: Medium> Core<M> {
+    pub(super) fn head_at(&self, hash: u64) -> Off {
+        Off((hash & (self.chains - 1)) * 8)
+    }
+
+    pub(super) fn mirror_of(&self, hash: u64) -> &farbank_pm::sync::atomic::AtomicU64 {
+        self.mirror.get((hash & (self.chains - 1)) as usize)
+    }
+
+    fn header(&self, number: u64) -> (Off, Header) {
+        let (at, mut bytes) = (Off(number * UNIT as u64), [0; HEADER]);
+        self.medium.copy_out(at, &mut bytes);
+        (at, Header::decode(&bytes))
+    }
+
+    /// The record of `key`, and how many records were read.
+    pub(super) fn find(&self, hash: u64, key: &Key) -> (Option<Found>, u64) {
+        let mut number = self.mirror_of(hash).load(Relaxed);
+        let mut probes = 0;
+        while number != 0 {
+            let (record, header) = self.header(number);
+            probes += 1;
+            if header.key == *key {
+                let place = header.place;
+                return (Some(Found { record, place }), probes);
+            }
+            number = header.prev;
+        }
+        (None, probes)
+    }
+
+    /// A chain that is not empty.
+    pub(super) fn first_in_use(&self) -> Option<u64> {
+        (0..self.chains).find(|&chain| self.mirror_of(chain).load(Relaxed) != 0)
+    }
+
+    /// Fills the mirror; answers how far memory is in use, in whole segments.
+    pub(super) fn read_chains(&self, lane: &mut Lane) -> Result<u64, OpenError> {
+        let layout = self.space.layout();
+        let from = layout.range.start;
+        let mut end = from;
+        let mut left = (layout.range.end - from) / (HEADER + UNIT) as u64;
+        for chain in 0..self.chains {
+            let mut number = self.medium.load(self.head_at(chain));
+            self.mirror_of(chain).store(number, Relaxed);
+            self.keep(lane, self.head_at(chain), 8);
+            while number != 0 {
+                self.check_record(chain, number, left)?;
+                left -= 1;
+                let (record, header) = self.header(number);
+                let value = header.place.value_at();
+                let value_end = value.0 + u64::from(header.place.room);
+                end = end.max(record.0 + HEADER as u64).max(value_end);
+                self.keep(lane, record, HEADER);
+                self.keep(lane, value, usize::from(header.place.length));
+                number = header.prev;
+            }
+        }
+        let ticket = self.medium.drain(lane);
+        self.medium.settle(ticket)?;
+        Ok(from + (end - from).next_multiple_of(layout.segment_bytes))
+    }
+
+    /// Asks that what was found be durable, if it is to be.
+    fn keep(&self, lane: &mut Lane, at: Off, len: usize) {
+        if self.tuning.persist_recovered {
+            self.medium.flush(lane, at, len);
+        }
+    }
+
+    fn check_record(&self, chain: u64, number: u64, left: u64) -> Result<(), OpenError> {
+        let range = &self.space.layout().range;
+        let at = number.saturating_mul(UNIT as u64);
+        if left > 0 && at >= range.start && at + HEADER as u64 <= range.end {
+            return Ok(());
+        }
+        Err(OpenError::Unfit(format!(
+            "chain {chain} leads to {at:#x}, expected a record between {:#x} and {:#x}, and an end: \
+             open it with the terms it was made with",
+            range.start, range.end
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_read_as_it_was_written() {
+        let header = Header {
+            prev: 7,
+            key: *b"sixteen bytes !!",
+            place: Place {
+                value: u32::MAX,
+                room: 1024,
+                length: 1001,
+            },
+        };
+        assert_eq!(Header::decode(&header.encode()), header);
+        let word = header.encode()[WORD..].try_into().unwrap();
+        assert_eq!(u64::from_le_bytes(word), header.place.word());
+    }
+}

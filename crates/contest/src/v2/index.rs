@@ -1,0 +1,211 @@
+//! The index of `v2`, in DRAM: chains of key nodes.
+//!
+//! ```text
+//!   heads: u32 x 2^bits        nodes, 28 bytes each, named by number; 0 is none
+//!   ┌────┬────┬─ ... ─┐        ┌────────┬──────┬──────┬─────────┬──────┬─────────────┐
+//!   │  0 │ 17 │       │───────▶│ key:16 │ at:4 │ next │ version │ size │ value bytes │
+//!   └────┴────┴─ ... ─┘        └────────┴──────┴──────┴─────────┴──────┴─────────────┘
+//! ```
+//!
+//! The text has 28 bytes a node. The published code has 25: it leaves out three bytes of the key that the head's
+//! number implies, which it does only where the hash has 24 bits or more, as at full size; here nodes are as in
+//! the text. A node is written under its stripe's lock; it is atomics so that this needs no unsafe code.
+
+use std::ops::Range;
+
+use farbank_pm::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use farbank_pm::table::Table;
+
+use crate::engine::{Error, Key};
+use crate::space::{Scaled, UNIT};
+use crate::terms::Terms;
+
+/// Nodes that a thread takes at a time, at full scale.
+const PUBLISHED_RUN: u64 = 128 << 10;
+/// Nodes there are at full scale, and the keys of that scale.
+const PUBLISHED_NODES: (u64, u64) = (225 << 20, 229_037_390);
+
+#[derive(Default)]
+struct Node {
+    key: [AtomicU32; 4],
+    at: AtomicU32,
+    next: AtomicU32,
+    /// Version, size, length: from the low bits up.
+    meta: AtomicU32,
+}
+
+/// Where a key's record is, and what of its header is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    /// The record's block.
+    pub number: u32,
+    pub version: u8,
+    /// Bytes of the block, in units.
+    pub size: u8,
+    pub value_bytes: u16,
+}
+
+impl Place {
+    pub(crate) fn block_bytes(self) -> usize {
+        usize::from(self.size) * UNIT
+    }
+
+    fn meta(self) -> u32 {
+        u32::from(self.version) | u32::from(self.size) << 8 | u32::from(self.value_bytes) << 16
+    }
+}
+
+/// Keys and where their records are.
+pub(crate) struct Index {
+    heads: Table<AtomicU32>,
+    head_count: u64,
+    nodes: Box<[Node]>,
+    /// The first node that no thread has taken.
+    next_run: AtomicU64,
+    run: u64,
+}
+
+/// A node, by number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct NodeId(u32);
+
+fn words_of(key: &Key) -> [u32; 4] {
+    let mut words = key.chunks_exact(4);
+    std::array::from_fn(|_| {
+        let bytes = words.next().expect("four words");
+        u32::from_le_bytes(bytes.try_into().expect("four bytes"))
+    })
+}
+
+impl Index {
+    pub(crate) fn new(terms: &Terms) -> Index {
+        let run = Scaled::to(terms).count(PUBLISHED_RUN).max(4);
+        let (nodes, keys) = PUBLISHED_NODES;
+        let published = (u128::from(terms.keys) * u128::from(nodes)).div_ceil(u128::from(keys));
+        // Each thread may have a run it has hardly begun, and node 0 is none.
+        let needed = terms.keys + terms.threads as u64 * run + 1;
+        let heads = Table::new(1 << terms.hash_bits);
+        heads.reserve(1 << terms.hash_bits);
+        Index {
+            heads,
+            head_count: 1 << terms.hash_bits,
+            nodes: (0..needed.max(published as u64))
+                .map(|_| Node::default())
+                .collect(),
+            next_run: AtomicU64::new(1),
+            run,
+        }
+    }
+
+    fn head(&self, hash: u64) -> &AtomicU32 {
+        self.heads.get((hash & (self.head_count - 1)) as usize)
+    }
+
+    /// The node of `key`, and how many nodes were looked at.
+    pub(crate) fn find(&self, hash: u64, key: &Key) -> (Option<NodeId>, u64) {
+        let words = words_of(key);
+        let mut number = self.head(hash).load(Relaxed);
+        let mut probes = 0;
+        while number != 0 {
+            let node = &self.nodes[number as usize];
+            probes += 1;
+            if node
+                .key
+                .iter()
+                .zip(words)
+                .all(|(a, b)| a.load(Relaxed) == b)
+            {
+                return (Some(NodeId(number)), probes);
+            }
+            number = node.next.load(Relaxed);
+        }
+        (None, probes)
+    }
+
+    pub(crate) fn place(&self, id: NodeId) -> Place {
+        let node = &self.nodes[id.0 as usize];
+        let meta = node.meta.load(Relaxed);
+        Place {
+            number: node.at.load(Relaxed),
+            version: meta as u8,
+            size: (meta >> 8) as u8,
+            value_bytes: (meta >> 16) as u16,
+        }
+    }
+
+    pub(crate) fn set_place(&self, id: NodeId, place: Place) {
+        let node = &self.nodes[id.0 as usize];
+        node.at.store(place.number, Relaxed);
+        node.meta.store(place.meta(), Relaxed);
+    }
+
+    /// A node from the thread's run, or from a new one.
+    pub(crate) fn allot(&self, run: &mut Range<u32>) -> Result<NodeId, Error> {
+        if run.start >= run.end {
+            let all = self.nodes.len() as u64;
+            let start = self.next_run.fetch_add(self.run, Relaxed).min(all);
+            *run = start as u32..(start + self.run).min(all) as u32;
+        }
+        run.next().map(NodeId).ok_or(Error::Full)
+    }
+
+    /// The node that was allotted last is not needed.
+    pub(crate) fn take_back(&self, run: &mut Range<u32>, id: NodeId) {
+        debug_assert_eq!(run.start, id.0 + 1);
+        run.start = id.0;
+    }
+
+    /// Puts `key` at the head of its chain.
+    pub(crate) fn insert(&self, id: NodeId, hash: u64, key: &Key, place: Place) {
+        let (node, head) = (&self.nodes[id.0 as usize], self.head(hash));
+        for (to, word) in node.key.iter().zip(words_of(key)) {
+            to.store(word, Relaxed);
+        }
+        self.set_place(id, place);
+        node.next.store(head.load(Relaxed), Relaxed);
+        head.store(id.0, Relaxed);
+    }
+
+    /// Bytes of DRAM: of the heads, of the nodes.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        (self.heads.bytes() as u64, size_of_val(&*self.nodes) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_has_28_bytes_as_in_the_text() {
+        assert_eq!(size_of::<Node>(), 28);
+        let (nodes, keys) = PUBLISHED_NODES;
+        assert!(keys + 16 * PUBLISHED_RUN < nodes, "every thread's run fits");
+    }
+
+    #[test]
+    fn the_newest_key_of_a_chain_is_found_first() {
+        let terms = Terms {
+            hash_bits: 0,
+            keys: 3,
+            ..Terms::finals(1 << 16).with_threads(1)
+        };
+        let (index, mut run) = (Index::new(&terms), 0..0);
+        let place = |number| Place {
+            number,
+            version: 1,
+            size: 7,
+            value_bytes: 80,
+        };
+        for n in 1..=3_u8 {
+            let id = index.allot(&mut run).unwrap();
+            index.insert(id, 0, &[n; 16], place(u32::from(n)));
+        }
+        for (n, probes) in [(3, 1), (2, 2), (1, 3)] {
+            let (id, looked_at) = index.find(0, &[n; 16]);
+            assert_eq!(index.place(id.unwrap()), place(u32::from(n)));
+            assert_eq!(looked_at, probes);
+        }
+        assert_eq!(index.find(0, &[4; 16]), (None, 3));
+    }
+}

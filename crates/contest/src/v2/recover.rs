@@ -1,0 +1,132 @@
+//! Recovery of `v2`, as published: walk every block of every segment, keep each key's highest version.
+
+use farbank_pm::{Lane, Medium, Off, Poisoned};
+
+use super::index::Place;
+use super::record::{self, HEADER, Header};
+use super::{Core, START};
+use crate::engine::OpenError;
+use crate::space::{Block, UNIT};
+use crate::terms::hash_of;
+
+/// What a walk has gathered.
+struct Walk {
+    lane: Lane,
+    /// Nodes for keys that are met first.
+    nodes: std::ops::Range<u32>,
+    /// Blocks of each size that were freed: they go to the threads' pools in turn.
+    freed: Vec<usize>,
+    record: Vec<u8>,
+}
+
+impl<M: Medium> Core<M> {
+    /// Builds the index from all records below `next`.
+    pub(super) fn recover(&self, lane: &mut Lane, next: u64) -> Result<(), OpenError> {
+        let mut walk = Walk {
+            lane: std::mem::take(lane),
+            nodes: 0..0,
+            freed: vec![0; self.space.classes()],
+            record: Vec::new(),
+        };
+        let segment_bytes = self.space.layout().segment_bytes;
+        for start in (START..next).step_by(segment_bytes as usize) {
+            self.walk_segment(&mut walk, start, start + segment_bytes)?;
+        }
+        if self.tuning.persist_recovered {
+            self.medium.flush(&mut walk.lane, Off(0), 8);
+            self.settle(&mut walk.lane)?;
+        }
+        *lane = walk.lane;
+        Ok(())
+    }
+
+    fn walk_segment(&self, walk: &mut Walk, start: u64, end: u64) -> Result<(), OpenError> {
+        let mut at = start;
+        while at + HEADER as u64 <= end {
+            let mut bytes = [0; HEADER];
+            self.medium.copy_out(Off(at), &mut bytes);
+            let header = Header::decode(&bytes);
+            let block = Block {
+                number: (at / UNIT as u64) as u32,
+                bytes: usize::try_from(header.size).unwrap_or(0) * UNIT,
+            };
+            let fits = at + block.bytes as u64 <= end;
+            if !self.space.is_block(block.bytes) || !fits {
+                break; // the segment's end, or nothing this engine has written
+            }
+            at += block.bytes as u64;
+            if header.version <= 0 {
+                self.recycle(walk, block); // a spare, or F2
+            } else if self.read(walk, block, &header) {
+                self.accept(walk, block, &header)?;
+            } else {
+                self.recycle(walk, block);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the block holds a whole record.
+    fn read(&self, walk: &mut Walk, block: Block, header: &Header) -> bool {
+        let bytes = HEADER + usize::from(header.value_bytes);
+        if bytes > block.bytes {
+            return false;
+        }
+        walk.record.clear();
+        self.medium
+            .append_out(Off(block.at()), bytes, &mut walk.record);
+        record::is_sound(&walk.record, self.tuning.checksum)
+    }
+
+    /// Takes a record in, if no higher version is known (I4).
+    fn accept(&self, walk: &mut Walk, block: Block, header: &Header) -> Result<(), OpenError> {
+        let hash = hash_of(&header.key);
+        let place = Place {
+            number: block.number,
+            version: header.version as u8,
+            size: header.size as u8,
+            value_bytes: header.value_bytes,
+        };
+        if let Some(node) = self.index.find(hash, &header.key).0 {
+            let known = self.index.place(node);
+            if header.version < known.version as i8 {
+                self.recycle(walk, block);
+                return Ok(());
+            }
+            self.index.set_place(node, place);
+            if self.tuning.keep_recovered_pools {
+                let known = Block {
+                    number: known.number,
+                    bytes: known.block_bytes(),
+                };
+                self.recycle(walk, known);
+            }
+        } else {
+            let node = self.index.allot(&mut walk.nodes).map_err(|_| {
+                OpenError::Unfit("there are more keys in far memory than the terms allow".into())
+            })?;
+            self.index.insert(node, hash, &header.key, place);
+        }
+        if self.tuning.persist_recovered {
+            let bytes = HEADER + usize::from(header.value_bytes);
+            self.medium.flush(&mut walk.lane, Off(block.at()), bytes);
+        }
+        Ok(())
+    }
+
+    /// A block nobody needs. Published, it goes to a pool that is emptied when recovery has ended (F4); the
+    /// place it goes to there is counted from a size in the wrong unit, before the beginning of an array.
+    fn recycle(&self, walk: &mut Walk, block: Block) {
+        if !self.tuning.keep_recovered_pools {
+            return;
+        }
+        let nth = &mut walk.freed[self.space.class(block.bytes)];
+        self.space.free(*nth % self.space.layout().threads, block);
+        *nth += 1;
+    }
+
+    fn settle(&self, lane: &mut Lane) -> Result<(), Poisoned> {
+        let ticket = self.medium.drain(lane);
+        self.medium.settle(ticket)
+    }
+}

@@ -1,0 +1,287 @@
+//! Sets and gets of `v2`.
+
+use std::ops::Range;
+
+use farbank_pm::sync::Arc;
+use farbank_pm::{Lane, Medium, Off, Poisoned};
+
+use super::index::{NodeId, Place};
+use super::record::{self, HEADER};
+use super::{Core, START, Writes};
+use crate::engine::{Error, Key, Tally, Worker};
+use crate::space::{Block, For, Holding, UNIT, align16, offset};
+use crate::terms::hash_of;
+
+/// One thread's door.
+pub(super) struct Door<M: Medium> {
+    core: Arc<Core<M>>,
+    own: Own,
+}
+
+/// What belongs to one thread.
+struct Own {
+    lane: Lane,
+    holding: Holding,
+    nodes: Range<u32>,
+    record: Vec<u8>,
+    tally: Tally,
+}
+
+impl<M: Medium> Door<M> {
+    pub(super) fn new(core: Arc<Core<M>>) -> Door<M> {
+        let holding = core.space.enter();
+        Door {
+            own: Own {
+                lane: Lane::new(holding.thread as u32),
+                holding,
+                nodes: 0..0,
+                record: Vec::new(),
+                tally: Tally::default(),
+            },
+            core,
+        }
+    }
+}
+
+impl<M: Medium> Drop for Door<M> {
+    fn drop(&mut self) {
+        *self.core.tally.lock().expect("no holder panics") += self.own.tally;
+        self.core.space.leave(self.own.holding.clone());
+    }
+}
+
+impl<M: Medium> Worker for Door<M> {
+    fn set(&mut self, key: &Key, value: &[u8]) -> Result<(), Error> {
+        self.core.set(&mut self.own, key, value)
+    }
+
+    fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> bool {
+        self.core.get(&mut self.own, key, out)
+    }
+}
+
+impl<M: Medium> Core<M> {
+    /// Makes a new pool of zeros.
+    pub(super) fn begin(&self, lane: &mut Lane) -> Result<(), Poisoned> {
+        if self.tuning.preheat {
+            self.preheat(lane)?;
+        }
+        self.advance(lane, START)
+    }
+
+    /// Reads and writes back a line of every huge page.
+    fn preheat(&self, lane: &mut Lane) -> Result<(), Poisoned> {
+        const LINE: usize = farbank_pm::LINE;
+        let mut line = [0; LINE];
+        for at in (0..self.medium.len() - LINE as u64).step_by(2 << 20) {
+            self.medium.copy_out(Off(at), &mut line);
+            self.medium.copy_in(lane, Off(at), &[&line]);
+            let ticket = self.medium.drain(lane);
+            self.medium.wait(ticket)?;
+        }
+        Ok(())
+    }
+
+    /// Segments end at `next` from now on, durably (I1).
+    fn advance(&self, lane: &mut Lane, next: u64) -> Result<(), Poisoned> {
+        self.medium.copy_in(lane, Off(0), &[&next.to_le_bytes()]);
+        let ticket = self.medium.drain(lane);
+        self.medium.wait(ticket)
+    }
+
+    fn find(&self, own: &mut Own, hash: u64, key: &Key) -> Option<NodeId> {
+        let (node, probes) = self.index.find(hash, key);
+        match node {
+            Some(_) => own.tally.hit(probes),
+            None => own.tally.miss(probes),
+        }
+        node
+    }
+
+    fn set(&self, own: &mut Own, key: &Key, value: &[u8]) -> Result<(), Error> {
+        let needed = align16(HEADER + value.len());
+        self.space.check(needed);
+        let hash = hash_of(key);
+        let _stripe = self.stripes.lock(hash);
+        self.cache.forget(hash, key);
+        match self.find(own, hash, key) {
+            None => self.insert(own, hash, (key, value), needed),
+            Some(node) => {
+                own.tally.updates += 1;
+                let old = self.index.place(node);
+                match self.spare_for(own, old, needed)? {
+                    Some(spare) => self.swap(own, node, (key, value), spare),
+                    None => self.append(own, node, (key, value), needed),
+                }
+            }
+        }
+    }
+
+    fn insert(
+        &self,
+        own: &mut Own,
+        hash: u64,
+        (key, value): (&Key, &[u8]),
+        needed: usize,
+    ) -> Result<(), Error> {
+        let node = self.index.allot(&mut own.nodes)?;
+        let block = match self.allot(own, needed, For::Insert) {
+            Ok(block) => block,
+            Err(error) => {
+                self.index.take_back(&mut own.nodes, node);
+                return Err(error);
+            }
+        };
+        let place = self.write(own, (key, value), 1, block)?;
+        self.index.insert(node, hash, key, place);
+        own.tally.inserts += 1;
+        Ok(())
+    }
+
+    /// The spare an update of `old` is to be swapped with, if it is to be.
+    fn spare_for(&self, own: &mut Own, old: Place, needed: usize) -> Result<Option<Block>, Error> {
+        if !self.tuning.swaps || old.block_bytes() < needed {
+            return Ok(None);
+        }
+        self.make_spares(own)?;
+        let Some(number) = self.space.spare(&own.holding, old.block_bytes()) else {
+            return Ok(None);
+        };
+        let apart = u64::from(number.abs_diff(old.number)) * UNIT as u64;
+        let moves = own.holding.moves_left > 0 && apart > self.space.layout().segment_bytes;
+        Ok((!moves).then_some(Block {
+            number,
+            bytes: old.block_bytes(),
+        }))
+    }
+
+    /// Cuts a spare of each size, as far as there is room, and makes them look like it to recovery.
+    fn make_spares(&self, own: &mut Own) -> Result<(), Error> {
+        if std::mem::replace(&mut own.holding.has_spares, true) {
+            return Ok(());
+        }
+        let (least, most) = self.space.layout().blocks;
+        for bytes in (least..=most).step_by(UNIT) {
+            let advance = |next| self.advance(&mut own.lane, next);
+            let spare = match self.space.append(&mut own.holding, bytes, advance) {
+                Err(Error::Full) => return Ok(()),
+                spare => spare?,
+            };
+            let word = record::spare(bytes);
+            self.medium
+                .copy_in(&mut own.lane, Off(spare.at()), &[&word]);
+            let ticket = self.medium.drain(&mut own.lane);
+            self.medium.wait(ticket)?;
+            self.space.keep_spare(&mut own.holding, spare);
+        }
+        Ok(())
+    }
+
+    fn swap(
+        &self,
+        own: &mut Own,
+        node: NodeId,
+        pair: (&Key, &[u8]),
+        spare: Block,
+    ) -> Result<(), Error> {
+        let old = self.index.place(node);
+        let place = self.write(own, pair, old.version.wrapping_add(1), spare)?;
+        let old = Block {
+            number: old.number,
+            ..spare
+        };
+        self.space.keep_spare(&mut own.holding, old);
+        self.index.set_place(node, place);
+        own.tally.swaps += 1;
+        Ok(())
+    }
+
+    fn append(
+        &self,
+        own: &mut Own,
+        node: NodeId,
+        pair: (&Key, &[u8]),
+        needed: usize,
+    ) -> Result<(), Error> {
+        let block = self.allot(own, needed, For::Update)?;
+        own.holding.moves_left = own.holding.moves_left.saturating_sub(1);
+        let old = self.index.place(node);
+        let mut place = self.write(own, pair, old.version.wrapping_add(1), block)?;
+        if !self.tuning.appends_count {
+            place.version = old.version; // F3
+        }
+        let freed = Block {
+            number: old.number,
+            bytes: old.block_bytes(),
+        };
+        self.space.free(own.holding.thread, freed);
+        self.index.set_place(node, place);
+        Ok(())
+    }
+
+    fn allot(&self, own: &mut Own, bytes: usize, what: For) -> Result<Block, Error> {
+        let advance = |next| self.advance(&mut own.lane, next);
+        self.space.allot(&mut own.holding, bytes, what, advance)
+    }
+
+    /// Writes a record to `block`, durably (I2).
+    fn write(
+        &self,
+        own: &mut Own,
+        pair: (&Key, &[u8]),
+        version: u8,
+        block: Block,
+    ) -> Result<Place, Poisoned> {
+        record::encode(
+            &mut own.record,
+            pair,
+            version,
+            block.bytes,
+            self.tuning.checksum,
+        );
+        let (lane, at, mut bytes) = (&mut own.lane, Off(block.at()), &own.record[..]);
+        if self.tuning.writes == Writes::Two {
+            let (word, rest) = bytes.split_at(farbank_pm::WORD);
+            self.medium
+                .copy_in(lane, at.plus(word.len() as u64), &[rest]);
+            let ticket = self.medium.drain(lane);
+            self.medium.wait(ticket)?;
+            bytes = word;
+        }
+        self.medium.copy_in(lane, at, &[bytes]);
+        let ticket = self.medium.drain(lane);
+        self.medium.wait(ticket)?;
+        Ok(Place {
+            number: block.number,
+            version,
+            size: (block.bytes / UNIT) as u8,
+            value_bytes: pair.1.len() as u16,
+        })
+    }
+
+    fn get(&self, own: &mut Own, key: &Key, out: &mut Vec<u8>) -> bool {
+        if self.tuning.value_reuse {
+            out.clear();
+        } else {
+            *out = Vec::new();
+        }
+        let hash = hash_of(key);
+        let _stripe = self.stripes.lock(hash);
+        if !self.cache.is_off() {
+            if self.cache.get(hash, key, out) {
+                own.tally.cache_hits += 1;
+                return true;
+            }
+            own.tally.cache_misses += 1;
+        }
+        let Some(node) = self.find(own, hash, key) else {
+            return false;
+        };
+        let place = self.index.place(node);
+        let value = Off(offset(place.number)).plus(HEADER as u64);
+        self.medium
+            .append_out(value, usize::from(place.value_bytes), out);
+        self.cache.fill(hash, key, out);
+        true
+    }
+}
