@@ -1,6 +1,7 @@
 //! `v1` and `v2` under the contest's mix: nothing is lost while they run, and the published figures that do not
 //! depend on hardware come out.
 
+mod cost;
 mod support;
 
 use farbank_contest::{Engine, Error, Lock, Pools, Reuse, Tally, Terms, v1, v1::V1, v2, v2::V2};
@@ -114,6 +115,41 @@ fn v2_has_what_four_threads_stored_whatever_its_tuning() {
             ..small()
         };
         contest(&new_v2(&terms, tuning), &terms);
+    }
+}
+
+#[test]
+fn readers_of_a_key_that_is_being_written_see_whole_values() {
+    const TURNS: u64 = 4_000;
+    let terms = with_74_gib(small());
+    let v1 = new_v1(&terms, v1::Tuning::PUBLISHED);
+    let v2 = new_v2(&terms, v2::Tuning::PUBLISHED);
+    for engine in [&v1 as &dyn Engine, &v2] {
+        let key = support::key_of(0, 1);
+        let value = |turn: u64| {
+            let mut bytes = support::value(&key, turn, 80 + (turn % 40) as usize);
+            bytes[..8].copy_from_slice(&turn.to_le_bytes());
+            bytes
+        };
+        engine.worker().set(&key, &value(0)).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut worker = engine.worker();
+                (1..=TURNS).for_each(|turn| worker.set(&key, &value(turn)).unwrap());
+            });
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let (mut worker, mut out, mut last) = (engine.worker(), Vec::new(), 0);
+                    while last < TURNS {
+                        assert!(worker.get(&key, &mut out));
+                        let turn = u64::from_le_bytes(*out.first_chunk().unwrap());
+                        assert_eq!(out, value(turn));
+                        assert!(turn >= last, "{turn} after {last}");
+                        last = turn;
+                    }
+                });
+            }
+        });
     }
 }
 
