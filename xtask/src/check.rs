@@ -76,6 +76,25 @@ pub(crate) fn faults(_: Size) -> Result<(), String> {
     output(&mut command).map(|_| ())
 }
 
+/// Every engine answers the contest's workload, and costs far memory what was published; a gate asks at the size
+/// those figures are stated for.
+pub(crate) fn judge(size: Size) -> Result<(), String> {
+    let scale = match size {
+        Size::Lane => "1/256",
+        Size::Gate => "1/64",
+    };
+    for round in [["--round", "final"], ["--round", "preliminary"]] {
+        let mut command = farbank();
+        command.args(["bench", "judge", "--target"]);
+        // The first round's limits are too tight for records that are checked: ours is not judged by them.
+        command.arg(if round[1] == "final" { "all" } else { "prelim" });
+        command.args(round);
+        command.args(["--scale", scale, "--phases", "correctness"]);
+        output(&mut command)?;
+    }
+    Ok(())
+}
+
 /// As many seeds of one mode as the gate's time allows.
 fn crash_for_long(mode: &str) -> Result<(), String> {
     let mut command = check("crash")?;

@@ -60,6 +60,11 @@ const LANES: &[Lane] = &[
         check::faults,
     ),
     Lane(
+        "judge",
+        "every engine of the contest answers right and costs what was published",
+        check::judge,
+    ),
+    Lane(
         "guest",
         "nothing acknowledged is lost when a machine loses its power",
         guest::run,

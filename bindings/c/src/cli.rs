@@ -181,9 +181,12 @@ fn phases(
             correctness: arguments.phases.contains(&PhaseChoice::Correctness),
             durability: false,
             performance: arguments.phases.contains(&PhaseChoice::Performance),
+            model: false,
         },
         rounds: arguments.rounds,
         group: 1,
+        crash_seeds: 0,
+        tuning: false,
     };
     let mut report = judge::run(&options, &mut |_| true).map_err(|e| e.to_string())?;
     report.figures.retain(is_known);

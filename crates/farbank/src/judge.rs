@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, value_parser};
 use farbank_bench::figure::{Figure, Kind, Report};
-use farbank_bench::judge::{self, Contender, OurEngine, Phases, Round};
+use farbank_bench::judge::{
+    self, Contender, KidEngine, OurEngine, Phases, PrelimEngine, Round, V1Engine, V2Engine,
+};
 use farbank_bench::kv::Place;
 use serde_json::json;
 
@@ -24,8 +26,12 @@ Examples:
       the first round: values of 80 bytes, hardly an update
   farbank bench judge --medium /mnt/pmem0/judge.pool --threads 16
       on persistent memory, with the contest's threads; the file is removed afterwards
-  farbank bench judge --batch 16
-      sets and gets asked for sixteen at a time";
+  farbank bench judge --phases performance --batch 16
+      sets and gets asked for sixteen at a time
+  farbank bench judge --target all --scale 1/1024
+      ours and the published ones in one table, with what was published beside
+  farbank bench judge --target kid --experiment tuning
+      what each tuning step of the slides' engine is worth here";
 
 /// Judge engines by the Tair contest's workload and rules.
 #[derive(Args)]
@@ -55,9 +61,15 @@ pub(crate) struct BenchJudge {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "correctness,performance"
+        default_value = "correctness,durability,performance,model"
     )]
     phases: Vec<PhaseChoice>,
+    /// Something else than the phases.
+    #[arg(long, value_enum)]
+    experiment: Option<ExperimentChoice>,
+    /// Runs that are crashed at every fence, under each way to lose power.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u64).range(1..=1_000_000))]
+    crash_seeds: u64,
     /// Get phases, of which the slowest counts.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -73,6 +85,14 @@ pub(crate) struct BenchJudge {
 enum TargetChoice {
     /// Our engine.
     Kv,
+    /// The preliminary round's first place; only that round.
+    Prelim,
+    /// The third place's first engine: an index in far memory, two writes a set.
+    V1,
+    /// The third place's last engine: all keys in DRAM, one write a set.
+    V2,
+    /// The slides' engine: hash lines of five keys, one write a set.
+    Kid,
     /// All of them, in one table.
     All,
 }
@@ -89,8 +109,18 @@ enum RoundChoice {
 enum PhaseChoice {
     /// Every answer compared, and what is asked of far memory counted.
     Correctness,
+    /// Crashes at every fence on simulated memory, and a kill on a pool in a file.
+    Durability,
     /// The clock: a set phase and get phases.
     Performance,
+    /// The model's clock: sixteen virtual workers on six DIMMs.
+    Model,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ExperimentChoice {
+    /// The published engines with each of their tuning steps, and without it.
+    Tuning,
 }
 
 fn scale(text: &str) -> Result<u64, String> {
@@ -117,7 +147,15 @@ fn medium(text: &str) -> Result<Place, String> {
 impl BenchJudge {
     /// Runs it.
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let every: [(TargetChoice, &dyn Contender); 1] = [(TargetChoice::Kv, &OurEngine)];
+        let (prelim, kid) = (PrelimEngine::default(), KidEngine::default());
+        let (v1, v2) = (V1Engine::default(), V2Engine::default());
+        let every: [(TargetChoice, &dyn Contender); 5] = [
+            (TargetChoice::Prelim, &prelim),
+            (TargetChoice::V1, &v1),
+            (TargetChoice::V2, &v2),
+            (TargetChoice::Kid, &kid),
+            (TargetChoice::Kv, &OurEngine),
+        ];
         let all = self.target.contains(&TargetChoice::All);
         let contenders = every
             .iter()
@@ -134,11 +172,14 @@ impl BenchJudge {
             place: self.medium,
             phases: Phases {
                 correctness: self.phases.contains(&PhaseChoice::Correctness),
-                durability: false,
+                durability: self.phases.contains(&PhaseChoice::Durability),
                 performance: self.phases.contains(&PhaseChoice::Performance),
+                model: self.phases.contains(&PhaseChoice::Model),
             },
             rounds: self.rounds,
             group: usize::from(self.batch),
+            crash_seeds: self.crash_seeds,
+            tuning: self.experiment == Some(ExperimentChoice::Tuning),
         };
         let settings = json!({
             "scale": format!("1/{}", options.part), "threads": options.threads,

@@ -63,6 +63,12 @@ pub trait Contender: Sync {
         terms
     }
 
+    /// Bytes of far memory those who built it told of, at one part of so many, if they are not the round's: it gets
+    /// those.
+    fn far_bytes_told(&self, _part: u64) -> Option<u64> {
+        None
+    }
+
     /// A new engine on zeros.
     fn create(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error>;
 
@@ -73,8 +79,8 @@ pub trait Contender: Sync {
     /// lose data.
     fn target(&self) -> Option<(&dyn Target, Option<&'static str>)>;
 
-    /// What was published of it, or is asked of it.
-    fn published(&self) -> Published {
+    /// What was published of it, or is asked of it, on these terms.
+    fn published(&self, _: &Terms) -> Published {
         Published::default()
     }
 }

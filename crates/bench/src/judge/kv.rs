@@ -65,7 +65,7 @@ impl Contender for OurEngine {
         Some((&KvTarget, None))
     }
 
-    fn published(&self) -> Published {
+    fn published(&self, _: &Terms) -> Published {
         KV
     }
 }

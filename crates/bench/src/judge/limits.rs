@@ -13,13 +13,17 @@ pub(super) struct Dram {
 }
 
 /// What is for gets that come again and for writes on their way, and so does not grow with the keys.
-const BESIDES: [&str; 6] = [
+const BESIDES: [&str; 10] = [
     "read cache",
     "buffers",
     "write cache",
     "head cache",
     "recycle pools",
     "sessions",
+    "free lists",
+    "flushers",
+    "locks",
+    "spares",
 ];
 
 impl Dram {

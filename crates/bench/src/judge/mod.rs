@@ -12,11 +12,13 @@
 //!   correctness   a set and a get phase on a counted medium, every answer compared      counted
 //!   durability    crashes at every fence on simulated memory; a kill on a real pool     counted
 //!   performance   a set phase, ten get phases, the slowest counts                       measured
+//!   model         a set and a get phase by sixteen virtual workers on six DIMMs         modelled
 //! ```
 //!
 //! * [`plan`](Plan) is what is asked, [`value`](Names) what is stored, `drive` asks and compares.
-//! * [`Contender`] is an engine as it is judged; `kv` is ours.
-//! * `published` is what was reported of the others, and what is asked of ours.
+//! * [`Contender`] is an engine as it is judged; `kv` is ours, `contest` are the others.
+//! * `published` is what was reported of the others, and what is asked of ours; `tuning` turns back the steps
+//!   they told of.
 //!
 //! # Verdict
 //! J1  No answer is wrong, no set is refused.
@@ -26,25 +28,30 @@
 //! J4  A durable engine loses nothing that it acknowledged.
 
 mod contender;
+mod contest;
 mod drive;
+mod durability;
 mod kv;
 mod limits;
+mod modelled;
 mod phases;
 mod plan;
 mod published;
 #[cfg(test)]
 mod tests;
+mod tuning;
 mod value;
 
 use farbank_contest::Terms;
 
 pub use contender::{Contender, Far};
+pub use contest::{KidEngine, PrelimEngine, V1Engine, V2Engine};
 pub use kv::OurEngine;
 pub use plan::{Ledger, Op, Own, Phase, Plan, Round, Stream};
 pub use published::{Published, Want};
 pub use value::{Names, VALUE_BYTES_MIN, Wrong};
 
-use crate::figure::{Error, Report, Watch};
+use crate::figure::{Error, Figure, Report, Watch};
 use crate::kv::Place;
 
 /// Which phases an engine is judged in.
@@ -56,6 +63,8 @@ pub struct Phases {
     pub durability: bool,
     /// The clock.
     pub performance: bool,
+    /// The model's clock.
+    pub model: bool,
 }
 
 /// What is judged, and how.
@@ -78,6 +87,10 @@ pub struct Options<'a> {
     pub rounds: u32,
     /// Operations an engine is asked for at once.
     pub group: usize,
+    /// Runs that are crashed everywhere, under each way to lose power.
+    pub crash_seeds: u64,
+    /// Whether the engines' tuning steps are turned back, one by one, instead of all this.
+    pub tuning: bool,
 }
 
 impl Options<'_> {
@@ -99,26 +112,41 @@ impl Options<'_> {
 
     /// The terms a contender is judged on.
     fn terms_for(&self, contender: &dyn Contender) -> Terms {
-        contender.terms(self.round, self.terms())
+        let terms = contender.terms(self.round, self.terms());
+        match contender.far_bytes_told(self.part) {
+            Some(far_bytes) => Terms { far_bytes, ..terms },
+            None => terms,
+        }
     }
 }
 
 /// Judges the contenders, one after another.
 pub fn run(options: &Options<'_>, watch: Watch<'_>) -> Result<Report, Error> {
     let mut report = Report::default();
+    if options.tuning {
+        tuning::run(options, &mut report, watch)?;
+        return Ok(report);
+    }
+    let mut modelled = Vec::new();
     for contender in &options.contenders {
+        let name = contender.name();
         if !contender.takes(options.round) {
-            let name = contender.name();
-            report.notes.push(format!(
-                "{name} was not built for this round, and is left out"
-            ));
+            let why = format!("{name} was not built for this round, and is left out");
+            report.notes.push(why);
             continue;
         }
         if options.phases.correctness {
             phases::correctness(options, *contender, &mut report, watch)?;
         }
+        if options.phases.durability {
+            durability::durability(options, *contender, &mut report, watch)?;
+        }
         if options.phases.performance {
             phases::performance(options, *contender, &mut report, watch)?;
+        }
+        if options.phases.model {
+            let rates = modelled::run(options, *contender, &mut report, watch)?;
+            modelled.extend(rates.map(|rates| (name, rates)));
         }
     }
     if options.phases.performance {
@@ -127,6 +155,32 @@ pub fn run(options: &Options<'_>, watch: Watch<'_>) -> Result<Report, Error> {
             "the judge's own share of the times is {ns:.1} ns an operation, measured with an engine that \
              does nothing; drawing operations and comparing answers is not in them"
         ));
+        ahead(&mut report);
+    }
+    if options.phases.model {
+        modelled::compare(&modelled, &mut report);
+        modelled::two_writes(options.seed, &mut report);
+        report.notes.push(modelled::label(options));
     }
     Ok(report)
+}
+
+/// Ours is to be faster than the others: its times by each of theirs, measured here.
+fn ahead(report: &mut Report) {
+    const OURS: &str = "kv";
+    let mut found = Vec::new();
+    for phase in ["set phase", "get phase, slowest"] {
+        let times: Vec<_> = (report.figures.iter())
+            .filter(|figure| figure.name == phase && figure.unit == "s")
+            .map(|figure| (figure.experiment, figure.value))
+            .collect();
+        let Some((_, ours)) = times.iter().find(|(name, _)| *name == OURS) else {
+            return;
+        };
+        for (name, theirs) in times.iter().filter(|(name, _)| *name != OURS) {
+            let what = format!("{phase}: by the time of {name}");
+            found.push(Figure::measured(OURS, what, ours / theirs).at_most(1.0));
+        }
+    }
+    report.figures.extend(found);
 }

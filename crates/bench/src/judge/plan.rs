@@ -43,6 +43,8 @@ const SPOT: u64 = 50;
 const SETS_OF_READ: u64 = 64;
 /// After one in so many sets of the set phase, a key is read back.
 const READ_BACK: u64 = 64;
+/// When all keys have been read, so many times fewer that were never stored are asked for.
+const ABSENT: u64 = 16;
 /// The longest value of a get phase.
 const GET_PHASE_BYTES_MAX: usize = 128;
 /// Lengths of the final's values: so many in a hundred are from here to there.
@@ -69,7 +71,8 @@ pub enum Phase {
     Set,
     /// They are read and updated; the rounds of it are numbered.
     Get(u32),
-    /// Every key is read once, by the thread it belongs to. No phase of the contest's.
+    /// Every key is read once, by the thread it belongs to, and then one in 16 times as many that are
+    /// not there. No phase of the contest's.
     ReadAll,
 }
 
@@ -99,11 +102,11 @@ pub enum Op {
         /// Bytes of the value it replaces; 0 if the key is new.
         old_bytes: usize,
     },
-    /// Read a key that is there.
+    /// Read a key.
     Get {
         /// The key's number.
         id: u64,
-        /// The version that was acknowledged before.
+        /// The version that was acknowledged before; 0 if none was.
         version: u32,
         /// Whether the key is one's own, so that it can be no other.
         own: bool,
@@ -232,7 +235,7 @@ impl Plan {
         };
         let rng = Rng::new(self.seed).fork(purpose << 32 | thread as u64);
         let left = match phase {
-            Phase::ReadAll => own.keys,
+            Phase::ReadAll => own.keys + own.keys / ABSENT,
             Phase::Set | Phase::Get(_) => self.operations_of(thread),
         };
         Stream {
@@ -272,7 +275,14 @@ impl Stream<'_> {
         Some(match self.phase {
             Phase::Set => self.of_set_phase(batch),
             Phase::Get(_) => self.of_get_phase(batch),
-            Phase::ReadAll => self.get(self.thread, self.left, batch),
+            Phase::ReadAll if self.left < self.own.keys => self.get(self.thread, self.left, batch),
+            Phase::ReadAll => Op::Get {
+                id: self
+                    .plan
+                    .id(self.thread, self.plan.keys_of(self.thread) + self.left),
+                version: 0,
+                own: true,
+            },
         })
     }
 
@@ -557,12 +567,18 @@ mod tests {
         let ids: std::collections::HashSet<u64> = ops
             .iter()
             .map(|op| match *op {
-                Op::Get { id, version, own } if own && version > 0 => id,
-                other => panic!("{other:?}"),
+                Op::Get { id, version, own } => {
+                    assert!(own);
+                    assert_eq!(version > 0, id < plan.terms.keys);
+                    id
+                }
+                other @ Op::Set { .. } => panic!("{other:?}"),
             })
             .collect();
-        assert_eq!(ids.len() as u64, plan.terms.keys);
         assert_eq!(ops.len(), ids.len());
+        let absent = ids.iter().filter(|id| **id >= plan.terms.keys).count() as u64;
+        assert_eq!(ids.len() as u64 - absent, plan.terms.keys);
+        assert!((share(absent as usize, ids.len()) - 1.0 / 17.0).abs() < 0.001);
     }
 
     #[test]

@@ -69,3 +69,90 @@ pub(super) const KV: Published = Published {
     probes_of_hit: Want::Nothing,
     probes_of_miss: Want::Nothing,
 };
+
+/// The preliminary round's first place: records of 100 bytes, 768 Mi of them in 256 Mi chains.
+pub(super) const PRELIM: Published = Published {
+    fences_a_set: Want::Nothing,
+    bytes_a_set: Want::Near(100.0),
+    lines_a_set: Want::Beside(1.56),
+    xplines_a_set: Want::Nothing,
+    reads_a_set: Want::AtMost(0.0),
+    reads_a_get: Want::Nothing,
+    index_bytes_a_key: Want::Near(1.33),
+    cache_hits: Want::Nothing,
+    swaps_of_set_phase: Want::Nothing,
+    swaps_of_get_phase: Want::Nothing,
+    depth: [Want::Nothing; 4],
+    probes_of_hit: Want::Near(2.5),
+    probes_of_miss: Want::Nothing,
+};
+
+/// The slides' engine: a header of 24 bytes, blocks of 32, lines of five keys that are 95.24 % full.
+pub(super) const KID: Published = Published {
+    fences_a_set: Want::Near(1.0),
+    bytes_a_set: Want::Near(225.4),
+    lines_a_set: Want::Near(4.27),
+    xplines_a_set: Want::Near(1.82),
+    reads_a_set: Want::AtMost(0.01),
+    reads_a_get: Want::Near(1.0),
+    index_bytes_a_key: Want::Near(26.9),
+    cache_hits: Want::Nothing,
+    swaps_of_set_phase: Want::Nothing,
+    swaps_of_get_phase: Want::Nothing,
+    depth: [
+        Want::Within(78.1, 0.5),
+        Want::Within(8.1, 0.5),
+        Want::Within(3.4, 0.5),
+        Want::Within(10.4, 0.5),
+    ],
+    probes_of_hit: Want::Near(2.87),
+    probes_of_miss: Want::Beside(44.4),
+};
+
+/// What the two engines of the third place have in common: chains, a read cache, spares.
+const THIRD_PLACE: Published = Published {
+    fences_a_set: Want::Nothing,
+    bytes_a_set: Want::Nothing,
+    lines_a_set: Want::Nothing,
+    xplines_a_set: Want::Nothing,
+    reads_a_set: Want::Nothing,
+    reads_a_get: Want::Nothing,
+    index_bytes_a_key: Want::Nothing,
+    cache_hits: Want::Near(98.0),
+    swaps_of_set_phase: Want::Near(66.7),
+    swaps_of_get_phase: Want::Near(100.0),
+    depth: [
+        Want::Within(67.2, 0.5),
+        Want::Within(24.6, 0.5),
+        Want::Within(6.6, 0.5),
+        Want::Within(1.6, 0.5),
+    ],
+    probes_of_hit: Want::Near(1.427),
+    probes_of_miss: Want::Near(0.853),
+};
+
+/// The third place's first version: a block and a bucket, each waited for.
+pub(super) const V1_AS_TOLD: Published = Published {
+    fences_a_set: Want::Near(2.0),
+    // A key record of 233 bytes, or, for an update, a value of 201; and 8.
+    bytes_a_set: Want::Near(227.6),
+    lines_a_set: Want::Near(5.4),
+    xplines_a_set: Want::Near(2.9),
+    // Chains of the full size; while they grow, fewer.
+    reads_a_set: Want::Beside(1.43),
+    reads_a_get: Want::Beside(0.03),
+    index_bytes_a_key: Want::Near(9.4),
+    ..THIRD_PLACE
+};
+
+/// Its last version: a header of 22 bytes, blocks of 16, nodes of 28 bytes for 225 Mi keys.
+pub(super) const V2_AS_TOLD: Published = Published {
+    fences_a_set: Want::Near(1.0),
+    bytes_a_set: Want::Near(223.4),
+    lines_a_set: Want::Near(4.36),
+    xplines_a_set: Want::Near(1.84),
+    reads_a_set: Want::AtMost(0.01),
+    reads_a_get: Want::Beside(0.02),
+    index_bytes_a_key: Want::Near(32.7),
+    ..THIRD_PLACE
+};

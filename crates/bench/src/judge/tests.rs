@@ -6,7 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use farbank_check::target::Target;
 use farbank_contest::{Engine, Error as Refusal, Key, Tally, Terms, Worker};
 
-use super::{Contender, Far, Options, OurEngine, Phases, Round, run};
+use super::{
+    Contender, Far, KidEngine, Options, OurEngine, Phases, PrelimEngine, Round, V1Engine, V2Engine,
+    run,
+};
 use crate::figure::{Error, Report};
 use crate::kv::Place;
 
@@ -158,9 +161,12 @@ fn options<'a>(contender: &'a dyn Contender, round: Round, part: u64) -> Options
             correctness: true,
             durability: false,
             performance: false,
+            model: false,
         },
         rounds: 2,
         group: 1,
+        crash_seeds: 1,
+        tuning: false,
     }
 }
 
@@ -247,6 +253,7 @@ fn ours_is_right_in_both_rounds_alone_and_together() {
                 correctness: group == 1,
                 durability: false,
                 performance: true,
+                model: false,
             },
             group,
             ..options(&OurEngine, round, part)
@@ -259,5 +266,64 @@ fn ours_is_right_in_both_rounds_alone_and_together() {
         wrong.retain(|name| round == Round::Final || !name.ends_with("far memory given"));
         assert!(wrong.is_empty(), "{round:?}: {wrong:?}, {:?}", report.notes);
         assert!(report.figures.iter().any(|figure| figure.name == "score"));
+    }
+}
+
+#[test]
+fn the_published_engines_pass_in_their_rounds_and_come_back_after_a_kill() {
+    let (prelim, kid) = (PrelimEngine::default(), KidEngine::default());
+    let (v1, v2) = (V1Engine::default(), V2Engine::default());
+    let judged: [(&dyn Contender, Round, u64); 4] = [
+        (&prelim, Round::Preliminary, 16_384),
+        (&v1, Round::Final, 4096),
+        (&v2, Round::Final, 4096),
+        (&kid, Round::Final, 4096),
+    ];
+    for (contender, round, part) in judged {
+        let mut options = options(contender, round, part);
+        options.phases.durability = true;
+        let report = run(&options, &mut |_| true).unwrap();
+        let wrong = |name: &&str| name.ends_with("answers wrong") || name.ends_with("refused");
+        let wrong: Vec<&str> = broken(&report).into_iter().filter(wrong).collect();
+        assert!(wrong.is_empty(), "{wrong:?}, {:?}", report.notes);
+        let crashed = |name: &str| report.figures.iter().any(|figure| figure.name == name);
+        assert_eq!(crashed("kill: answers wrong"), contender.is_durable());
+        assert_eq!(crashed("word: crash images judged"), contender.is_durable());
+    }
+}
+
+#[test]
+fn the_model_says_the_same_of_the_same_seed() {
+    let kid = KidEngine::default();
+    let mut options = options(&kid, Round::Final, 1 << 14);
+    options.phases = Phases {
+        correctness: false,
+        durability: false,
+        performance: false,
+        model: true,
+    };
+    let run = || run(&options, &mut |_| true).unwrap();
+    let report = run();
+    assert_eq!(report.figures, run().figures);
+    let figure = |name: &str| {
+        let found = report.figures.iter().find(|figure| figure.name == name);
+        found.unwrap_or_else(|| panic!("{name}: {report:?}")).value
+    };
+    assert!(figure("get phase, 16 workers") > figure("set phase, 16 workers"));
+    assert!(figure("152 + 8 bytes, by 160 in one write, any bucket") > 1.0);
+}
+
+#[test]
+fn a_tuning_step_is_timed_with_and_without_beside_what_was_reported() {
+    let kid = KidEngine::default();
+    let mut options = options(&kid, Round::Final, 1 << 12);
+    options.tuning = true;
+    let report = run(&options, &mut |_| true).unwrap();
+    assert_eq!(report.figures.len(), 10, "{report:?}");
+    for figure in &report.figures {
+        assert!(
+            figure.value > 0.0 && figure.published.is_some(),
+            "{figure:?}"
+        );
     }
 }

@@ -1,0 +1,204 @@
+//! The contest's published engines as contenders, with what was published of them.
+
+use farbank_check::target::Target;
+use farbank_contest::kid::{self, Kid, KidRecipe};
+use farbank_contest::prelim::{self, Prelim};
+use farbank_contest::target::EngineTarget;
+use farbank_contest::v1::{self, V1, V1Recipe};
+use farbank_contest::v2::{self, V2, V2Recipe};
+use farbank_contest::{Engine, Reuse, Terms};
+
+use super::contender::{Contender, Far};
+use super::plan::Round;
+use super::published::{KID, PRELIM, Published, V1_AS_TOLD, V2_AS_TOLD, Want};
+use crate::figure::Error;
+use crate::on_far;
+
+/// The preliminary round's first place: nothing durable.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PrelimEngine(pub prelim::Options);
+
+/// The slides' engine: hash lines, one write a set.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KidEngine(pub kid::Options);
+
+/// The third place's first engine: two writes a set.
+#[derive(Clone, Copy, Debug)]
+pub struct V1Engine(pub v1::Tuning);
+
+/// The third place's last engine: one write a set.
+#[derive(Clone, Copy, Debug)]
+pub struct V2Engine(pub v2::Tuning);
+
+/// Blocks are used again from the start: as published, when far memory is nearly full, neither takes all
+/// sets of the mix that can be built from what is public.
+impl Default for V1Engine {
+    fn default() -> V1Engine {
+        V1Engine(v1::Tuning {
+            reuse: Reuse::Always,
+            ..v1::Tuning::PUBLISHED
+        })
+    }
+}
+
+impl Default for V2Engine {
+    fn default() -> V2Engine {
+        V2Engine(v2::Tuning {
+            reuse: Reuse::Always,
+            ..v2::Tuning::PUBLISHED
+        })
+    }
+}
+
+/// Far memory of the final as the text of the third place has it; elsewhere it is 64 GiB.
+const TOLD_GIB: u64 = 74;
+
+fn made<E: Engine + 'static, W: std::fmt::Display>(
+    engine: Result<E, W>,
+) -> Result<Box<dyn Engine>, Error> {
+    match engine {
+        Ok(engine) => Ok(Box::new(engine)),
+        Err(why) => Err(Error::Failed(why.to_string())),
+    }
+}
+
+impl Contender for PrelimEngine {
+    fn name(&self) -> &'static str {
+        "prelim"
+    }
+
+    fn takes(&self, round: Round) -> bool {
+        round == Round::Preliminary
+    }
+
+    fn is_durable(&self) -> bool {
+        false
+    }
+
+    fn create(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+        on_far!(far, medium => made(Prelim::create(medium, terms, self.0)))
+    }
+
+    fn open(&self, _: Far, _: &Terms) -> Result<Box<dyn Engine>, Error> {
+        Err(Error::Failed(
+            "prelim keeps nothing that could be opened".into(),
+        ))
+    }
+
+    fn target(&self) -> Option<(&dyn Target, Option<&'static str>)> {
+        None
+    }
+
+    fn published(&self, terms: &Terms) -> Published {
+        // A drain a buffer: buffers are as much smaller as far memory is.
+        const RECORDS_A_BUFFER: f64 = 41_943.0;
+        let part = (74_u64 << 30) as f64 / terms.far_bytes as f64;
+        Published {
+            fences_a_set: Want::Near(part / RECORDS_A_BUFFER),
+            ..PRELIM
+        }
+    }
+}
+
+impl Contender for KidEngine {
+    fn name(&self) -> &'static str {
+        "kid"
+    }
+
+    fn takes(&self, round: Round) -> bool {
+        round == Round::Final
+    }
+
+    fn is_durable(&self) -> bool {
+        true
+    }
+
+    fn create(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+        on_far!(far, medium => made(Kid::open(medium, terms, self.0)))
+    }
+
+    fn open(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+        self.create(far, terms)
+    }
+
+    fn target(&self) -> Option<(&dyn Target, Option<&'static str>)> {
+        const TARGET: EngineTarget<KidRecipe> = EngineTarget(KidRecipe);
+        Some((
+            &TARGET,
+            Some("a torn block that is used again ends its partition's recovery"),
+        ))
+    }
+
+    fn published(&self, _: &Terms) -> Published {
+        KID
+    }
+}
+
+impl Contender for V1Engine {
+    fn name(&self) -> &'static str {
+        "v1"
+    }
+
+    fn takes(&self, round: Round) -> bool {
+        round == Round::Final
+    }
+
+    fn is_durable(&self) -> bool {
+        true
+    }
+
+    fn far_bytes_told(&self, part: u64) -> Option<u64> {
+        Some((TOLD_GIB << 30) / part)
+    }
+
+    fn create(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+        on_far!(far, medium => made(V1::create(medium, terms, self.0)))
+    }
+
+    fn open(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+        on_far!(far, medium => made(V1::open(medium, terms, self.0)))
+    }
+
+    fn target(&self) -> Option<(&dyn Target, Option<&'static str>)> {
+        const TARGET: EngineTarget<V1Recipe> = EngineTarget(V1Recipe(v1::Tuning::PUBLISHED));
+        Some((
+            &TARGET,
+            Some("what a kill left is shown, and not made durable"),
+        ))
+    }
+
+    fn published(&self, _: &Terms) -> Published {
+        V1_AS_TOLD
+    }
+}
+
+impl Contender for V2Engine {
+    fn name(&self) -> &'static str {
+        "v2"
+    }
+
+    fn takes(&self, round: Round) -> bool {
+        round == Round::Final
+    }
+
+    fn is_durable(&self) -> bool {
+        true
+    }
+
+    fn create(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+        on_far!(far, medium => made(V2::create(medium, terms, self.0)))
+    }
+
+    fn open(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+        on_far!(far, medium => made(V2::open(medium, terms, self.0)))
+    }
+
+    fn target(&self) -> Option<(&dyn Target, Option<&'static str>)> {
+        const TARGET: EngineTarget<V2Recipe> = EngineTarget(V2Recipe(v2::Tuning::PUBLISHED));
+        Some((&TARGET, Some("the checksum covers a quarter of a record")))
+    }
+
+    fn published(&self, _: &Terms) -> Published {
+        V2_AS_TOLD
+    }
+}

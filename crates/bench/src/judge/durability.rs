@@ -1,0 +1,135 @@
+//! The durability phase: the power goes on simulated memory, and the process on a real pool.
+//!
+//! The contest's crash judge ran one set on a pool of 10,000 records, and took back each word of 8 bytes that
+//! was not fenced with one chance in two. Here the crash explorer does it at every fence, with blocks that
+//! are used again, and in recovery too, in three ways: each word for itself (`word`), lines (`adr`),
+//! nothing lost (`eadr`).
+//!
+//! A kill is simpler: what was stored is there, and only what the engine held in DRAM is gone. It comes
+//! after a set and a get phase, so that hot keys have been updated a few thousand times.
+
+use std::path::PathBuf;
+
+use farbank_check::{explore, explore::Config};
+use farbank_pm::media::{OpenOptions, open_path};
+use farbank_pm::sim::Persistency;
+
+use super::Options;
+use super::contender::Contender;
+use super::phases::{KILL, Trial, plainly, verdict};
+use super::plan::Phase;
+use crate::figure::{Error, Figure, Report, Step, Watch};
+use crate::kv::Place;
+use crate::temp::TempFile;
+
+/// Ways to lose power, as the contest's judge had it and as machines have it.
+const MODES: [Persistency; 3] = [Persistency::Word, Persistency::Adr, Persistency::Eadr];
+
+/// Crashes and kills an engine that claims to be durable.
+pub(super) fn durability(
+    options: &Options<'_>,
+    contender: &dyn Contender,
+    report: &mut Report,
+    watch: Watch<'_>,
+) -> Result<(), Error> {
+    if !contender.is_durable() {
+        let name = contender.name();
+        report.notes.push(format!(
+            "{name} promises nothing durable, and is not crashed"
+        ));
+        return Ok(());
+    }
+    for mode in MODES {
+        crash(options, contender, mode, report, watch)?;
+    }
+    kill(options, contender, report, watch)
+}
+
+fn crash(
+    options: &Options<'_>,
+    contender: &dyn Contender,
+    mode: Persistency,
+    report: &mut Report,
+    watch: Watch<'_>,
+) -> Result<(), Error> {
+    let Some((target, known)) = contender.target() else {
+        return Ok(());
+    };
+    let (name, seeds) = (contender.name(), options.crash_seeds);
+    let what = format!("{name}: crashes under {mode}");
+    let (config, mut go_on) = (Config::new(mode), true);
+    let from = options.seed;
+    let found = explore(
+        target,
+        &config,
+        from..from + seeds,
+        options.threads,
+        &mut |so_far| {
+            go_on &= watch(Step {
+                what: &what,
+                done: so_far.counts.seeds,
+                all: seeds,
+            });
+            go_on
+        },
+    );
+    if !go_on {
+        return Err(Error::Stopped);
+    }
+    let counted = |what: String, count: u64| Figure::counted(name, what, count as f64);
+    let broken = counted(
+        format!("{mode}: runs that lose or corrupt"),
+        found.violations.len() as u64,
+    );
+    report.figures.extend([
+        counted(format!("{mode}: crash images judged"), found.counts.images),
+        match known {
+            None => broken.at_most(0.0),
+            Some(_) => broken,
+        },
+    ]);
+    if let Some(violation) = found.violations.first() {
+        let known = known.map_or(String::new(), |known| format!(" (known: {known})"));
+        report.notes.push(format!(
+            "{name} under {mode}, seed {:#x}: {}{known}; again: {}",
+            violation.seed, violation.what, violation.command
+        ));
+    }
+    Ok(())
+}
+
+/// A pool in a file is left as it is, opened again, and every key of it read.
+fn kill(
+    options: &Options<'_>,
+    contender: &dyn Contender,
+    report: &mut Report,
+    watch: Watch<'_>,
+) -> Result<(), Error> {
+    let terms = options.terms_for(contender);
+    let path: PathBuf = match &options.place {
+        Place::Dram => TempFile::on_tmpfs("judge")?,
+        Place::File(path) => path.clone(),
+    };
+    let (_file, medium) = Place::File(path.clone()).make(terms.far_bytes, watch)?;
+    let mut trial = Trial::new(options, contender);
+    let engine = contender.create(medium.into(), &terms)?;
+    let mut phases = Vec::new();
+    for phase in [Phase::Set, Phase::Get(0)] {
+        phases.push(trial.phase(&*engine, phase, plainly(1), watch)?);
+        if phases.iter().any(|found| found.refused > 0) {
+            verdict(report, contender, KILL, &phases.iter().collect::<Vec<_>>());
+            return Ok(());
+        }
+    }
+    // Nothing is closed: this is all that a kill leaves.
+    drop(engine);
+    let medium = open_path(&path, &OpenOptions::default())?;
+    let started = std::time::Instant::now();
+    let engine = contender.open(medium.into(), &terms)?;
+    let opened = started.elapsed().as_secs_f64() * 1e3;
+    phases.push(trial.phase(&*engine, Phase::ReadAll, plainly(1), watch)?);
+    verdict(report, contender, KILL, &phases.iter().collect::<Vec<_>>());
+    let figure = Figure::measured(contender.name(), "kill: opened again in", opened);
+    report.figures.push(figure.unit("ms"));
+    Ok(())
+}

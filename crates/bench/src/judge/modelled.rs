@@ -1,0 +1,256 @@
+//! The judge on the model of far memory: sixteen virtual workers on six DIMMs.
+//!
+//! Each virtual worker has the plan's operations of a thread; what an engine asks of far memory becomes steps
+//! of the machine, and what it takes besides is given: [`CPU_NS`], the same for every engine. So a ratio of
+//! two engines says what their writes and reads of far memory make of it, and nothing of their tables in
+//! DRAM. The processor's cache is made smaller by the scale, so that it holds as little of the pool as
+//! at full size.
+
+use farbank_contest::{Ask, Engine, Worker};
+use farbank_pm::media::Mapped;
+use farbank_pm::model::{self, Act, Category, Config, Machine, Modelled, Step as Does, Trace};
+use farbank_pm::sim::Rng;
+
+use super::contender::{Contender, Far};
+use super::plan::{Ledger, Op, Own, Phase, Plan};
+use super::{Options, Round};
+use crate::figure::{Error, Figure, Report, Step, Watch};
+
+/// Threads of the contest.
+const WORKERS: usize = 16;
+/// DIMMs of a socket of the contest's machine.
+const DIMMS: u32 = 6;
+/// Nanoseconds an operation takes besides far memory: an assumption.
+const CPU_NS: u32 = 100;
+/// The largest part of the contest that is modelled: 393,216 operations a phase.
+const PART_MIN: u64 = 1024;
+/// Bytes of the cache at full scale.
+const CACHE_BYTES: u64 = 36 << 20;
+/// Operations between two looks at the watch.
+const LOOK_EVERY: u64 = 4096;
+
+/// Millions of sets and of get-phase operations a virtual second.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rates {
+    pub(super) sets: f64,
+    pub(super) gets: f64,
+}
+
+fn config(seed: u64, part: u64) -> Config {
+    Config {
+        seed,
+        cache_bytes: (CACHE_BYTES / part).max(64 << 10),
+        places: false,
+        ..Config::study(DIMMS)
+    }
+}
+
+/// Runs a set and a get phase of `contender` on the model. `None`: it has threads of its own, whose steps
+/// are nobody's.
+pub(super) fn run(
+    options: &Options<'_>,
+    contender: &dyn Contender,
+    report: &mut Report,
+    watch: Watch<'_>,
+) -> Result<Option<Rates>, Error> {
+    if options.round == Round::Preliminary {
+        return Ok(None);
+    }
+    let part = options.part.max(PART_MIN);
+    let options = Options {
+        contenders: Vec::new(),
+        place: options.place.clone(),
+        part,
+        threads: WORKERS,
+        ..*options
+    };
+    let terms = options.terms_for(contender);
+    let memory = Mapped::anonymous(terms.far_bytes).map_err(Error::doing("map memory"))?;
+    let medium = Modelled::new(memory);
+    let trace = medium.trace();
+    trace.record(false);
+    let engine = contender.create(Far::Modelled(medium), &terms)?;
+    let plan = options.plan();
+    let (ledger, mut owns) = (plan.ledger(), vec![Own::default(); WORKERS]);
+    let mut machine = Machine::new(config(options.seed, part));
+    let mut rates = [0.0; 2];
+    for (phase, rate) in [Phase::Set, Phase::Get(0)].into_iter().zip(&mut rates) {
+        machine.restart();
+        trace.record(true);
+        let asked = (&plan, &ledger);
+        play(
+            &mut machine,
+            &*engine,
+            &trace,
+            asked,
+            &mut owns,
+            phase,
+            watch,
+        )?;
+        *rate = machine.outcome().throughput() / 1e6;
+    }
+    let name = contender.name();
+    let modelled = |what, value| Figure::modelled(name, what, value).unit("M operations/s");
+    report.figures.extend([
+        modelled("set phase, 16 workers", rates[0]),
+        modelled("get phase, 16 workers", rates[1]),
+    ]);
+    let [sets, gets] = rates;
+    Ok(Some(Rates { sets, gets }))
+}
+
+/// Plays a phase: each virtual worker's operations, in the order of their clocks.
+fn play(
+    machine: &mut Machine,
+    engine: &dyn Engine,
+    trace: &Trace,
+    (plan, ledger): (&Plan, &Ledger),
+    owns: &mut [Own],
+    phase: Phase,
+    watch: Watch<'_>,
+) -> Result<(), Error> {
+    let mut workers: Vec<Box<dyn Worker>> = owns.iter().map(|_| engine.worker()).collect();
+    let mut streams: Vec<_> = (owns.iter_mut().enumerate())
+        .map(|(thread, own)| plan.stream(phase, thread, ledger, own))
+        .collect();
+    let (mut done, mut failed) = (0, None);
+    let (mut value, mut out, mut found) = (Vec::new(), Vec::new(), false);
+    let what = format!("{}, modelled", phase.name());
+    machine.run(workers.len(), |worker, steps| {
+        let next = streams[worker].next(&[]);
+        let (None, Some(op)) = (&failed, next) else {
+            return false;
+        };
+        trace.compute(CPU_NS);
+        let (Op::Set { id, .. } | Op::Get { id, .. }) = op;
+        let key = plan.names.key(id);
+        let spending = Category::KeyValue.spend();
+        let mut ask = match op {
+            Op::Set { version, bytes, .. } => {
+                value.clear();
+                plan.names.value(id, version, bytes, &mut value);
+                ledger.acknowledge(id, version, bytes);
+                Ask::Set(&key, &value)
+            }
+            Op::Get { .. } => Ask::Get(&key, &mut out, &mut found),
+        };
+        let did = workers[worker].together(std::slice::from_mut(&mut ask));
+        drop(spending);
+        failed = did.map_err(|error| Error::Failed(error.to_string())).err();
+        done += 1;
+        let all = plan.terms.operations;
+        if done % LOOK_EVERY == 0
+            && !watch(Step {
+                what: &what,
+                done,
+                all,
+            })
+        {
+            failed = Some(Error::Stopped);
+        }
+        trace.take(steps);
+        true
+    });
+    failed.map_or(Ok(()), Err)
+}
+
+/// The second version of one engine by its first: one write a set by two.
+pub(super) fn compare(rates: &[(&'static str, Rates)], report: &mut Report) {
+    let of = |name| {
+        rates
+            .iter()
+            .find(|(of, _)| *of == name)
+            .map(|(_, rates)| rates)
+    };
+    if let (Some(first), Some(second)) = (of("v1"), of("v2")) {
+        let figure = |what, value| Figure::modelled("v2", what, value).unit("times");
+        report.figures.extend([
+            figure("set phase, 16 workers, by v1's", second.sets / first.sets)
+                .published(14.9 / 9.8, f64::INFINITY)
+                .at_least(1.5),
+            figure("get phase, 16 workers, by v1's", second.gets / first.gets)
+                .published(46.3 / 28.8, f64::INFINITY),
+        ]);
+    }
+}
+
+/// What two writes cost, each waited for, of what one costs: 152 and 8 bytes against 160.
+///
+/// Those who measured it wrote with one thread, one record after another; the 8 bytes then lie in a line
+/// that was written a moment ago. In an engine they are a bucket's, anywhere: [`Second::Anywhere`].
+pub(super) fn two_writes(seed: u64, report: &mut Report) {
+    let cost = |second| write_ns(seed, second);
+    let one = cost(Second::None);
+    for (what, second) in [
+        (
+            "152 + 8 bytes, by 160 in one write, same record",
+            Second::SameRecord,
+        ),
+        (
+            "152 + 8 bytes, by 160 in one write, any bucket",
+            Second::Anywhere,
+        ),
+    ] {
+        let figure = Figure::modelled("micro", what, cost(second) / one);
+        report
+            .figures
+            .push(figure.unit("times").published(3.0, f64::INFINITY));
+    }
+}
+
+/// Where the 8 bytes go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Second {
+    /// With the others.
+    None,
+    /// Behind them, when they are durable.
+    SameRecord,
+    /// Anywhere in a table, when they are durable.
+    Anywhere,
+}
+
+/// Virtual nanoseconds a record of 160 bytes takes one worker.
+fn write_ns(seed: u64, second: Second) -> f64 {
+    const RECORDS: u64 = 50_000;
+    const RECORD_BYTES: u64 = 160;
+    const TABLE_LINES: u64 = (32 << 20) / 64;
+    let mut machine = Machine::new(config(seed, PART_MIN));
+    let (mut rng, mut left) = (Rng::new(seed), RECORDS);
+    machine.run(1, |_, steps: &mut Vec<Does>| {
+        let Some(next) = left.checked_sub(1) else {
+            return false;
+        };
+        let at = (RECORDS - left) * RECORD_BYTES;
+        left = next;
+        let mut write = |from: u64, bytes: u64| {
+            for line in from / 64..(from + bytes).div_ceil(64) {
+                steps.extend([Act::Store, Act::Flush].map(|act| Does::new(act, line as u32)));
+            }
+            steps.push(Does::new(Act::Fence, 0));
+        };
+        match second {
+            Second::None => write(at, RECORD_BYTES),
+            Second::SameRecord => {
+                write(at, RECORD_BYTES - 8);
+                write(at + RECORD_BYTES - 8, 8);
+            }
+            Second::Anywhere => {
+                write(at, RECORD_BYTES - 8);
+                write(RECORDS * RECORD_BYTES + rng.below(TABLE_LINES) * 64, 8);
+            }
+        }
+        true
+    });
+    machine.outcome().elapsed_ps as f64 / 1e3 / RECORDS as f64
+}
+
+/// What all modelled figures are: for the notes.
+pub(super) fn label(options: &Options<'_>) -> String {
+    let part = options.part.max(PART_MIN);
+    format!(
+        "modelled at 1/{part} of the contest's size: {}, cache of {} KiB, {WORKERS} workers, {CPU_NS} ns an \
+         operation besides far memory, which is an assumption and the same for every engine",
+        model::Config::label(&config(options.seed, part)),
+        config(options.seed, part).cache_bytes >> 10,
+    )
+}
