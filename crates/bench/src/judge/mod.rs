@@ -165,17 +165,23 @@ pub fn run(options: &Options<'_>, watch: Watch<'_>) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// Ours is to be faster than the others: its times by each of theirs, measured here.
+/// Ours is to be faster than the others in both phases: its times by each of theirs, measured here, by the
+/// clock and by processor time. The latter does not know what an engine's own threads do.
 fn ahead(report: &mut Report) {
     const OURS: &str = "kv";
     let mut found = Vec::new();
-    for phase in ["set phase", "get phase, slowest"] {
+    for phase in [
+        "set phase",
+        "get phase, slowest",
+        "set phase, a thread, processor time",
+        "get phase, a thread, processor time",
+    ] {
         let times: Vec<_> = (report.figures.iter())
-            .filter(|figure| figure.name == phase && figure.unit == "s")
+            .filter(|figure| figure.name == phase)
             .map(|figure| (figure.experiment, figure.value))
             .collect();
         let Some((_, ours)) = times.iter().find(|(name, _)| *name == OURS) else {
-            return;
+            continue;
         };
         for (name, theirs) in times.iter().filter(|(name, _)| *name != OURS) {
             let what = format!("{phase}: by the time of {name}");

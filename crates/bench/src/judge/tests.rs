@@ -327,3 +327,14 @@ fn a_tuning_step_is_timed_with_and_without_beside_what_was_reported() {
         );
     }
 }
+
+#[test]
+fn a_slower_engine_of_ours_is_said_to_be_slower() {
+    let mut report = Report::default();
+    for (name, set) in [("v1", 2.0), ("kv", 3.0)] {
+        let figure = crate::figure::Figure::measured(name, "set phase", set);
+        report.figures.push(figure.unit("s"));
+    }
+    super::ahead(&mut report);
+    assert_eq!(broken(&report), ["set phase: by the time of v1"]);
+}
