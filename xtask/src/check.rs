@@ -1,9 +1,10 @@
 //! The lanes that have `farbank check` try to lose something.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::Size;
-use crate::run::{cargo, farbank, output, target, works};
+use crate::run::{farbank, output, root, succeed, target, works};
 
 /// The seeds a lane explores in each persistency mode: a bit more than a minute on two CPUs.
 const LANE_SEEDS: [(&str, &str); 4] = [
@@ -15,6 +16,10 @@ const LANE_SEEDS: [(&str, &str); 4] = [
 /// What a release asks of each mode, on one CPU: minutes, and distinct images in them.
 const GATE_MINUTES: &str = "5";
 const GATE_IMAGES: u64 = 1_000_000;
+/// Crash points a release asks of each mode, lazily.
+const LAZY_POINTS: u64 = 10_000;
+/// Schedules in which each deviation that only threads can find is found.
+const CONTROL_SCHEDULES: &str = "20000";
 /// Seeds of which a gate crashes the recoveries of recoveries.
 const GATE_DEEP_SEEDS: &str = "0..8";
 
@@ -56,24 +61,71 @@ pub(crate) fn crash(size: Size) -> Result<(), String> {
     Ok(())
 }
 
-/// The checks are checked: every bug the engine lists by name is found out. The binary that has them
-/// gets a folder of its own, so that nobody takes it for the real one.
-pub(crate) fn faults(_: Size) -> Result<(), String> {
-    let folder = target().join("faults");
-    let folder_name = folder.display().to_string();
-    cargo(&[
+/// Every way a power cut can look to recovery: no crash point is sampled, and none is cut off.
+pub(crate) fn lazy(size: Size) -> Result<(), String> {
+    for mode in ["adr", "word", "page"] {
+        let (seeds, least) = match size {
+            Size::Lane => ("0..6", 0),
+            Size::Gate => ("0..240", LAZY_POINTS),
+        };
+        let mut command = check("crash")?;
+        command.args(["--target", "kv", "--lazy", "--steps", "40"]);
+        command.args(["--persistency", mode, "--seeds", seeds, "--json"]);
+        let text = output(&mut command)?;
+        let points = figure(&text, "crash_points")?;
+        if points < least {
+            return Err(format!("{mode}: {points} points, {least} are asked for"));
+        }
+    }
+    Ok(())
+}
+
+/// The checks are checked: every bug the engine lists by name is found out, and every place at which it
+/// makes something durable.
+pub(crate) fn faults(size: Size) -> Result<(), String> {
+    let binary = with_faults("faults", "")?;
+    let mut command = Command::new(binary);
+    command.args(["check", "faults", "--target", "kv"]);
+    if size == Size::Lane {
+        command.args(["--only", "kv"]);
+    }
+    // A minute of a usual CPU; slower ones get the time they need for the same seeds.
+    command.args(["--seconds", "180"]);
+    output(&mut command).map(|_| ())
+}
+
+/// Threads under schedules of chance and of priorities; and what only schedules find is found.
+pub(crate) fn schedules(size: Size) -> Result<(), String> {
+    let binary = with_faults("shuttle", "--cfg shuttle")?;
+    let schedules = match size {
+        Size::Lane => "5000",
+        Size::Gate => "100000",
+    };
+    for rest in [
+        ["--schedules", schedules].as_slice(),
+        &["--schedules", CONTROL_SCHEDULES, "--controls"],
+    ] {
+        let mut command = Command::new(&binary);
+        command.args(["check", "schedules", "--target", "kv", "--seed", "0x10000"]);
+        output(command.args(rest))?;
+    }
+    Ok(())
+}
+
+/// A binary that has faults by name, in a folder of its own, so that nobody takes it for the real one.
+fn with_faults(folder: &str, flags: &str) -> Result<PathBuf, String> {
+    let folder = target().join(folder);
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(root()).env("RUSTFLAGS", flags);
+    command.args([
         "build",
         "--release",
         "--package=farbank",
         "--features=faults",
-        "--target-dir",
-        &folder_name,
-    ])?;
-    let mut command = Command::new(folder.join("release/farbank"));
-    command.args(["check", "faults", "--target", "kv", "--only", "kv."]);
-    // A minute of a usual CPU; slower ones get the time they need for the same seeds.
-    command.args(["--seconds", "180"]);
-    output(&mut command).map(|_| ())
+    ]);
+    succeed(command.arg("--target-dir").arg(&folder))?;
+    Ok(folder.join("release/farbank"))
 }
 
 /// Every engine answers the contest's workload, and costs far memory what was published; a gate asks at the size
@@ -101,15 +153,19 @@ fn crash_for_long(mode: &str) -> Result<(), String> {
     command.args(["--target", "kv", "--persistency", mode, "--threads", "1"]);
     command.args(["--seeds", "0..1000000", "--minutes", GATE_MINUTES, "--json"]);
     let text = output(&mut command)?;
-    let report = text.lines().last().unwrap_or_default();
-    let images = number(report, "distinct_images")
-        .ok_or_else(|| format!("no distinct_images in the last line: {report}"))?;
+    let images = figure(&text, "distinct_images")?;
     match images >= GATE_IMAGES {
         true => Ok(()),
         false => Err(format!(
             "{mode}: {images} distinct images, {GATE_IMAGES} are asked for"
         )),
     }
+}
+
+/// The number called `name` in the last line of what was printed.
+fn figure(text: &str, name: &str) -> Result<u64, String> {
+    let report = text.lines().last().unwrap_or_default();
+    number(report, name).ok_or_else(|| format!("no {name} in the last line: {report}"))
 }
 
 /// The number called `name` in a line of JSON.

@@ -55,14 +55,24 @@ const LANES: &[Lane] = &[
         check::crash,
     ),
     Lane(
+        "lazy",
+        "nothing is lost however a power cut looks to recovery",
+        check::lazy,
+    ),
+    Lane(
         "faults",
-        "the explorer objects to every known bug",
+        "the explorer objects to every known bug and every flush left out",
         check::faults,
     ),
     Lane(
         "judge",
         "every engine of the contest answers right and costs what was published",
         check::judge,
+    ),
+    Lane(
+        "schedules",
+        "threads are linearizable, with crashes between",
+        check::schedules,
     ),
     Lane(
         "guest",
@@ -99,7 +109,9 @@ const LANES: &[Lane] = &[
 ];
 
 /// Lanes that build what they run themselves; the others run the release binary.
-const WITHOUT_BINARY: [&str; 7] = [
+const WITHOUT_BINARY: [&str; 9] = [
+    "faults",
+    "schedules",
     "miri",
     "asan",
     "tsan",

@@ -213,7 +213,7 @@ impl<'a> Hunt<'a> {
     }
 
     /// The faults by place: of every line that clean runs make something durable at, all it does,
-    /// and the first and the last of its lines.
+    /// and, where that can be several lines, the first and the last of them.
     #[must_use]
     pub fn places(&self) -> Vec<Fault> {
         const SEEDS: u64 = 8;
@@ -362,11 +362,13 @@ fn cpu_time() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// The ways in which a place can fail to make something durable.
+/// The ways in which a place can fail to make something durable. The first and the last of one line are
+/// all there is.
 fn faults_at(place: &Place) -> Vec<Fault> {
     let parts: &[Part] = match place.act {
         Act::Store => &[],
         Act::Drain => &[Part::Whole],
+        Act::CopyIn | Act::Flush if place.units_max < 2 => &[Part::Whole],
         Act::CopyIn | Act::Flush => &Part::ALL,
     };
     let fault = |part: &Part| {

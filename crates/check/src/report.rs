@@ -248,6 +248,7 @@ impl Report {
             });
             known.hits += place.hits;
             known.crashes += place.crashes;
+            known.units_max = known.units_max.max(place.units_max);
         }
         self.places = all.into_values().collect();
     }

@@ -43,8 +43,14 @@ pub struct Workload {
     /// Whether long values are drawn as often as short ones.
     long: bool,
     disasters: bool,
+    /// Whether it lives through no disaster of its own, and cleans instead: what takes several lives of a
+    /// segment in one opening, or a tombstone's whole way, needs that.
+    calm: bool,
     io_errors: bool,
 }
+
+/// One run in so many is calm.
+const CALM_ONE_IN: u64 = 4;
 
 /// When a run begins: no expiry is near 0.
 pub(crate) const START_MS: u64 = 1_000_000;
@@ -64,6 +70,7 @@ impl Workload {
             next_value: 1,
             now_ms: START_MS,
             disasters: true,
+            calm: seed % CALM_ONE_IN == 1,
             io_errors,
         }
     }
@@ -80,6 +87,7 @@ impl Workload {
         Workload {
             rng: Rng::new(seed),
             disasters: false,
+            calm: false,
             batch: 1,
             ..self.clone()
         }
@@ -99,6 +107,7 @@ impl Workload {
                 self.now_ms += ms;
                 Step::Advance(ms)
             }
+            20..26 if self.calm && self.shape.cleans => Step::Clean,
             20 | 21 if self.disasters => Step::Close,
             22 | 23 if self.disasters => Step::Kill,
             24 if self.disasters => Step::Cut,

@@ -180,7 +180,7 @@ impl<M: Medium> Engine<M> {
 
     /// Gives readers some time to leave limbo. False if nothing was there, or nobody left.
     fn limbo_is_passing(&self, lane: &mut Lane, want: u32) -> Result<bool, Poisoned> {
-        for _ in 0..10_000 {
+        for _ in 0..self.config.patience {
             if self.limbo.lock().expect("no holder panics").is_empty() {
                 return Ok(false);
             }

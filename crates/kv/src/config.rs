@@ -25,6 +25,9 @@ pub struct Config {
     pub pool_bytes_max: u64,
     /// Threads that scan the pool at open.
     pub open_threads: usize,
+    /// How often a session that finds no room lets others run, so that they leave segments that were
+    /// emptied, before it takes the pool for full.
+    pub patience: u32,
 }
 
 impl Default for Config {
@@ -34,6 +37,7 @@ impl Default for Config {
             cleaning: Cleaning::Background,
             pool_bytes_max: 0,
             open_threads: std::thread::available_parallelism().map_or(1, usize::from),
+            patience: 10_000,
         }
     }
 }

@@ -17,6 +17,8 @@
 //! G2  Members are published under [`Engine::groups`], which makes overlapping readers start over.
 //! G3  A group stands by itself: what it relied on that is not durable yet becomes a member, too. Else
 //!     a crash could keep the group and lose what it was decided on.
+//! G4  What replaces a member is not seen before the whole group is: who has seen one key as it was
+//!     after the group sees none as it was before.
 
 use std::collections::HashMap;
 
@@ -245,6 +247,8 @@ impl<M: Medium> Worker<M> {
                 session: self.id,
                 ticket: None,
                 fence,
+                with: Off::NULL,
+                seen: false,
             });
             let header = Header { seq, ..*header };
             let rest = match &slot.change {

@@ -28,7 +28,7 @@ use farbank_pm::{Lane, Medium};
 
 use crate::engine::Engine;
 use crate::past::RootWords;
-use crate::segment::{Life, Place, Purpose, State};
+use crate::segment::{Copy, Life, Place, Purpose, State};
 
 /// Reads the head of every segment and tells the engine its life; mends what is damaged at one end. A
 /// segment that was never born has no life; one that is out of reach is quarantined.
@@ -61,8 +61,8 @@ pub(crate) fn read<M: Medium>(
                 if lost.is_none() {
                     place.repair(m, lane, life);
                 }
-                if !is_born {
-                    place.flush(m, lane); // It is about to be counted.
+                if !is_born || life.damaged == Some(Copy::Head) {
+                    place.flush_head(m, lane); // It is about to be counted, or was mended.
                 }
             }
             None if may_be_unborn(&place, m, is_born, words) => {}

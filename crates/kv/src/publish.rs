@@ -1,15 +1,17 @@
 //! Publication: the index comes to name what is durable.
-
 //!
 //! Each write of a batch whose ticket has turned is taken off its stripe's list and the index is swung
 //! to it, under the stripe's lock; what it replaced is counted as dead. The members of a group are
-//! swung under [`Engine::groups`], which makes readers that overlap start over (G2).
+//! swung under [`Engine::groups`], which makes readers that overlap start over (G2). Where tickets turn
+//! late, a session may come to overtake another's group that is durable and not published yet: it publishes
+//! that first (G4).
 
 use farbank_pm::fault;
+use farbank_pm::medium::Drain;
 use farbank_pm::sync::MutexGuard;
 use farbank_pm::sync::atomic::AtomicU64;
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use farbank_pm::{Medium, Poisoned, Ticket};
+use farbank_pm::{Medium, Off, Poisoned, Ticket};
 
 use crate::engine::{Engine, Found, Located};
 use crate::record::Type;
@@ -45,38 +47,103 @@ impl<M: Medium> Worker<M> {
     /// Publishes durable writes, in order; groups at once.
     pub(crate) fn publish_all(&mut self, writes: &mut Vec<Write>) -> Result<(), Poisoned> {
         self.pin();
-        let (mut live, mut tombs) = (0, 0);
-        for run in writes.chunk_by(|a, b| a.grouped && b.grouped) {
-            let _group = (run[0].grouped && !fault!("kv.group_seen_half"))
-                .then(|| GroupPublication::start(&self.engine));
-            for write in run {
-                let (more_live, more_tombs) = self.publish(write);
-                live += more_live;
-                tombs += more_tombs;
-            }
+        for (run, at_once) in runs(writes) {
+            self.let_groups_pass(run);
+            self.publish_run(run, at_once);
         }
         writes.clear();
+        Ok(())
+    }
+
+    fn publish_run(&self, run: &[Write], at_once: bool) {
+        let (mut live, mut tombs) = (0, 0);
+        let group = at_once && !fault!("kv.group_seen_half");
+        let group = group.then(|| GroupPublication::start(&self.engine));
+        for write in run {
+            let (more_live, more_tombs) = self.publish(write);
+            live += more_live;
+            tombs += more_tombs;
+        }
+        drop(group);
         self.engine.live.fetch_add(live, Relaxed);
         self.engine.tombs.fetch_add(tombs, Relaxed);
-        Ok(())
+    }
+
+    /// G4: what another session has drained before `writes`, is about to be overtaken by one of them, and
+    /// must be seen with others, is published first, for that session. Only where tickets turn later than
+    /// they are issued can there be any.
+    fn let_groups_pass(&self, writes: &[Write]) {
+        if self.engine.caps().drain != Drain::Sync || fault!("kv.group_overtaken") {
+            return;
+        }
+        for write in writes.iter().filter(|write| !write.outrun) {
+            let older = |p: &&Pending| p.seq < write.seq && p.session != self.id;
+            let overtaken: Vec<Off> = {
+                let locked = self.engine.stripe(write.hash).lock();
+                let older = locked.of(write.hash).filter(older);
+                older.filter(|p| !p.seen).map(|p| p.with).collect()
+            };
+            for with in overtaken.into_iter().filter(|with| !with.is_null()) {
+                self.publish_for_another(with);
+            }
+        }
+    }
+
+    /// Publishes what must be seen with the write at `with`; all of it is durable.
+    fn publish_for_another(&self, with: Off) {
+        let stripes = self.engine.stripes.iter();
+        let theirs: Vec<Pending> = stripes
+            .flat_map(|stripe| {
+                let locked = stripe.lock();
+                let theirs = locked.all().filter(|p| p.with == with && !p.seen);
+                theirs.copied().collect::<Vec<_>>()
+            })
+            .collect();
+        let mut writes: Vec<Write> = theirs.iter().filter_map(|p| self.write_of(p)).collect();
+        writes.sort_unstable_by_key(|write| write.at);
+        self.let_groups_pass(&writes);
+        self.publish_run(&writes, true);
+    }
+
+    /// Another session's write, as its record has it.
+    fn write_of(&self, pending: &Pending) -> Option<Write> {
+        let mut body = Vec::new();
+        let header = self.read_record(pending.at, &mut body)?;
+        let key = Key {
+            db: header.db,
+            bytes: body.get(..header.key_len)?,
+        };
+        Some(Write {
+            hash: pending.hash,
+            seq: pending.seq,
+            at: pending.at,
+            len: self.engine.record_len(&header) as u32,
+            db: header.db,
+            what: header.what,
+            large: header.large,
+            expires_ms: header.expires_ms,
+            located: self.engine.locate(pending.hash, key),
+            outrun: false,
+            grouped: true,
+        })
     }
 
     /// Publishes one write. Returns by how much live and tombstone bytes grew.
     fn publish(&self, write: &Write) -> (i64, i64) {
         let engine = &*self.engine;
-        let swung = if write.outrun {
-            None
-        } else {
-            self.swing(write)
+        let swung = match write.outrun {
+            true => Swung::Never,
+            false => self.swing(write),
         };
         match swung {
-            None => {
+            Swung::Before => (0, 0),
+            Swung::Never => {
                 if write.large {
                     engine.free_extents_of(write.at);
                 }
                 (0, 0)
             }
-            Some(old) => {
+            Swung::Now(old) => {
                 if let Some(old) = old.filter(|old| old.header.is_some_and(|h| h.large)) {
                     engine.free_extents_of(old.at);
                 }
@@ -89,9 +156,9 @@ impl<M: Medium> Worker<M> {
         }
     }
 
-    /// Takes `write` off its list and swings the index to it. Returns what it replaced; `None` if a
-    /// newer write, or a flush, was faster.
-    fn swing(&self, write: &Write) -> Option<Option<Found>> {
+    /// Swings the index to `write` and takes it off its list; another session's stays there for that one
+    /// to find.
+    fn swing(&self, write: &Write) -> Swung {
         let engine = &*self.engine;
         let stripe = engine.stripe(write.hash);
         let mut fresh: Option<Located> = None;
@@ -99,16 +166,25 @@ impl<M: Medium> Worker<M> {
             let located = fresh.as_ref().unwrap_or(&write.located);
             {
                 let mut locked = stripe.lock();
-                let listed = locked.of(write.hash).any(|p| p.seq == write.seq);
-                let listed = listed || fault!("kv.older_published_later");
-                if !listed || write.seq <= engine.floor.load(Acquire) {
-                    locked.unlist(write.seq);
-                    return None;
+                let listed = locked.listed(write.seq).copied();
+                let seen = listed.is_some_and(|p| p.seen);
+                let own = listed.is_none_or(|p| p.session == self.id);
+                let is_due = listed.is_some() || fault!("kv.older_published_later");
+                let is_dead = write.seq <= engine.floor.load(Acquire);
+                if seen || is_dead || !is_due {
+                    if own {
+                        locked.unlist(write.seq);
+                    }
+                    return if seen { Swung::Before } else { Swung::Never };
                 }
                 if self.swing_locked(write, located) {
                     self.unlist_older(&mut locked, write);
-                    locked.unlist(write.seq);
-                    return Some(located.found);
+                    if own {
+                        locked.unlist(write.seq);
+                    } else if let Some(theirs) = locked.listed(write.seq) {
+                        theirs.seen = true;
+                    }
+                    return Swung::Now(located.found);
                 }
             }
             fresh = Some(self.relocate(write));
@@ -186,6 +262,40 @@ impl<M: Medium> Worker<M> {
         };
         self.engine.locate(write.hash, key)
     }
+}
+
+/// What became of a write that was to be published.
+enum Swung {
+    /// The index names it now, instead of this.
+    Now(Option<Found>),
+    /// It had, before: another session was overtaking it.
+    Before,
+    /// It never will: a newer write, or a flush, was faster.
+    Never,
+}
+
+/// A batch in the pieces in which it is published, and whether a piece is seen at once: groups are, and
+/// with them what outruns one of their members (G4).
+fn runs(writes: &[Write]) -> impl Iterator<Item = (&[Write], bool)> {
+    let whole = writes.iter().any(|write| write.grouped && write.outrun);
+    let whole = whole && !fault!("kv.group_outrun");
+    let runs = writes.chunk_by(move |a, b| whole || a.grouped && b.grouped);
+    runs.map(move |run| (run, whole || run[0].grouped))
+}
+
+/// Lists a batch's writes as drained under `ticket`; but first, of all that are to be seen at once, with
+/// which: as soon as one of them is drained it may be overtaken.
+pub(crate) fn list_drained<M: Medium>(engine: &Engine<M>, writes: &[Write], ticket: Ticket) {
+    let note = |writes: &[Write], note: &dyn Fn(&mut Pending)| {
+        for write in writes.iter().filter(|write| !write.outrun) {
+            let mut locked = engine.stripe(write.hash).lock();
+            locked.listed(write.seq).map(note);
+        }
+    };
+    for (run, _) in runs(writes).filter(|(_, at_once)| *at_once) {
+        note(run, &|pending| pending.with = run[0].at);
+    }
+    note(writes, &|pending| pending.ticket = Some(ticket));
 }
 
 /// Readers that overlap with this start over: they see all of a group or nothing of it.

@@ -15,7 +15,8 @@
 //! # Invariants
 //! V1  What is accepted is durable before anything is served, cleaned or reborn (A before B): else a
 //!     kill, this open, and a power cut could lose both the old and the new version of a key. That a
-//!     segment is free is accepted, too: else its former life could come back, partly overwritten.
+//!     segment is free needs no flush: its tail was durable before its head was written, so that its former
+//!     life cannot come back, and the flush of `opened` takes the head along, which is in its line.
 //! V2  Scanning again finds the same: torn bytes are padded before their segment is sealed.
 //! V3  Members count only in a whole group; outside one they are torn, or salvaged from damage.
 //! V4  Every segment is free, holds records, or is an extent of an accepted table: nothing leaks.
@@ -32,14 +33,14 @@ use farbank_pm::pool::Pool;
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Relaxed};
 use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::table::Table;
-use farbank_pm::{LINE, Lane, Medium, Off, Poisoned};
+use farbank_pm::{LINE, Lane, Medium, Off, Poisoned, WORD};
 
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::index::{Bulk, Index, Rows};
 use crate::past::RootWords;
 use crate::publish::note_expiry;
-use crate::record::{ALIGN, Extent, Header, RECORD_MIN, Type};
+use crate::record::{ALIGN, Extent, Header, RECORD_MIN, Type, u64_at};
 use crate::segment::{FIRST, Info, Life, Purpose, State};
 use crate::store::{DATABASES, Opened};
 
@@ -654,29 +655,35 @@ fn make_durable<M: Medium>(
             let at = base.plus(from as u64);
             pad.encode(crate::log::Log::seed(engine, at), &mut bytes);
             bytes.resize(RECORD_MIN, 0);
-            engine.medium().copy_in(lane, at, &[&bytes]);
+            // What was accepted lies behind it, and its flush takes the pad along.
+            for (at, word) in (at.0..).step_by(WORD).zip(bytes.chunks_exact(WORD)) {
+                engine.medium().store(lane, Off(at), u64_at(word, 0));
+            }
         }
     }
     if lives[segment as usize].is_some_and(|life| life.sealed.is_none()) {
         engine.medium().flush(lane, base, found.end);
         for table in &found.tables {
-            flush_extents(engine, lane, table);
+            flush_extents(engine, lane, table, usize::MAX);
         }
         for &at in &found.large {
             if let Some(header) = engine.header(at) {
-                flush_extents(engine, lane, &engine.table_of(at, &header));
+                let table = engine.table_of(at, &header);
+                flush_extents(engine, lane, &table, header.value_len);
             }
         }
     }
 }
 
-fn flush_extents<M: Medium>(engine: &Engine<M>, lane: &mut Lane, table: &[u8]) {
+/// Flushes the heads of a table's extents and the `len` bytes in them, or as many as they hold.
+fn flush_extents<M: Medium>(engine: &Engine<M>, lane: &mut Lane, table: &[u8], len: usize) {
+    let mut left = len;
     for extent in Extent::decode_all(table) {
+        let len = left.min(engine.geometry.payload());
+        left -= len;
         if extent.segment < engine.pool.segments() {
             let base = engine.geometry.base(extent.segment);
-            engine
-                .medium()
-                .flush(lane, base, engine.geometry.segment_bytes);
+            engine.medium().flush(lane, base, FIRST + len);
         }
     }
 }
@@ -693,8 +700,7 @@ fn merged(pads: &[(usize, usize)]) -> Vec<(usize, usize)> {
     merged
 }
 
-/// B: every segment that is not needed is reborn and free (V4). One that is free already is so for
-/// good: a process that was killed in a rebirth has not waited for it (V1).
+/// B: every segment that is not needed is reborn and free (V4).
 fn settle<M: Medium>(
     engine: &mut Engine<M>,
     lane: &mut Lane,
@@ -710,9 +716,6 @@ fn settle<M: Medium>(
         }
         if life.is_none_or(|life| life.opened.is_some() || life.sealed.is_some() || life.torn) {
             again.push(segment);
-        } else {
-            let head = engine.geometry.base(segment);
-            engine.medium().flush(lane, head, LINE);
         }
         free.push(segment);
     }

@@ -14,7 +14,7 @@
 //! before, each drained. That ends its former life: records are checksummed with their generation, so
 //! nothing old can be found in it again. Its first batch also writes `opened` (and what for), one drain makes both
 //! durable. When all its records are durable, `sealed` says where they end; nobody waits for that
-//! word, it rides on a later drain. `opened` is there twice: without it no record could be read.
+//! word, it leaves the cache when its line does. `opened` is there twice: without it no record could be read.
 //!
 //! # Invariants
 //! S1  Generations only grow, over the whole pool. At any time head or tail is whole, and they agree,
@@ -129,17 +129,22 @@ impl Place {
         m.copy_in(lane, self.at, &[&head, &[0; LINE - FIXED]]);
     }
 
-    /// Flushes head and tail.
-    pub(crate) fn flush<M: Medium>(&self, m: &M, lane: &mut Lane) {
+    /// Flushes the head. A tail needs none: it was durable before its head was written, or the head is
+    /// enough.
+    pub(crate) fn flush_head<M: Medium>(&self, m: &M, lane: &mut Lane) {
         m.flush(lane, self.at, LINE);
-        m.flush(lane, self.tail(), LINE);
     }
 
-    /// Writes a damaged copy of the fixed part, or of `opened`, again.
+    /// Writes a damaged copy of the fixed part, or of `opened`, again. A head is to be flushed after that.
     pub(crate) fn repair<M: Medium>(&self, m: &M, lane: &mut Lane, life: &Life) {
         match life.damaged {
             None => {}
-            Some(Copy::Head) => m.copy_in(lane, self.at, &[&self.fixed(self.at, life.generation)]),
+            Some(Copy::Head) => {
+                let fixed = self.fixed(self.at, life.generation);
+                for at in (0..FIXED).step_by(WORD) {
+                    m.store(lane, self.at.plus(at as u64), u64_at(&fixed, at));
+                }
+            }
             Some(Copy::Tail) => self.write_tail(m, lane, life.generation),
         }
         if let Some(purpose) = life.opened.filter(|_| life.opened_once) {
@@ -161,11 +166,12 @@ impl Place {
         m.copy_in(lane, self.at.plus(OPENED_AT[0] as u64), &[&word, &word]);
     }
 
-    /// Writes `sealed`; everything before `end` must be durable (S3).
+    /// Writes `sealed`; everything before `end` must be durable (S3). Nobody waits for this word, and
+    /// nothing flushes it: without it an open reads on to where the records end.
     pub(crate) fn seal<M: Medium>(&self, m: &M, lane: &mut Lane, generation: u64, end: usize) {
         let _spending = Category::Allocator.spend();
-        let word = sealed_word(generation, end);
-        m.copy_in(lane, self.at.plus(SEALED_AT as u64), &[&word.to_le_bytes()]);
+        let at = self.at.plus(SEALED_AT as u64);
+        m.store(lane, at, sealed_word(generation, end));
     }
 
     /// Reads what head and tail say. `None`: both are damaged.

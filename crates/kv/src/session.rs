@@ -30,6 +30,7 @@ use farbank_pm::{Lane, Medium, Off, Poisoned, Ticket};
 
 use crate::engine::{Engine, Located, Shared};
 use crate::log::{Log, NoRoom};
+use crate::publish::list_drained;
 use crate::record::{Header, Type, body_crc};
 use crate::store::{
     Change, Error, Head, Item, KEY_BYTES_MAX, Key, Meta, Ops, VALUE_BYTES_MAX, Value, View,
@@ -209,6 +210,8 @@ impl<M: Medium> Worker<M> {
                 session: self.id,
                 ticket: None,
                 fence: engine.fence_of(header.what),
+                with: Off::NULL,
+                seen: false,
             };
             locked.list(pending);
             break pending;
@@ -354,9 +357,7 @@ impl<M: Medium> Worker<M> {
             self.publish_all(&mut writes)?;
             self.writes = writes;
         } else {
-            for write in writes.iter().filter(|w| !w.outrun) {
-                engine.stripe(write.hash).lock().drained(write.seq, ticket);
-            }
+            list_drained(&engine, &writes, ticket);
             self.unsynced.push_back((ticket, writes));
         }
         *self.shared.counters.lock().expect("no holder panics") = self.lane.counters;

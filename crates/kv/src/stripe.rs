@@ -28,6 +28,10 @@ pub(crate) struct Pending {
     pub ticket: Option<Ticket>,
     /// Of a tombstone its fence, read under the stripe's lock; of a value [`Pending::NO_FENCE`].
     pub fence: u64,
+    /// The first of the drained writes that it must be seen with; null: it is seen alone.
+    pub with: Off,
+    /// Published by another session, which overtook it; its own has yet to notice.
+    pub seen: bool,
 }
 
 impl Pending {
@@ -121,10 +125,13 @@ impl Locked<'_> {
         self.guard.pending.iter().filter(move |p| p.hash == hash)
     }
 
-    /// Notes that `seq` has been drained.
-    pub(crate) fn drained(&mut self, seq: u64, ticket: Ticket) {
-        if let Some(pending) = self.guard.pending.iter_mut().find(|p| p.seq == seq) {
-            pending.ticket = Some(ticket);
-        }
+    /// All listed writes.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Pending> {
+        self.guard.pending.iter()
+    }
+
+    /// What is listed as `seq`, to note that it has been drained, or published.
+    pub(crate) fn listed(&mut self, seq: u64) -> Option<&mut Pending> {
+        self.guard.pending.iter_mut().find(|p| p.seq == seq)
     }
 }

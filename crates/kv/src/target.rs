@@ -19,11 +19,12 @@ use crate::api::Kv;
 use crate::config::{Cleaning, Config};
 use crate::store::{Change, Error, Item, Key, Ops, Session, Value, Verdict, View};
 
-/// The engine with its defaults, on a pool of 24 segments of 4 KiB.
+/// The engine with its defaults, on a pool of 16 segments of 4 KiB that may grow to 24.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KvTarget;
 
 const SEGMENT_BYTES: u64 = 4 << 10;
+const POOL_BYTES_MAX: u64 = 8192 + 24 * SEGMENT_BYTES;
 const SESSIONS: usize = 2;
 /// Every pool's, so that the same calls make the same bytes.
 const IDENTITY: Identity = Identity {
@@ -42,7 +43,7 @@ impl Target for KvTarget {
 
     fn shape(&self) -> Shape {
         Shape {
-            pool_bytes: 8192 + 24 * SEGMENT_BYTES,
+            pool_bytes: 8192 + 16 * SEGMENT_BYTES,
             keys: 12,
             // The longest do not fit into the log.
             value_bytes: (8, 1_500),
@@ -103,8 +104,10 @@ fn config(time: &Arc<AtomicU64>) -> Config {
     Config {
         clock: Arc::new(move || time.load(Relaxed)),
         cleaning: Cleaning::Inline,
-        pool_bytes_max: 0,
+        pool_bytes_max: POOL_BYTES_MAX,
         open_threads: 1,
+        // Whoever it would wait for is this thread, or one that goes on as soon as it is let.
+        patience: 8,
     }
 }
 

@@ -262,6 +262,50 @@ fn a_segment_that_was_taken_for_nothing_takes_records_later() {
     assert_eq!(kv.opened().keys, 1);
 }
 
+/// Two sessions on a medium whose tickets turn late: the second overtakes the first's group, which is durable
+/// by then and not published.
+#[test]
+fn a_group_is_seen_before_what_overtakes_it() {
+    let put = |ops: &mut dyn Ops, k: &[u8], bytes: &[u8]| {
+        let value = Value {
+            bytes,
+            ..Value::default()
+        };
+        ops.put(key(k), value).map(|_| ())
+    };
+    let sim = Sim::new(8192 + 12 * 4096, Persistency::Page);
+    let kv = Kv::create(sim.clone(), 4 << 10, Time::new().config()).unwrap();
+    let (mut first, mut second, mut reader) = (kv.session(), kv.session(), kv.session());
+    let mut seen = |k: &[u8]| {
+        let mut out = Vec::new();
+        let found = reader.get(key(k), View::Durable, &mut out, &mut |_, _| {});
+        found.unwrap().then_some(out)
+    };
+    let large = [7; 1_500];
+    let both = [key(b"a"), key(b"b")];
+    let wrote = first.group(&both, &mut |ops| {
+        put(ops, b"a", b"group")?;
+        put(ops, b"b", b"group")?;
+        Ok(Verdict::Apply)
+    });
+    wrote.unwrap();
+    // It replaces a member in the same batch, and lies in a segment of its own.
+    put(&mut *first, b"b", &large).unwrap();
+    let theirs = first.commit().unwrap();
+    put(&mut *second, b"b", b"newer").unwrap();
+    let ours = second.commit().unwrap();
+    sim.sync().unwrap();
+    assert!(second.durable(ours).unwrap());
+    assert_eq!(seen(b"b").as_deref(), Some(&b"newer"[..]));
+    assert_eq!(seen(b"a").as_deref(), Some(&b"group"[..]), "half a group");
+    assert!(first.durable(theirs).unwrap());
+    assert_eq!(seen(b"b").as_deref(), Some(&b"newer"[..]));
+    drop((first, second, reader));
+    kv.verify().unwrap();
+    kv.clean().unwrap();
+    kv.verify().unwrap();
+}
+
 #[test]
 fn what_has_expired_is_gone_and_stays_gone_when_the_clock_goes_back() {
     let time = Time::new();

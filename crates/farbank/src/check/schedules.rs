@@ -1,6 +1,8 @@
 //! `farbank check schedules`: threads under every schedule that chance finds, crashed in between.
 
 use clap::{Args, ValueEnum};
+#[cfg(shuttle)]
+use farbank_check::schedules::{Report, Scheduler};
 use farbank_pm::fault::{Fault, NAMED};
 
 use super::{TargetChoice, number};
@@ -34,6 +36,10 @@ pub(crate) struct Schedules {
     /// A deviation to be found, by name or by place. Names need the `faults` feature.
     #[arg(long, value_name = "FAULT")]
     fault: Option<Fault>,
+    /// See instead that every deviation is found that only threads can find, in so many schedules at
+    /// most. Needs the `faults` feature.
+    #[arg(long, conflicts_with = "fault")]
+    controls: bool,
     /// Print one JSON object on the last line.
     #[arg(long)]
     json: bool,
@@ -49,7 +55,7 @@ enum SchedulerChoice {
 impl Schedules {
     /// Runs the check; an error if something cannot be explained.
     pub(super) fn run(self) -> Result<(), Failure> {
-        if matches!(self.fault, Some(Fault::Name(_))) && !NAMED {
+        if (self.controls || matches!(self.fault, Some(Fault::Name(_)))) && !NAMED {
             return Err(Failure::Usage(
                 "deviations by name are not in this build: add --features faults".into(),
             ));
@@ -95,20 +101,26 @@ impl Schedules {
 
     #[cfg(shuttle)]
     fn run_them(self) -> Result<(), Failure> {
-        use farbank_check::schedules::{Config, Scheduler, schedules};
+        use farbank_check::schedules::{Config, schedules};
 
         let choices: &[Scheduler] = match self.scheduler {
             SchedulerChoice::Random => &[Scheduler::Random],
             SchedulerChoice::Pct => &[Scheduler::Pct],
             SchedulerChoice::Both => &Scheduler::ALL,
         };
+        let run = |scheduler: Scheduler, fault: Option<Fault>| {
+            let config = Config {
+                fault,
+                ..Config::new(scheduler, self.seed, self.schedules)
+            };
+            schedules(self.target.target(), &config, &mut |_| true)
+        };
+        if self.controls {
+            return self.control(choices, &run);
+        }
         let mut reports = Vec::new();
         for scheduler in choices {
-            let config = Config {
-                fault: self.fault.clone(),
-                ..Config::new(*scheduler, self.seed, self.schedules)
-            };
-            let report = schedules(self.target.target(), &config, &mut |_| true);
+            let report = run(*scheduler, self.fault.clone());
             if !self.json {
                 println!("{report}");
             }
@@ -117,9 +129,57 @@ impl Schedules {
         self.conclude(&reports)
     }
 
+    /// Each deviation that only threads can find, until one of the schedulers finds it.
+    #[cfg(shuttle)]
+    fn control(
+        &self,
+        choices: &[Scheduler],
+        run: &dyn Fn(Scheduler, Option<Fault>) -> Report,
+    ) -> Result<(), Failure> {
+        let (mut found, mut missed) = (Vec::new(), Vec::new());
+        for named in self.target.target().faults_in_threads() {
+            let fault = Fault::Name(named.name.into());
+            let mut reports = choices.iter().map(|s| run(*s, Some(fault.clone())));
+            match reports.find(|report| report.violation.is_some()) {
+                Some(report) => {
+                    let after = report.counts.schedules;
+                    if !self.json {
+                        println!(
+                            "{:28} found by {} after {after}",
+                            named.name, report.scheduler
+                        );
+                    }
+                    found.push(format!(
+                        "{{\"fault\":\"{}\",\"run\":{}}}",
+                        named.name,
+                        report.json()
+                    ));
+                }
+                None => missed.push(named.name),
+            }
+        }
+        let (holds, runs) = (missed.is_empty(), found.join(","));
+        if self.json {
+            println!("{{\"check\":\"schedules\",\"holds\":{holds},\"found\":[{runs}]}}");
+        } else {
+            println!(
+                "check schedules: {} of {} deviations found",
+                found.len(),
+                found.len() + missed.len()
+            );
+        }
+        match missed.first() {
+            None => Ok(()),
+            Some(name) => Err(Failure::failed(format!(
+                "{name}: not found in {} schedules: the checks are blind there",
+                self.schedules
+            ))),
+        }
+    }
+
     /// The last line, and how it ends.
     #[cfg(shuttle)]
-    fn conclude(&self, reports: &[farbank_check::schedules::Report]) -> Result<(), Failure> {
+    fn conclude(&self, reports: &[Report]) -> Result<(), Failure> {
         let count: u64 = reports.iter().map(|r| r.counts.schedules).sum();
         let judged: u64 = reports.iter().map(|r| r.counts.judged).sum();
         let seconds: f64 = reports.iter().map(|r| r.elapsed.as_secs_f64()).sum();

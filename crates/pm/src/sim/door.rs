@@ -37,14 +37,14 @@ impl Medium for Sim {
 
     #[track_caller]
     fn store(&self, lane: &mut Lane, at: Off, value: u64) {
-        let place = self.place(Act::Store, Location::caller());
+        let place = self.place(Act::Store, Location::caller(), (at, WORD));
         self.write(at, &value.to_le_bytes(), place, Moment::Store);
         lane.counters.bytes += WORD as u64;
     }
 
     #[track_caller]
     fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
-        let place = self.place(Act::Store, Location::caller());
+        let place = self.place(Act::Store, Location::caller(), (at, WORD));
         let persistency = self.shared.persistency;
         let mut state = self.state();
         // A file's drains are requests to sync, which no processor makes.
@@ -106,8 +106,8 @@ impl Medium for Sim {
     #[track_caller]
     fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
         let from = Location::caller();
-        let place = self.place(Act::CopyIn, from);
         let bytes = parts.concat();
+        let place = self.place(Act::CopyIn, from, (at, bytes.len()));
         self.write(at, &bytes, place, Moment::CopyIn);
         lane.counters.bytes += bytes.len() as u64;
         self.request(lane, (at, bytes.len()), place, (Act::CopyIn, from));
@@ -116,7 +116,7 @@ impl Medium for Sim {
     #[track_caller]
     fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
         let from = Location::caller();
-        let place = self.place(Act::Flush, from);
+        let place = self.place(Act::Flush, from, (at, len));
         self.state().visible.pieces(at, len, |_| false);
         self.request(lane, (at, len), place, (Act::Flush, from));
     }
@@ -124,7 +124,7 @@ impl Medium for Sim {
     #[track_caller]
     fn drain(&self, lane: &mut Lane) -> Ticket {
         let from = Location::caller();
-        let place = self.place(Act::Drain, from);
+        let place = self.place(Act::Drain, from, (Off::NULL, 0));
         if !lane.undrained {
             return Ticket::DURABLE;
         }

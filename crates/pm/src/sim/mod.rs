@@ -72,6 +72,7 @@ mod state;
 mod tests;
 
 use std::fmt;
+use std::ops::Range;
 use std::panic::Location;
 use std::str::FromStr;
 use std::sync::PoisonError;
@@ -404,7 +405,7 @@ impl Sim {
         lane.flushed(Off(start), (end - start) as usize);
         let mut state = self.state();
         let upto = state.calls;
-        for unit in start / unit_bytes..end.div_ceil(unit_bytes) {
+        for unit in self.units(start, end) {
             if state.queues.contains_key(&unit) {
                 state.pending(lane.id()).push(Request { unit, upto, place });
             }
@@ -419,10 +420,18 @@ impl Sim {
         hit.is_none_or(|n| n == state.fault_hits).then_some(part)
     }
 
-    fn place(&self, act: Act, at: &'static Location<'static>) -> PlaceId {
-        match &self.state().places {
-            Some(places) => places.hit(act, at),
-            None => NOWHERE,
-        }
+    /// The number of a place that acts on `range` now: where, and how many bytes.
+    fn place(&self, act: Act, at: &'static Location<'static>, range: (Off, usize)) -> PlaceId {
+        let Some(places) = &self.state().places else {
+            return NOWHERE;
+        };
+        let units = self.units(range.0.0, range.0.0 + range.1 as u64);
+        places.hit(act, at, units.end - units.start)
+    }
+
+    /// The lines, or sectors, that `start..end` touches.
+    fn units(&self, start: u64, end: u64) -> Range<u64> {
+        let unit_bytes = self.shared.persistency.unit_bytes() as u64;
+        start / unit_bytes..end.div_ceil(unit_bytes)
     }
 }

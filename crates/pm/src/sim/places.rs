@@ -44,6 +44,8 @@ pub struct Place {
     pub hits: u64,
     /// Crash points at which something it did was not yet durable (for a drain: right before it).
     pub crashes: u64,
+    /// Most lines (in page mode, sectors) it acted on at once; none for a drain.
+    pub units_max: u64,
 }
 
 impl fmt::Display for Place {
@@ -107,7 +109,8 @@ impl Places {
         list
     }
 
-    pub(super) fn hit(&self, act: Act, at: &'static Location<'static>) -> PlaceId {
+    /// Counts a run of the place, on so many units.
+    pub(super) fn hit(&self, act: Act, at: &'static Location<'static>, units: u64) -> PlaceId {
         let table = &mut *self.table.lock().expect("no holder panics");
         let id = *table.known.entry((act, at)).or_insert_with(|| {
             table.list.push(Place {
@@ -115,10 +118,13 @@ impl Places {
                 at,
                 hits: 0,
                 crashes: 0,
+                units_max: 0,
             });
             (table.list.len() - 1) as PlaceId
         });
-        table.list[id as usize].hits += 1;
+        let place = &mut table.list[id as usize];
+        place.hits += 1;
+        place.units_max = place.units_max.max(units);
         id
     }
 
