@@ -13,7 +13,7 @@ const LANE_SEEDS: [(&str, &str); 4] = [
     ("word", "0..16"),
     ("page", "0..24"),
 ];
-/// What a release asks of each mode, on one CPU: minutes, and distinct images in them.
+/// What a release asks of each mode: minutes of computing on one CPU, and distinct images in them.
 const GATE_MINUTES: &str = "5";
 const GATE_IMAGES: u64 = 1_000_000;
 /// Crash points a release asks of each mode, lazily.

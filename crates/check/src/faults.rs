@@ -29,9 +29,9 @@ use std::time::Duration;
 use farbank_pm::fault::{Fault, Part, PlaceFault};
 use farbank_pm::sim::{Act, Persistency, Place, brief};
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
-use crate::explore::{Config, explore_seed};
+use crate::explore::{Config, computed, explore_seed};
 use crate::report::{Report, Violation, quote};
 use crate::target::Target;
 
@@ -232,7 +232,7 @@ impl<'a> Hunt<'a> {
     /// Tries `fault` until the explorer objects or the budget is used up.
     #[must_use]
     pub fn hunt(&self, fault: &Fault) -> Trial {
-        let start = cpu_time();
+        let start = computed(ClockId::ThreadCPUTime);
         let mut trial = Trial {
             fault: fault.clone(),
             outcome: Outcome::Idle,
@@ -241,7 +241,7 @@ impl<'a> Hunt<'a> {
             cpu: Duration::ZERO,
         };
         for (config, seed) in self.rounds() {
-            if cpu_time() - start > self.budget.cpu {
+            if computed(ClockId::ThreadCPUTime) - start > self.budget.cpu {
                 break;
             }
             let faulty = Config {
@@ -261,7 +261,7 @@ impl<'a> Hunt<'a> {
                 trial.outcome = Outcome::Survived;
             }
         }
-        trial.cpu = cpu_time() - start;
+        trial.cpu = computed(ClockId::ThreadCPUTime) - start;
         trial
     }
 
@@ -354,12 +354,6 @@ fn config(persistency: Persistency, seed: u64) -> Config {
         config.cap = FEW;
     }
     config
-}
-
-/// The time this thread has spent computing.
-fn cpu_time() -> Duration {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// The ways in which a place can fail to make something durable. The first and the last of one line are

@@ -212,6 +212,8 @@ pub struct Report {
     pub violations: Vec<Violation>,
     /// How long it took.
     pub elapsed: std::time::Duration,
+    /// The computing time of all threads in it.
+    pub cpu: std::time::Duration,
 }
 
 impl Report {
@@ -226,6 +228,7 @@ impl Report {
             places: Vec::new(),
             violations: Vec::new(),
             elapsed: std::time::Duration::ZERO,
+            cpu: std::time::Duration::ZERO,
         }
     }
 
@@ -291,8 +294,9 @@ impl Report {
         });
         let _ = write!(
             out,
-            ",\"elapsed_s\":{:.3},\"violations\":[",
-            self.elapsed.as_secs_f64()
+            ",\"elapsed_s\":{:.3},\"cpu_s\":{:.3},\"violations\":[",
+            self.elapsed.as_secs_f64(),
+            self.cpu.as_secs_f64()
         );
         for (i, v) in self.violations.iter().enumerate() {
             let comma = if i == 0 { "" } else { "," };
@@ -347,13 +351,15 @@ impl fmt::Display for Report {
         }
         write!(
             f,
-            ", {} seeds, {} violations; {} of {} places crashed at; digest {:016x}; {:.1} s",
+            ", {} seeds, {} violations; {} of {} places crashed at; digest {:016x}; {:.1} s, {:.1} s of \
+             computing",
             self.counts.seeds,
             self.violations.len(),
             self.places.len() - self.uncovered().count(),
             self.places.len(),
             self.digest,
             self.elapsed.as_secs_f64(),
+            self.cpu.as_secs_f64(),
         )
     }
 }
@@ -363,9 +369,10 @@ impl Report {
         let c = &self.counts;
         write!(
             f,
-            "{} distinct images ({:.0}/s) at {} crash points ({} exhaustively), {} in recoveries",
+            "{} distinct images ({:.0} a second of computing) at {} crash points ({} exhaustively), {} in \
+             recoveries",
             c.distinct_images,
-            c.distinct_images as f64 / self.elapsed.as_secs_f64().max(1e-9),
+            c.distinct_images as f64 / self.cpu.as_secs_f64().max(1e-9),
             c.crash_points,
             c.exhaustive_points,
             c.nested_points,

@@ -35,10 +35,11 @@ mod run;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use farbank_pm::fault::{self, Fault};
 use farbank_pm::sim::{CrashState, Persistency, Places, Rng, Sim, Survivor, brief};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::history::{History, Verdict};
 use crate::report::{Counts, Pick, Report, Violation};
@@ -166,7 +167,7 @@ pub fn explore(
 ) -> Report {
     /// Seeds between two looks at the progress: fixed, so that figures do not depend on threads.
     const TURN: u64 = 8;
-    let start = Instant::now();
+    let (start, computed_before) = (Instant::now(), computed(ClockId::ProcessCPUTime));
     let mut report = Report::new(target.name().into(), config);
     let mut images = HashSet::new();
     let mut next = seeds.start;
@@ -179,11 +180,18 @@ pub fn explore(
         }
         report.counts.distinct_images = images.len() as u64;
         report.elapsed = start.elapsed();
+        report.cpu = computed(ClockId::ProcessCPUTime) - computed_before;
         if !progress(&report) {
             break;
         }
     }
     report
+}
+
+/// The time this thread, or process, has spent computing: no other program makes it longer.
+pub(crate) fn computed(by: ClockId) -> Duration {
+    let now = clock_gettime(by);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// The hashes of the images a seed has opened.

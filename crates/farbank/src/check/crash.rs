@@ -1,6 +1,6 @@
 //! `farbank check crash`: crash a structure everywhere, in a simulation.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use farbank_check::explore::{Config, explore};
@@ -68,7 +68,8 @@ pub(crate) struct Crash {
     /// Let a compare-and-swap also drain, as on x86. Structures must hold without.
     #[arg(long)]
     locked_drains: bool,
-    /// Start no further seeds after so many minutes, shared by the modes.
+    /// Start no further seeds after so many minutes of computing, a thread, shared by the modes: what else
+    /// the machine has to do does not count.
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
     /// Threads; 0 is one a CPU.
@@ -96,11 +97,8 @@ impl Crash {
         for (done, mode) in modes.iter().enumerate() {
             let left = (modes.len() - done) as f64;
             let minutes = self.minutes.map(|all| {
-                let used: f64 = reports
-                    .iter()
-                    .map(|r: &Report| r.elapsed.as_secs_f64())
-                    .sum();
-                (all - used / 60.0) / left
+                let used: Duration = reports.iter().map(|r: &Report| r.cpu).sum();
+                (all - used.as_secs_f64() / 60.0 / threads(self.threads) as f64) / left
             });
             let report = self.explore(self.target.target(), *mode, minutes);
             if !self.json {
@@ -145,8 +143,7 @@ impl Crash {
     fn explore(&self, target: &dyn Target, mode: Persistency, minutes: Option<f64>) -> Report {
         let seeds = self.seeds.0.clone();
         let threads = threads(self.threads);
-        let end = minutes
-            .map(|minutes| Instant::now() + Duration::from_secs_f64((minutes * 60.0).max(0.0)));
+        let most = minutes.map(|minutes| minutes * 60.0 * threads as f64);
         let bar = progress_bar(seeds.end - seeds.start, mode);
         let report = explore(target, &self.config(mode), seeds, threads, &mut |report| {
             bar.set_position(report.counts.seeds);
@@ -155,7 +152,7 @@ impl Crash {
                 true => format!("{} crash points", counts.crash_points),
                 false => format!("{} distinct images", counts.distinct_images),
             });
-            end.is_none_or(|end| Instant::now() < end)
+            most.is_none_or(|most| report.cpu.as_secs_f64() < most)
         });
         bar.finish_and_clear();
         report
@@ -198,7 +195,7 @@ struct Figures<'a> {
 impl Figures<'_> {
     fn line(&self) -> String {
         let sum = |of: fn(&Report) -> u64| self.reports.iter().map(of).sum::<u64>();
-        let seconds: f64 = self.reports.iter().map(|r| r.elapsed.as_secs_f64()).sum();
+        let seconds: f64 = self.reports.iter().map(|r| r.cpu.as_secs_f64()).sum();
         let modes: Vec<_> = self.reports.iter().map(|r| r.persistency.name()).collect();
         let explored = if self.reports.iter().all(|r| r.lazy) {
             format!(
@@ -214,7 +211,7 @@ impl Figures<'_> {
             )
         };
         format!(
-            "check crash {}: {}; {explored}, {} violations, {} of {} places crashed at; {seconds:.1} s",
+            "check crash {}: {}; {explored}, {} violations, {} of {} places crashed at; {seconds:.1} s of computing",
             modes.join(" "),
             if self.holds { "holds" } else { "DOES NOT HOLD" },
             sum(|r| r.violations.len() as u64),

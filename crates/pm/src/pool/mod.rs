@@ -27,9 +27,10 @@
 //! | update: A durable, B durable | A new; B old, new or damaged   | takes A; writes both           |
 //! | grow: medium, superblock     | a medium longer than recorded  | ignores the rest (P3)          |
 //!
-//! `open` writes the copy it takes again before the other one, and waits in between; copies that
-//! are equal it flushes. So whatever it accepts is durable before anyone builds on it, also when the
-//! crash was of the process only.
+//! `open` writes the copy it takes again before the other one, and waits in between. Of copies that are
+//! equal it writes B again: one of the two was durable before the other was written, and if that was A, a
+//! process that was killed may not have waited for B; the next update begins with A. So whatever is
+//! accepted is durable before anyone builds on it, also when the crash was of the process only.
 
 mod superblock;
 
@@ -272,7 +273,7 @@ impl<M: Medium> Pool<M> {
         identity: Identity,
     ) -> Result<Pool<M>, PoolError> {
         let superblock = new_superblock(layout, medium.len(), identity)?;
-        write_copies(&medium, lane, &superblock, COPIES)?;
+        write_copies(&medium, lane, &superblock, &COPIES)?;
         Ok(Pool::of(medium, superblock))
     }
 
@@ -292,10 +293,10 @@ impl<M: Medium> Pool<M> {
             return Err(PoolError::Short { recorded, found });
         }
         match healthy {
-            Healthy::Both => settle(&medium, lane)?,
+            Healthy::Both => write_copies(&medium, lane, &superblock, &[COPY_B])?,
             // The copy that counts comes first: it may not be durable yet.
-            Healthy::A => write_copies(&medium, lane, &superblock, COPIES)?,
-            Healthy::B => write_copies(&medium, lane, &superblock, [COPY_B, COPY_A])?,
+            Healthy::A => write_copies(&medium, lane, &superblock, &COPIES)?,
+            Healthy::B => write_copies(&medium, lane, &superblock, &[COPY_B, COPY_A])?,
         }
         Ok(Pool::of(medium, superblock))
     }
@@ -399,7 +400,7 @@ impl<M: Medium> Pool<M> {
             return Ok(());
         }
         next.update += 1;
-        write_copies(&self.medium, lane, &next, COPIES)?;
+        write_copies(&self.medium, lane, &next, &COPIES)?;
         self.segments.store(next.segments as u32, Ordering::Release);
         *current = next;
         Ok(())
@@ -412,15 +413,6 @@ impl Superblock {
             segment_bytes: self.segment_bytes,
         }
     }
-}
-
-/// Makes both copies durable as they are: a process that was killed may not have waited for it.
-fn settle<M: Medium>(medium: &M, lane: &mut Lane) -> Result<(), Poisoned> {
-    for at in COPIES {
-        medium.flush(lane, at, COPY_BYTES);
-    }
-    let ticket = medium.drain(lane);
-    medium.settle(ticket)
 }
 
 fn read_copies<M: Medium>(medium: &M) -> [Copy; 2] {
@@ -447,15 +439,15 @@ fn read_copies<M: Medium>(medium: &M) -> [Copy; 2] {
     })
 }
 
-/// Writes one copy, waits until it is durable, then the other (P1).
+/// Writes one copy, waits until it is durable, then the next (P1).
 fn write_copies<M: Medium>(
     medium: &M,
     lane: &mut Lane,
     superblock: &Superblock,
-    places: [Off; 2],
+    places: &[Off],
 ) -> Result<(), Poisoned> {
     let bytes = superblock.to_bytes();
-    for at in places {
+    for &at in places {
         medium.copy_in(lane, at, &[&bytes]);
         let ticket = medium.drain(lane);
         medium.settle(ticket)?;
