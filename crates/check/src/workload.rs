@@ -43,8 +43,8 @@ pub struct Workload {
     /// Whether long values are drawn as often as short ones.
     long: bool,
     disasters: bool,
-    /// Whether it lives through no disaster of its own, writes long values, and cleans instead: what takes
-    /// several lives of a segment in one opening, or a tombstone's whole way, needs that.
+    /// Whether it lives through no disaster of its own, and cleans instead: what takes several lives of a
+    /// segment in one opening, or a tombstone's whole way, needs that.
     calm: bool,
     io_errors: bool,
 }
@@ -60,18 +60,17 @@ impl Workload {
     #[must_use]
     pub fn new(shape: &Shape, seed: u64, io_errors: bool) -> Workload {
         let mut rng = Rng::new(seed).fork(1);
-        let calm = seed % CALM_ONE_IN == 1;
         Workload {
             batch: [1, 1, 2, 6][rng.below(4) as usize],
             hot: 1 + rng.below(3),
             deleted: 1,
-            long: rng.one_in(3) || calm,
+            long: rng.one_in(3),
             shape: shape.clone(),
             rng,
             next_value: 1,
             now_ms: START_MS,
             disasters: true,
-            calm,
+            calm: seed % CALM_ONE_IN == 1,
             io_errors,
         }
     }

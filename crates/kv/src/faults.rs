@@ -80,7 +80,7 @@ pub(crate) const ALL: [Named; 14] = [
 ];
 
 /// Those that only threads can find.
-pub(crate) const IN_THREADS: [Named; 7] = [
+pub(crate) const IN_THREADS: [Named; 5] = [
     Named {
         name: "kv.flush_takes_extents",
         what: "FLUSHALL frees the extents of a large value that is numbered after it",
@@ -105,16 +105,6 @@ pub(crate) const IN_THREADS: [Named; 7] = [
         name: "kv.group_seen_half",
         what: "a group is published outside of its sequence lock",
         source: "invariant G2 of group.rs",
-    },
-    Named {
-        name: "kv.group_outrun",
-        what: "what replaces a group's member within its batch is published after the group, by itself",
-        source: "schedule 70 of seed 0x2063, by priorities, with 24 segments: a bug of this engine until then",
-    },
-    Named {
-        name: "kv.group_overtaken",
-        what: "a write is published before the group, durable but not published, whose member it replaces",
-        source: "invariant G4 of group.rs: a bug of this engine until then",
     },
 ];
 

@@ -73,7 +73,7 @@ impl<M: Medium> Worker<M> {
     /// must be seen with others, is published first, for that session. Only where tickets turn later than
     /// they are issued can there be any.
     fn let_groups_pass(&self, writes: &[Write]) {
-        if self.engine.caps().drain != Drain::Sync || fault!("kv.group_overtaken") {
+        if self.engine.caps().drain != Drain::Sync {
             return;
         }
         for write in writes.iter().filter(|write| !write.outrun) {
@@ -278,7 +278,6 @@ enum Swung {
 /// with them what outruns one of their members (G4).
 fn runs(writes: &[Write]) -> impl Iterator<Item = (&[Write], bool)> {
     let whole = writes.iter().any(|write| write.grouped && write.outrun);
-    let whole = whole && !fault!("kv.group_outrun");
     let runs = writes.chunk_by(move |a, b| whole || a.grouped && b.grouped);
     runs.map(move |run| (run, whole || run[0].grouped))
 }

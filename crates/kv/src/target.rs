@@ -19,7 +19,7 @@ use crate::api::Kv;
 use crate::config::{Cleaning, Config};
 use crate::store::{Change, Error, Item, Key, Ops, Session, Value, Verdict, View};
 
-/// The engine with its defaults, on a pool of 12 segments of 4 KiB that may grow to 24.
+/// The engine with its defaults, on a pool of 16 segments of 4 KiB that may grow to 24.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KvTarget;
 
@@ -43,7 +43,7 @@ impl Target for KvTarget {
 
     fn shape(&self) -> Shape {
         Shape {
-            pool_bytes: 8192 + 12 * SEGMENT_BYTES,
+            pool_bytes: 8192 + 16 * SEGMENT_BYTES,
             keys: 12,
             // The longest do not fit into the log.
             value_bytes: (8, 1_500),

@@ -1,5 +1,7 @@
 //! Counting again: what the engine believes of its segments, against the log.
 
+use std::collections::BTreeSet;
+
 use farbank_pm::Medium;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 
@@ -7,13 +9,21 @@ use crate::engine::Engine;
 use crate::record::Type;
 use crate::segment::State;
 
-/// Checks that every segment is accounted for and that live bytes are what the index names.
+/// Checks that every segment is accounted for, that no two have the same generation (S1), and that live
+/// bytes are what the index names.
 pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
     let mut free = 0;
     let mut extents = 0;
     let mut keys = 0;
+    let mut generations = BTreeSet::new();
     for segment in 0..engine.pool.segments() {
         let info = engine.info(segment);
+        let generation = info.generation.load(Relaxed);
+        if info.state() != State::Quarantined && !generations.insert(generation) {
+            return Err(format!(
+                "segment {segment}: generation {generation} is another's, too"
+            ));
+        }
         match info.state() {
             State::Free => free += 1,
             State::Extent => extents += 1,
