@@ -125,7 +125,7 @@ impl Contender for KidEngine {
         const TARGET: EngineTarget<KidRecipe> = EngineTarget(KidRecipe);
         Some((
             &TARGET,
-            Some("a torn block that is used again ends its partition's recovery"),
+            Some("recovery forgets versions, and ends a partition at its first torn block"),
         ))
     }
 
