@@ -16,12 +16,14 @@
 //! * [`pool`] makes a medium a pool: superblock, segments, growth.
 //! * [`model`] counts what it costs, and how long it would take on persistent memory.
 //! * [`mod@fault`] switches deviations on, to see that the checks object.
+//! * [`crc`] is the checksum of short records.
 //! * [`epoch`] tells when nobody reads an offset any more.
 //! * [`table`] is the DRAM beside the pool: arrays that grow without moving.
 //! * [`sync`] is where atomics, locks and threads come from, so that a model checker can swap them.
 //!
 //! All of this project's unsafe code for far memory is in this crate, behind safe functions.
 
+pub mod crc;
 pub mod epoch;
 pub mod fault;
 pub mod lane;

@@ -190,6 +190,83 @@ pub(crate) unsafe fn load_lines(from: *const u8, to: *mut u8, lines: usize) {
     }
 }
 
+/// Copies up to 64 bytes out, of any alignment, in a few loads that may overlap. Words that are written
+/// meanwhile may come out torn. In assembly for the same reason as [`load_lines`].
+///
+/// # Safety
+/// `from` is mapped for `len` bytes; `to` has room for them and is not mapped. `len <= 64`.
+#[inline]
+pub(crate) unsafe fn load_some(from: *const u8, to: *mut u8, len: usize) {
+    /// Copies the first and the last bytes of a run by one load each.
+    macro_rules! both_ends {
+        ($bytes:literal, $class:ident, $load:literal, $store:literal) => {
+            // SAFETY: both runs of `$bytes` lie in the caller's, which is at least as long.
+            unsafe {
+                let last = len - $bytes;
+                asm!(
+                    concat!($load, " {a}, [{from}]"),
+                    concat!($load, " {b}, [{from} + {last}]"),
+                    concat!($store, " [{to}], {a}"),
+                    concat!($store, " [{to} + {last}], {b}"),
+                    from = in(reg) from,
+                    to = in(reg) to,
+                    last = in(reg) last,
+                    a = out($class) _,
+                    b = out($class) _,
+                    options(nostack, preserves_flags),
+                )
+            }
+        };
+    }
+    debug_assert!(len <= LINE);
+    match len {
+        32.. => {
+            // SAFETY: the outer and the inner halves together are the caller's run: from 32 to 64 bytes
+            // on, four runs of 16 cover it.
+            unsafe {
+                let last = len - 16;
+                asm!(
+                    "movups {a}, [{from}]",
+                    "movups {b}, [{from} + 16]",
+                    "movups {c}, [{from} + {last} - 16]",
+                    "movups {d}, [{from} + {last}]",
+                    "movups [{to}], {a}",
+                    "movups [{to} + 16], {b}",
+                    "movups [{to} + {last} - 16], {c}",
+                    "movups [{to} + {last}], {d}",
+                    from = in(reg) from,
+                    to = in(reg) to,
+                    last = in(reg) last,
+                    a = out(xmm_reg) _,
+                    b = out(xmm_reg) _,
+                    c = out(xmm_reg) _,
+                    d = out(xmm_reg) _,
+                    options(nostack, preserves_flags),
+                );
+            }
+        }
+        16.. => both_ends!(16, xmm_reg, "movups", "movups"),
+        8.. => both_ends!(8, xmm_reg, "movq", "movq"),
+        4.. => both_ends!(4, xmm_reg, "movd", "movd"),
+        0 => {}
+        _ => {
+            for i in 0..len {
+                // SAFETY: byte `i` of the caller's run, on either side.
+                unsafe {
+                    asm!(
+                        "mov {byte}, byte ptr [{from}]",
+                        "mov byte ptr [{to}], {byte}",
+                        from = in(reg) from.add(i),
+                        to = in(reg) to.add(i),
+                        byte = out(reg_byte) _,
+                        options(nostack, preserves_flags),
+                    );
+                }
+            }
+        }
+    }
+}
+
 /// Hands out a row of byte slices as contiguous runs.
 struct Gather<'a> {
     part: &'a [u8],

@@ -24,7 +24,7 @@
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, compiler_fence};
 use std::sync::{Arc, Mutex};
 
 use super::cpu::{self, Processor, WriteBack};
@@ -68,6 +68,8 @@ pub struct Mapped {
     growing: Mutex<()>,
     caps: Caps,
     write_back: WriteBack,
+    /// Whether a drain fences. Only [`Mapped::without_durability`] says no.
+    fences: bool,
     non_temporal_from: usize,
 }
 
@@ -160,6 +162,7 @@ impl Mapped {
             growing: Mutex::new(()),
             caps,
             write_back: processor.write_back,
+            fences: true,
             non_temporal_from: match processor.amd {
                 true => NON_TEMPORAL_FROM_BYTES_AMD,
                 false => NON_TEMPORAL_FROM_BYTES,
@@ -172,6 +175,16 @@ impl Mapped {
     #[must_use]
     pub fn with_non_temporal_from(mut self, bytes: usize) -> Mapped {
         self.non_temporal_from = bytes;
+        self
+    }
+
+    /// Leaves out write-backs and fences: for measuring what durability costs. Nothing is durable
+    /// then, whatever a ticket says.
+    #[must_use]
+    pub fn without_durability(mut self) -> Mapped {
+        self.write_back = WriteBack::NotNeeded;
+        self.fences = false;
+        self.caps.survives = "nothing: no line is written back".into();
         self
     }
 
@@ -304,7 +317,10 @@ impl Medium for Mapped {
     #[inline]
     fn drain(&self, lane: &mut Lane) -> Ticket {
         if lane.undrained {
-            cpu::fence(); // M1
+            if self.fences {
+                cpu::fence(); // M1
+            }
+            compiler_fence(Ordering::Release);
             lane.undrained = false;
             lane.counters.fences += 1;
         }

@@ -10,8 +10,8 @@
 //!     mapped the new part, and the file under it is never shortened while mapped (a shortened
 //!     file would mean SIGBUS).
 //! W2  `len` is a multiple of [`PAGE`], so an aligned word is inside or outside, never across.
-//! W3  Mapped bytes are read only as whole aligned words, atomically, or by [`cpu::load_lines`]: a
-//!     racing writer gives old, new or torn words, never undefined behaviour. No reference to them
+//! W3  Mapped bytes are read only as whole aligned words, atomically, or by [`cpu::load_lines`] and
+//!     [`cpu::load_some`]: a racing writer gives old, new or torn words, never undefined behaviour. No reference to them
 //!     is ever made, but to single words as atomics.
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -210,6 +210,7 @@ impl Window {
         value
     }
 
+    #[inline]
     #[track_caller]
     pub(crate) fn copy_out(&self, at: Off, to: &mut [u8]) {
         let from = self.address(at, to.len());
@@ -217,6 +218,7 @@ impl Window {
         unsafe { read(from, to.as_mut_ptr(), to.len()) };
     }
 
+    #[inline]
     #[track_caller]
     pub(crate) fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>) {
         let from = self.address(at, len);
@@ -228,16 +230,16 @@ impl Window {
         unsafe { to.set_len(to.len() + len) };
     }
 
+    #[inline]
     #[track_caller]
     pub(crate) fn matches(&self, at: Off, bytes: &[u8]) -> bool {
         let from = self.address(at, bytes.len());
-        let (words, tail) = bytes.as_chunks::<WORD>();
-        // SAFETY: `from` was checked.
-        let mut theirs = unsafe { Words::new(from, bytes.len()) };
-        words
-            .iter()
-            .all(|ours| theirs.next_word() == u64::from_le_bytes(*ours))
-            && (tail.is_empty() || theirs.last_word(tail.len()).to_le_bytes().starts_with(tail))
+        let mut line = [0; LINE];
+        bytes.chunks(LINE).enumerate().all(|(n, ours)| {
+            // SAFETY: `from` was checked for all of `bytes`, of which this is one part.
+            unsafe { read(from.add(n * LINE), line.as_mut_ptr(), ours.len()) };
+            line[..ours.len()] == *ours
+        })
     }
 
     #[track_caller]
@@ -257,7 +259,7 @@ impl Window {
             )]
             // SAFETY: `read` has initialised `run` bytes of the buffer.
             let bytes = unsafe { std::slice::from_raw_parts(to, run) };
-            crc = crc32c::crc32c_append(crc, bytes);
+            crc = crate::crc::crc32c_append(crc, bytes);
         }
         crc
     }
@@ -345,97 +347,22 @@ fn outside(at: Off, len: usize, end: u64) -> ! {
     panic!("{len} bytes at {at:?} are outside the medium of {end} bytes")
 }
 
-/// A run of mapped bytes as little-endian words, whatever its alignment: aligned words are loaded
-/// and neighbours shifted together.
-struct Words {
-    next: *const u8,
-    /// Bits of the first aligned word that come before the run.
-    shift: u32,
-    /// The aligned word loaded last, if the run is misaligned.
-    carry: u64,
-}
-
-impl Words {
-    /// # Safety
-    /// `len` bytes at `from` are mapped, in a mapping of whole words, while this is used, and no
-    /// more than `len` bytes are taken.
-    #[inline]
-    unsafe fn new(from: *const u8, len: usize) -> Words {
-        let within = from as usize % WORD;
-        // SAFETY: goes back to the start of the word `from` is in.
-        let next = unsafe { from.sub(within) };
-        let mut words = Words {
-            next,
-            shift: 8 * within as u32,
-            carry: 0,
-        };
-        if within > 0 && len > 0 {
-            words.carry = words.load();
-        }
-        words
-    }
-
-    #[inline]
-    fn load(&mut self) -> u64 {
-        // SAFETY: an aligned word with at least one byte of the run in it, so mapped. Only loads.
-        let value = unsafe { AtomicU64::from_ptr(self.next.cast_mut().cast()) };
-        // SAFETY: at most one past the mapping.
-        self.next = unsafe { self.next.add(WORD) };
-        value.load(Ordering::Relaxed)
-    }
-
-    /// The next eight bytes of the run.
-    #[inline]
-    fn next_word(&mut self) -> u64 {
-        if self.shift == 0 {
-            return self.load();
-        }
-        let low = self.carry >> self.shift;
-        self.carry = self.load();
-        low | self.carry << (64 - self.shift)
-    }
-
-    /// The last `len` bytes, 1 to 7, of the run; the bytes above them are of no meaning.
-    #[inline]
-    fn last_word(&mut self, len: usize) -> u64 {
-        let held = (64 - self.shift) / 8;
-        if self.shift != 0 && len <= held as usize {
-            return self.carry >> self.shift;
-        }
-        self.next_word()
-    }
-}
-
-/// Copies `len` mapped bytes out: 64 at a time, the rest word by word.
+/// Copies `len` mapped bytes out: 64 at a time, then the last ones, some of them again.
 ///
 /// # Safety
-/// `from` is as for [`Words::new`]; `to` has room for `len` bytes, none of them mapped.
+/// `from` is mapped for `len` bytes; `to` has room for them, none of them mapped.
 #[inline]
 unsafe fn read(from: *const u8, to: *mut u8, len: usize) {
-    let lines = len / LINE;
-    if lines > 0 {
-        // SAFETY: as the caller says, for the first `lines` times 64 of the bytes.
-        unsafe { cpu::load_lines(from, to, lines) };
+    if len < LINE {
+        // SAFETY: as the caller says.
+        return unsafe { cpu::load_some(from, to, len) };
     }
-    let done = lines * LINE;
-    // SAFETY: what is left of the caller's bytes.
-    let (from, to, len) = unsafe { (from.add(done), to.add(done), len - done) };
-    // SAFETY: as the caller says.
-    let mut words = unsafe { Words::new(from, len) };
-    let whole = len / WORD;
-    for i in 0..whole {
-        // SAFETY: word `i` is inside the caller's room; the store needs no alignment.
-        unsafe {
-            to.add(i * WORD)
-                .cast::<u64>()
-                .write_unaligned(words.next_word())
-        };
-    }
-    let tail = len % WORD;
-    if tail > 0 {
-        let last = words.last_word(tail).to_le_bytes();
-        // SAFETY: `tail` bytes are left of the caller's room.
-        unsafe { ptr::copy_nonoverlapping(last.as_ptr(), to.add(whole * WORD), tail) };
+    // SAFETY: as the caller says, for the first `len / LINE` times 64 of the bytes.
+    unsafe { cpu::load_lines(from, to, len / LINE) };
+    if !len.is_multiple_of(LINE) {
+        let last = len - LINE;
+        // SAFETY: the last 64 of the caller's bytes.
+        unsafe { cpu::load_lines(from.add(last), to.add(last), 1) };
     }
 }
 
