@@ -14,7 +14,7 @@ use crate::index::POOL_BYTES_MAX;
 use crate::record::Type;
 use crate::session::{Worker, meta_of};
 use crate::store::{
-    DATABASES, Error, Item, Key, Meta, Opened, Ops, Session, Stats, Store, Verdict, View,
+    DATABASES, Error, Item, Key, Meta, Opened, Ops, Session, Stats, Store, Value, Verdict, View,
 };
 
 /// Smallest number of segments a pool may have.
@@ -163,7 +163,7 @@ impl<M: Medium> Kv<M> {
 
     fn stop(&self) {
         self.engine.stop.store(true, Release);
-        self.engine.free.bell.notify_all();
+        self.engine.free.ring();
         if let Some(cleaner) = self.cleaner.lock().expect("no holder panics").take() {
             cleaner.join().expect("the cleaner does not panic");
         }
@@ -246,6 +246,10 @@ impl<M: Medium> Store for Kv<M> {
 }
 
 impl<M: Medium> Session for Worker<M> {
+    fn put_alone(&mut self, key: Key<'_>, value: Value<'_>) -> Result<(u64, Ticket), Error> {
+        self.set_alone(key, value)
+    }
+
     fn get_many(
         &mut self,
         keys: &[Key<'_>],

@@ -36,7 +36,7 @@ use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
 use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::{Lane, Medium, Off, Poisoned};
 
-use crate::engine::{Engine, Found};
+use crate::engine::Engine;
 use crate::log::{Heritage, Log};
 use crate::publish::note_expiry;
 use crate::record::{ALIGN, Extent, Header, Type, u64_at};
@@ -98,16 +98,16 @@ impl Cleaner {
 }
 
 impl<M: Medium> Engine<M> {
-    /// The class of a record that replaces `old`: the longer the old one lived, the longer the new
+    /// The class of a record that replaces the one at `old`: the longer the old one lived, the longer the new
     /// one is expected to. Ages are counted in appended bytes, relative to the live ones.
-    pub(crate) fn lifetime(&self, old: Option<&Found>) -> usize {
+    pub(crate) fn lifetime(&self, old: Option<Off>) -> usize {
         let classes = self.classes();
         if classes == 1 {
             return 0;
         }
         match old {
             None => classes - 1,
-            Some(old) => self.class_of_age(self.info_at(old.at).born.load(Relaxed)),
+            Some(old) => self.class_of_age(self.info_at(old).born.load(Relaxed)),
         }
     }
 
@@ -659,13 +659,6 @@ pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex
             // An error has poisoned the engine, or the pool is full: either way writers hear of it.
             sweeper.lock().expect("no holder panics").sweep().ok();
         }
-        let bell = engine.free.bell_lock.lock().expect("no holder panics");
-        drop(
-            engine
-                .free
-                .bell
-                .wait_timeout(bell, TICK)
-                .expect("no holder panics"),
-        );
+        engine.free.listen(TICK);
     }
 }

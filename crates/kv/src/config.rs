@@ -23,6 +23,9 @@ pub struct Config {
     pub cleaning: Cleaning,
     /// The pool may grow to this many bytes when it fills up (0: it does not grow).
     pub pool_bytes_max: u64,
+    /// Keys the index has room for without growing, in an empty pool or after a scan (0: it grows as keys
+    /// come). Ten bytes of DRAM each, taken as keys come.
+    pub keys_expected: u64,
     /// Threads that scan the pool at open.
     pub open_threads: usize,
     /// How often a session that finds no room lets others run, so that they leave segments that were
@@ -36,6 +39,7 @@ impl Default for Config {
             clock: Arc::new(wall_clock_ms),
             cleaning: Cleaning::Background,
             pool_bytes_max: 0,
+            keys_expected: 0,
             open_threads: std::thread::available_parallelism().map_or(1, usize::from),
             patience: 10_000,
         }

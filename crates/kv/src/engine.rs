@@ -10,15 +10,17 @@ use farbank_pm::sync::atomic::{
     AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed,
     Ordering::Release,
 };
-use farbank_pm::sync::{Arc, Condvar, Mutex, MutexGuard};
+use farbank_pm::sync::{Arc, Mutex, MutexGuard};
 use farbank_pm::table::Table;
 use farbank_pm::{Caps, Drain, Lane, Medium, Off, Poisoned, Ticket};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::cleaner::Cleaner;
 use crate::config::{Cleaning, Config};
+use crate::free::Free;
 use crate::index::Index;
 use crate::past::RootWords;
+use crate::read::FETCHED_HEAD;
 use crate::record::{HEADER_MAX, Header, Type, body_crc};
 use crate::segment::{FIRST, Info, OVERHEAD, Place, State};
 use crate::store::{DATABASES, Key, Opened};
@@ -103,15 +105,6 @@ pub(crate) struct Tally {
     pub damaged: AtomicU64,
 }
 
-/// The free segments, and a bell for whoever makes more.
-#[derive(Debug, Default)]
-pub(crate) struct Free {
-    list: Mutex<std::collections::VecDeque<u32>>,
-    count: AtomicU32,
-    pub bell: Condvar,
-    pub bell_lock: Mutex<()>,
-}
-
 /// One pool, opened.
 pub(crate) struct Engine<M: Medium> {
     pub pool: Pool<M>,
@@ -156,7 +149,7 @@ pub(crate) struct Engine<M: Medium> {
 }
 
 /// A record found by its key.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
     pub at: Off,
     /// `None`: its header is damaged; nothing else is known.
@@ -267,6 +260,14 @@ impl<M: Medium> Engine<M> {
     #[inline]
     pub(crate) fn stripe_number(&self, hash: u64) -> usize {
         hash as usize & (self.stripes.len() - 1)
+    }
+
+    /// Has the CPU fetch what a write of `hash`'s key looks at first: its stripe, and the word of its
+    /// group of the index.
+    #[inline]
+    pub(crate) fn fetch_for_write(&self, hash: u64) {
+        farbank_pm::table::prefetch_for_write(self.stripe(hash));
+        self.index.touch_group(hash);
     }
 
     #[inline]
@@ -421,7 +422,7 @@ impl<M: Medium> Engine<M> {
     /// Whether the record at `at` is `key`'s: its header, or `None` if it is another's. A damaged
     /// header counts as a match without a header: nobody else can be asked about it.
     #[inline]
-    fn judge(&self, at: Off, key: Key<'_>) -> Option<Found> {
+    pub(crate) fn judge(&self, at: Off, key: Key<'_>) -> Option<Found> {
         let Some(header) = self.header(at) else {
             return Some(Found {
                 at,
@@ -456,27 +457,56 @@ impl<M: Medium> Engine<M> {
     /// Looks `key` up in the index. A sound record of the key wins over damaged ones.
     #[inline]
     pub(crate) fn locate(&self, hash: u64, key: Key<'_>) -> Located {
-        let mut located = Located::default();
-        let mut damaged = None;
-        located.found = self.index.search(hash, |at| match self.judge(at, key) {
-            Some(found) if found.header.is_some() => Some(found),
-            Some(found) => {
-                if let Some(Found { at, .. }) = damaged.replace(found) {
-                    located.strangers.push(at);
+        let mut strangers = Vec::new();
+        let found = self.seek(hash, key, 0, |at| strangers.push(at));
+        Located { found, strangers }
+    }
+
+    /// As [`Engine::locate`], for those who only want the record, and `fetched` bytes of it soon: all its
+    /// lines arrive together then. Tells `pass` of every other entry that looked like the key's.
+    #[inline]
+    pub(crate) fn seek(
+        &self,
+        hash: u64,
+        key: Key<'_>,
+        fetched: usize,
+        mut pass: impl FnMut(Off),
+    ) -> Option<Found> {
+        let mut damaged: Option<Found> = None;
+        let found = self.index.search(hash, |at| {
+            self.medium().prefetch(at, fetched);
+            match self.judge(at, key) {
+                Some(found) if found.header.is_some() => Some(found),
+                Some(found) => {
+                    if let Some(before) = damaged.replace(found) {
+                        pass(before.at);
+                    }
+                    None
                 }
-                None
-            }
-            None => {
-                located.strangers.push(at);
-                None
+                None => {
+                    pass(at);
+                    None
+                }
             }
         });
-        match (located.found, damaged) {
-            (None, found) => located.found = found,
-            (Some(_), Some(other)) => located.strangers.push(other.at),
-            (Some(_), None) => {}
+        match (found, damaged) {
+            (None, damaged) => damaged,
+            (Some(_), Some(other)) => {
+                pass(other.at);
+                found
+            }
+            (Some(_), None) => found,
         }
-        located
+    }
+
+    /// Under the stripe's lock: where the record of `hash`'s key lies, most likely; it is fetched, and what
+    /// is known of its segment.
+    #[inline]
+    pub(crate) fn likely(&self, hash: u64) -> Option<Off> {
+        let at = self.index.first(&self.index.spot(hash))?.at();
+        self.medium().prefetch(at, FETCHED_HEAD);
+        farbank_pm::table::prefetch_for_write(self.info_at(at));
+        Some(at)
     }
 
     /// Under the stripe's lock: whether `located` still tells the truth: the entry that was found is
@@ -487,6 +517,21 @@ impl<M: Medium> Engine<M> {
         }
         let is_new = |at: Off| (!located.strangers.contains(&at)).then_some(());
         self.index.search(hash, is_new).is_none()
+    }
+
+    /// Under the stripe's lock: makes the index name the record at `at` of a key it has no entry for.
+    #[inline]
+    pub(crate) fn insert(&self, hash: u64, at: Off) {
+        self.index
+            .insert(hash, at, &self.epochs, &|at| self.rehash(at));
+    }
+
+    /// Under the stripe's lock: sees to it that [`Engine::insert`] need not grow the index. Whether that
+    /// took lines.
+    #[inline]
+    pub(crate) fn make_index_room(&self, hash: u64) -> bool {
+        self.index
+            .make_room(hash, &self.epochs, &|at| self.rehash(at))
     }
 
     /// Counts a record that the index now points at.
@@ -512,7 +557,7 @@ impl<M: Medium> Engine<M> {
         let mut list = self.free.list.lock().expect("no holder panics");
         if list.len() as u32 <= keep {
             drop(list);
-            self.free.bell.notify_all();
+            self.free.ring();
             return None;
         }
         let segment = list.pop_front()?;
@@ -669,7 +714,7 @@ impl<M: Medium> Engine<M> {
     /// Splits groups of the index that are behind. No locks may be held.
     pub(crate) fn grow_index(&self) {
         if self.index.wants_touch() && self.config.cleaning == Cleaning::Background {
-            self.free.bell.notify_all();
+            self.free.ring();
         }
         while self.index.wants_split() {
             let Ok(_one) = self.split_lock.try_lock() else {

@@ -30,7 +30,7 @@ use farbank_pm::{Medium, Off, Ticket};
 use crate::engine::{Engine, Located};
 use crate::record::{ALIGN, Header, Type, body_crc};
 use crate::segment::{FIRST, State};
-use crate::session::{Draft, Newest, Worker, Write, header_of};
+use crate::session::{Draft, Newest, Worker, Write, header_of, outrun};
 use crate::store::{
     Change, Error, Head, Item, Key, Meta, Ops, VALUE_BYTES_MAX, Value, Verdict, View,
 };
@@ -236,7 +236,7 @@ impl<M: Medium> Worker<M> {
             let locked = &mut locks[lock_of(engine, locks, slot.hash)].1;
             let mut located = slot.located;
             if let Newest::Staged(old) = &slot.newest {
-                self.outrun(locked, old, &mut located);
+                outrun(&mut self.writes, locked, old, &mut located);
             }
             let seq = locked.next_seq();
             let fence = engine.fence_of(header.what);

@@ -30,11 +30,18 @@
 //!     was full. A removed entry in a full line leaves a `GONE` mark, so that fullness stays visible.
 //! X5  Every tag knows at least `HOME_BITS` bits: enough to find its line and to split once more.
 
+mod bulk;
+mod image;
+
+pub(crate) use bulk::{Bulk, Rows};
+
+use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::Epochs;
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 use farbank_pm::table::Table;
 use farbank_pm::{LINE, Off};
+use smallvec::SmallVec;
 
 const SLOTS: usize = 8;
 const OFFSET_BITS: u32 = 38;
@@ -45,8 +52,12 @@ const HOME_BITS: u32 = 12;
 const GONE: u64 = 1;
 /// Farthest byte an entry can name: 4 TiB.
 pub(crate) const POOL_BYTES_MAX: u64 = 16 << OFFSET_BITS;
-/// Lines of a group, on average, just before the index splits one.
+/// Lines of a group, on average, just before the index splits one, if it was not told how many keys to
+/// expect. Longer runs leave pieces behind, when they are split, that are of no use to others.
 const LINES_PER_GROUP: u64 = 3;
+/// Lines of a group in an index that was told. There are fewer groups then, so that their words stay near
+/// the processor, and nothing is to be split.
+const LINES_PER_EXPECTED_GROUP: u64 = 8;
 /// Runs that may wait for readers before anyone looks whether they have gone.
 const RETIRED_MAX: usize = 64;
 
@@ -56,6 +67,10 @@ farbank_pm::zeroed! {
 }
 
 const _: () = assert!(size_of::<Row>() == LINE || farbank_pm::sync::CHECKED);
+
+/// The entries of a group, on their way to another run. Those of any group as long as most are need no
+/// allocation: growth is all over the index, and the allocator is everyone's.
+type Entries = SmallVec<[u64; 8 * SLOTS]>;
 
 /// A group's word, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,17 +94,46 @@ impl Group {
     }
 }
 
+/// Where an entry is to be looked for: its group, as it was then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    number: usize,
+    group: Group,
+    tag: u64,
+}
+
+/// An entry, and where it was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hit {
+    row: usize,
+    slot: usize,
+    entry: u64,
+}
+
+impl Hit {
+    /// The offset it names.
+    #[inline]
+    pub(crate) fn at(&self) -> Off {
+        at_of(self.entry)
+    }
+}
+
 /// Hash to offset, see the module's documentation.
 pub(crate) struct Index {
     directory: Table<AtomicU64>,
     rows: Table<Row>,
-    groups: AtomicU64,
-    lines: AtomicU64,
-    space: Mutex<Space>,
+    first_depth: u32,
+    /// Lines a group of that depth starts with.
+    first_lines: usize,
+    /// Lines of a group, on average, just before one is split.
+    lines_per_group: u64,
+    // Apart from what is only read: everyone reads those, and these change with every run.
+    groups: CachePadded<AtomicU64>,
+    lines: CachePadded<AtomicU64>,
+    space: CachePadded<Mutex<Space>>,
     /// Rows that were ever taken, and rows whose pages have been touched before they are.
     taken: AtomicU64,
     touched: AtomicU64,
-    first_depth: u32,
 }
 
 /// Which rows are in use.
@@ -108,20 +152,24 @@ fn ahead(taken: u64) -> u64 {
 }
 
 /// The tag of a hash at a depth: all bits known.
+#[inline]
 fn tag_of(hash: u64, depth: u32) -> u64 {
     (hash >> depth) & ((1 << (TAG_BITS - 1)) - 1) | 1 << (TAG_BITS - 1)
 }
 
+#[inline]
 fn entry(tag: u64, at: Off) -> u64 {
     debug_assert!(at.0.is_multiple_of(16) && at.0 < POOL_BYTES_MAX);
     tag << OFFSET_BITS | at.0 >> 4
 }
 
+#[inline]
 fn at_of(entry: u64) -> Off {
     Off((entry & OFFSET_MASK) << 4)
 }
 
 /// How many hash bits an entry's tag knows.
+#[inline]
 fn known_bits(entry: u64) -> u32 {
     63 - OFFSET_BITS - entry.leading_zeros()
 }
@@ -135,6 +183,13 @@ fn agrees(entry: u64, tag: u64) -> bool {
     differ & ((1 << HOME_BITS) - 1) == 0 && theirs != 0 && differ << (32 - known_bits(entry)) == 0
 }
 
+/// A slot of a row that may be taken.
+#[inline]
+fn free_slot(row: &[AtomicU64; SLOTS]) -> Option<&AtomicU64> {
+    row.iter().find(|slot| slot.load(Ordering::Relaxed) <= GONE)
+}
+
+#[inline]
 fn home(tag: u64, lines: usize) -> usize {
     (((tag & ((1 << HOME_BITS) - 1)) as usize) * lines) >> HOME_BITS
 }
@@ -148,12 +203,14 @@ impl Index {
         let index = Index {
             directory,
             rows: Table::new(4096),
-            groups: AtomicU64::new(groups as u64),
-            lines: AtomicU64::new(0),
-            space: Mutex::default(),
+            groups: CachePadded::new(AtomicU64::new(groups as u64)),
+            lines: CachePadded::default(),
+            space: CachePadded::default(),
             taken: AtomicU64::new(0),
             touched: AtomicU64::new(0),
             first_depth: depth,
+            first_lines: LINES_PER_GROUP as usize,
+            lines_per_group: LINES_PER_GROUP,
         };
         index.directory_words(0..groups, |_| Group {
             first: 0,
@@ -182,15 +239,23 @@ impl Index {
         used as u64 * LINE as u64 + self.groups.load(Ordering::Relaxed) * 8
     }
 
+    /// The number of `hash`'s group, if nothing is split meanwhile.
+    #[inline]
+    fn number(&self, hash: u64) -> u64 {
+        let groups = self.groups.load(Ordering::Acquire);
+        let level = groups.ilog2();
+        let number = hash & ((2 << level) - 1);
+        if number >= groups {
+            number & ((1 << level) - 1)
+        } else {
+            number
+        }
+    }
+
     /// The group of `hash` and its number (X3).
     #[inline]
     fn find(&self, hash: u64) -> (usize, Group) {
-        let groups = self.groups.load(Ordering::Acquire);
-        let level = groups.ilog2();
-        let mut number = hash & ((2 << level) - 1);
-        if number >= groups {
-            number &= (1 << level) - 1;
-        }
+        let mut number = self.number(hash);
         loop {
             let word = self.directory.get(number as usize).load(Ordering::Acquire);
             let group = Group::from_word(word);
@@ -202,14 +267,62 @@ impl Index {
         }
     }
 
+    /// Has the CPU fetch the word of `hash`'s group.
+    #[inline]
+    pub(crate) fn touch_group(&self, hash: u64) {
+        farbank_pm::table::prefetch(self.directory.get(self.number(hash) as usize));
+    }
+
     /// Has the CPU fetch the group's first line to look at for `hash`.
     #[inline]
     pub(crate) fn touch(&self, hash: u64) {
-        let (_, group) = self.find(hash);
+        self.spot(hash);
+    }
+
+    /// Where `hash`'s entry is to be looked for; has the CPU fetch that line.
+    #[inline]
+    pub(crate) fn spot(&self, hash: u64) -> Spot {
+        let (number, group) = self.find(hash);
+        let tag = tag_of(hash, group.depth);
         if group.lines > 0 {
-            let line = group.first + home(tag_of(hash, group.depth), group.lines);
+            let line = group.first + home(tag, group.lines);
             farbank_pm::table::prefetch(self.rows.get(line));
         }
+        Spot { number, group, tag }
+    }
+
+    /// The first entry at `spot` that may be its hash's.
+    #[inline]
+    pub(crate) fn first(&self, spot: &Spot) -> Option<Hit> {
+        let Spot { group, tag, .. } = *spot;
+        if group.lines == 0 {
+            return None;
+        }
+        let mut line = home(tag, group.lines);
+        for _ in 0..group.lines {
+            let row = group.first + line;
+            let slots = &self.rows.get(row).0;
+            for (slot, word) in slots.iter().enumerate() {
+                let entry = word.load(Ordering::Acquire);
+                if agrees(entry, tag) {
+                    return Some(Hit { row, slot, entry });
+                }
+            }
+            if slots.iter().any(|slot| slot.load(Ordering::Relaxed) == 0) {
+                return None;
+            }
+            line = if line + 1 == group.lines { 0 } else { line + 1 };
+        }
+        None
+    }
+
+    /// Whether nothing has changed there since: the group's run is the same, and so is the entry. Under
+    /// the pin under which both were found, so that neither run nor offset can have come back.
+    #[inline]
+    pub(crate) fn holds(&self, spot: &Spot, hit: &Hit) -> bool {
+        let word = self.directory.get(spot.number).load(Ordering::Acquire);
+        let entry = self.rows.get(hit.row).0[hit.slot].load(Ordering::Acquire);
+        word == spot.group.word() && entry == hit.entry
     }
 
     /// Calls `look` with the offset of each entry that may be `hash`'s until it answers.
@@ -261,6 +374,7 @@ impl Index {
     }
 
     /// The slot that names `at`, and the tag to write there.
+    #[inline]
     fn slot(&self, hash: u64, at: Off) -> Option<(&AtomicU64, u64)> {
         let (_, group) = self.find(hash);
         let tag = tag_of(hash, group.depth);
@@ -282,6 +396,7 @@ impl Index {
     }
 
     /// Under the stripe's lock: makes the entry that names `old` name `new`. False if none does.
+    #[inline]
     pub(crate) fn replace(&self, hash: u64, old: Off, new: Off) -> bool {
         let Some((slot, tag)) = self.slot(hash, old) else {
             return false;
@@ -306,6 +421,7 @@ impl Index {
         removed.is_some()
     }
 
+    #[inline]
     fn probe_rows<R>(
         &self,
         group: Group,
@@ -331,24 +447,58 @@ impl Index {
         epochs: &Epochs,
         rehash: &dyn Fn(Off) -> Option<u64>,
     ) {
-        let (number, group) = self.find(hash);
+        if !self.place(hash, at) {
+            self.make_room(hash, epochs, rehash);
+            let placed = self.place(hash, at);
+            debug_assert!(placed, "room was made");
+        }
+    }
+
+    /// Puts an entry in the first free slot; false if its group is full.
+    #[inline]
+    fn place(&self, hash: u64, at: Off) -> bool {
+        let (_, group) = self.find(hash);
         let tag = tag_of(hash, group.depth);
         let placed = self.probe_rows(group, tag, |row| {
-            let slot = row
-                .iter()
-                .find(|slot| slot.load(Ordering::Relaxed) <= GONE)?;
+            let slot = free_slot(row)?;
             slot.store(entry(tag, at), Ordering::Release);
             Some(())
         });
-        if placed.is_some() {
-            return;
+        placed.is_some()
+    }
+
+    /// Under the stripe's lock: sees to it that an entry can be added without growing. Whether the index
+    /// has grown for that.
+    #[inline]
+    pub(crate) fn make_room(
+        &self,
+        hash: u64,
+        epochs: &Epochs,
+        rehash: &dyn Fn(Off) -> Option<u64>,
+    ) -> bool {
+        let (number, group) = self.find(hash);
+        let tag = tag_of(hash, group.depth);
+        let has_room = self.probe_rows(group, tag, |row| free_slot(row).map(|_| ()));
+        if has_room.is_none() {
+            self.lengthen(number, group, epochs, rehash);
         }
-        let mut entries = self.entries(group);
-        entries.push(entry(tag, at));
+        has_room.is_none()
+    }
+
+    /// Gives a full group a longer run.
+    #[inline(never)]
+    fn lengthen(
+        &self,
+        number: usize,
+        group: Group,
+        epochs: &Epochs,
+        rehash: &dyn Fn(Off) -> Option<u64>,
+    ) {
+        let entries = self.entries(group);
         // One line at a time, with at least one free slot to spare. The first groups start with as
         // many as they will have when splitting begins: short runs would be of no use later.
         let fewest = if group.depth == self.first_depth {
-            LINES_PER_GROUP as usize
+            self.first_lines
         } else {
             1
         };
@@ -361,7 +511,10 @@ impl Index {
     }
 
     /// The live entries of a group.
-    fn entries(&self, group: Group) -> Vec<u64> {
+    fn entries(&self, group: Group) -> Entries {
+        for line in 0..group.lines {
+            farbank_pm::table::prefetch(self.rows.get(group.first + line));
+        }
         (0..group.lines)
             .flat_map(|line| &self.rows.get(group.first + line).0)
             .map(|slot| slot.load(Ordering::Relaxed))
@@ -387,6 +540,9 @@ impl Index {
         }
         let (first, lines) = self.take(lines, epochs);
         for line in 0..lines {
+            farbank_pm::table::prefetch_for_write(self.rows.get(first + line));
+        }
+        for line in 0..lines {
             for slot in &self.rows.get(first + line).0 {
                 slot.store(0, Ordering::Relaxed);
             }
@@ -411,7 +567,8 @@ impl Index {
 
     /// Whether growth is behind: groups are longer than they should be.
     pub(crate) fn wants_split(&self) -> bool {
-        self.lines.load(Ordering::Relaxed) > self.groups.load(Ordering::Relaxed) * LINES_PER_GROUP
+        self.lines.load(Ordering::Relaxed)
+            > self.groups.load(Ordering::Relaxed) * self.lines_per_group
     }
 
     /// The group whose turn it is to be split; its low bits name its stripe.
@@ -427,7 +584,7 @@ impl Index {
         let low = self.next_split() as usize;
         let sibling = groups as usize;
         let old = Group::from_word(self.directory.get(low).load(Ordering::Acquire));
-        let (mut stay, mut leave) = (Vec::new(), Vec::new());
+        let (mut stay, mut leave) = (Entries::new(), Entries::new());
         for entry in self.entries(old) {
             let tag = entry >> OFFSET_BITS;
             let side = if tag & 1 == 0 { &mut stay } else { &mut leave };
@@ -516,73 +673,6 @@ impl Index {
         }
     }
 
-    /// The groups, their lengths in lines, and their rows, as bytes: what [`Index::import`] takes.
-    pub(crate) fn export(&self, out: &mut Vec<u8>) {
-        let groups = self.groups.load(Ordering::Acquire) as usize;
-        out.extend_from_slice(&(groups as u64).to_le_bytes());
-        let words = (0..groups).map(|number| self.directory.get(number).load(Ordering::Acquire));
-        let runs: Vec<Group> = words.map(Group::from_word).collect();
-        for run in &runs {
-            out.extend_from_slice(&(run.lines as u16).to_le_bytes());
-        }
-        for line in runs.iter().flat_map(|run| run.first..run.first + run.lines) {
-            for slot in &self.rows.get(line).0 {
-                out.extend_from_slice(&slot.load(Ordering::Relaxed).to_le_bytes());
-            }
-        }
-    }
-
-    /// The index that was exported; `None` if the bytes are none, or an entry names what is no place of
-    /// a record.
-    pub(crate) fn import(bytes: &[u8], is_place: impl Fn(Off) -> bool) -> Option<Index> {
-        let (groups, bytes) = bytes.split_first_chunk::<8>()?;
-        let groups = usize::try_from(u64::from_le_bytes(*groups))
-            .ok()
-            .filter(|n| *n > 0)?;
-        let (lengths, rows) = bytes.split_at_checked(groups.checked_mul(2)?)?;
-        let lengths: Vec<usize> = lengths
-            .chunks_exact(2)
-            .map(|l| u16::from_le_bytes([l[0], l[1]]).into())
-            .collect();
-        let lines: usize = lengths.iter().sum();
-        if rows.len() != lines * LINE {
-            return None;
-        }
-        let level = groups.ilog2();
-        let index = Index::new(level);
-        index.directory.reserve(groups);
-        index.rows.reserve(lines);
-        for (line, row) in rows.chunks_exact(LINE).enumerate() {
-            let slots = &index.rows.get(line).0;
-            for (slot, word) in slots.iter().zip(row.chunks_exact(8)) {
-                let word = crate::record::u64_at(word, 0);
-                if word > GONE {
-                    let is_sound = word >> OFFSET_BITS >= 1 << HOME_BITS && is_place(at_of(word));
-                    is_sound.then_some(())?; // X5
-                }
-                slot.store(word, Ordering::Relaxed);
-            }
-        }
-        let mut first = 0;
-        for (number, lines) in lengths.into_iter().enumerate() {
-            // The groups before the one to be split next, and their siblings, are one deeper.
-            let deeper = number + (1 << level) < groups || number >= 1 << level;
-            let depth = level + u32::from(deeper);
-            let word = Group {
-                first,
-                lines,
-                depth,
-            }
-            .word();
-            index.directory.get(number).store(word, Ordering::Release);
-            first += lines;
-        }
-        index.space.lock().expect("no holder panics").used = lines;
-        index.lines.store(lines as u64, Ordering::Relaxed);
-        index.groups.store(groups as u64, Ordering::Release);
-        Some(index)
-    }
-
     /// A run of `lines` rows, or one more, that nobody uses: where, and how many.
     fn take(&self, lines: usize, epochs: &Epochs) -> (usize, usize) {
         let mut space = self.space.lock().expect("no holder panics");
@@ -660,85 +750,6 @@ fn refreshed(entry: u64, depth: u32, rehash: &dyn Fn(Off) -> Option<u64>) -> Opt
     }
     let at = at_of(entry);
     rehash(at).map(|hash| self::entry(tag_of(hash, depth), at))
-}
-
-/// Fresh rows that one thread fills.
-#[derive(Default)]
-pub(crate) struct Rows {
-    first: usize,
-    end: usize,
-}
-
-impl Rows {
-    /// How many a thread takes at once.
-    const TAKEN: usize = 64;
-}
-
-/// The index as it is built in one go, by recovery or from a snapshot.
-pub(crate) struct Bulk {
-    index: Index,
-    depth: u32,
-}
-
-impl Bulk {
-    /// Room for about `entries` of them, in at least `2^depth_min` groups.
-    pub(crate) fn new(entries: u64, depth_min: u32) -> Bulk {
-        let groups = entries / (LINES_PER_GROUP * SLOTS as u64 / 2);
-        let depth = groups.max(1).ilog2().max(depth_min);
-        Bulk {
-            index: Index::new(depth),
-            depth,
-        }
-    }
-
-    /// How many low hash bits choose a group.
-    pub(crate) fn depth(&self) -> u32 {
-        self.depth
-    }
-
-    /// Fills the group of these entries: all that have its low hash bits. Once a group; `rows` is the
-    /// filling thread's own.
-    pub(crate) fn fill(&self, rows: &mut Rows, hashes: &[(u64, Off)]) {
-        let Some((hash, _)) = hashes.first() else {
-            return;
-        };
-        let number = (hash & ((1 << self.depth) - 1)) as usize;
-        let lines = hashes.len().div_ceil(SLOTS);
-        if rows.end - rows.first < lines {
-            rows.first = self.index.take_fresh(Rows::TAKEN.max(lines));
-            rows.end = rows.first + Rows::TAKEN.max(lines);
-        }
-        let first = rows.first;
-        rows.first += lines;
-        let depth = self.depth;
-        let run = Group {
-            first,
-            lines,
-            depth,
-        };
-        for (hash, at) in hashes {
-            let fresh = entry(tag_of(*hash, depth), *at);
-            self.index.probe_rows(run, fresh >> OFFSET_BITS, |row| {
-                let slot = row.iter().find(|slot| slot.load(Ordering::Relaxed) == 0)?;
-                slot.store(fresh, Ordering::Relaxed);
-                Some(())
-            });
-        }
-        self.index.lines.fetch_add(lines as u64, Ordering::Relaxed);
-        let word = self.index.directory.get(number);
-        word.store(run.word(), Ordering::Release);
-    }
-
-    /// Gives back the rows a thread did not fill.
-    pub(crate) fn done(&self, rows: &Rows) {
-        let mut space = self.index.space.lock().expect("no holder panics");
-        space.give(rows.first, rows.end - rows.first);
-    }
-
-    /// The finished index.
-    pub(crate) fn finish(self) -> Index {
-        self.index
-    }
 }
 
 #[cfg(test)]

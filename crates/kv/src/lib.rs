@@ -11,19 +11,21 @@
 //!
 //! * [`store`] is what a front end sees; [`Kv`] is the engine behind it.
 //! * `record` and `segment` are the bytes on the medium; `index` and `stripe` the DRAM beside them.
-//! * `session` runs operations and batches on a `log` of open segments; `group` writes several keys at
+//! * `session` runs operations and batches on a `log` of open segments, `alone` those of one write; `group` writes several keys at
 //!   once, `large` long values, `flush` empties the store.
 //! * `cleaner` makes room; `recover` opens a pool after anything (`lives` reads what its segments say of themselves), `snapshot` after a clean close, `past` is
 //!   what the superblock keeps for them.
 
 #![forbid(unsafe_code)]
 
+mod alone;
 mod api;
 mod cleaner;
 mod config;
 mod engine;
 mod faults;
 mod flush;
+mod free;
 mod group;
 mod index;
 mod large;

@@ -5,11 +5,17 @@
 //! records are expected to live ([`CLASSES`] of them), so that they die together.
 //!
 //! ```text
-//!   segment   ┌──────┬────── durable ──────┬── staged, in `buffer` ──┬──── free ────┬──────┐
+//!   segment   ┌──────┬──────── drained ────┬───────── staged ────────┬──── free ────┬──────┐
 //!             │ head │ records             │ records                 │              │ tail │
-//!             └──────┴─────────────────────┴─────────────────────────┴──────────────┴──────┘
-//!                                          `from`
+//!             └──────┴────────────────┬────┴─────────────────────────┴──┬───────────┴──────┘
+//!                                   `line`  `from`                      the line's end
+//!                                     └──── `buffer`, then zeros ───────┘
 //! ```
+//!
+//! What goes to the medium is whole lines: the buffer keeps the drained bytes that share a line with the
+//! next record, and zeros fill the last line. So a line need not be fetched to be written, and can go
+//! around the cache. Storing a drained word again as it is changes nothing, whenever the power fails; the
+//! zeros lie in the segment's free part, where anything may lie.
 
 use farbank_pm::fault;
 use farbank_pm::sync::atomic::Ordering::{Relaxed, Release};
@@ -39,11 +45,79 @@ struct Open {
     base: Off,
     seed: u32,
     generation: u64,
-    /// Where `buffer` begins in the segment.
+    /// Where what is staged begins in the segment.
     from: usize,
+    /// From the start of the line that `from` lies in.
     buffer: Vec<u8>,
     /// The ticket of what lies before `from`, if anything does.
     last: Option<Ticket>,
+}
+
+impl Open {
+    /// Where the line begins that `from` lies in.
+    fn line(&self) -> usize {
+        self.from / LINE * LINE
+    }
+
+    /// Where the next record will lie in the segment.
+    fn end(&self) -> usize {
+        self.line() + self.buffer.len()
+    }
+
+    /// Bytes that are staged.
+    fn staged(&self) -> usize {
+        self.end() - self.from
+    }
+
+    /// Whether `len` more bytes fit.
+    fn takes<M: Medium>(&self, engine: &Engine<M>, len: usize) -> bool {
+        self.end() + len <= engine.geometry.segment_bytes - LINE
+    }
+
+    /// Stages a record: header, key, and value or table.
+    fn stage<M: Medium>(&mut self, engine: &Engine<M>, header: &Header, body: &[&[u8]]) {
+        // R5: the first record of a batch vouches for what lies before it.
+        let settled = self.staged() == 0
+            && engine.drains_are_real()
+            && self
+                .last
+                .is_some_and(|ticket| matches!(engine.medium().poll(ticket), Ok(true)));
+        let header = Header { settled, ..*header };
+        let within = self.end();
+        header.encode(self.seed ^ within as u32, &mut self.buffer);
+        for part in body {
+            self.buffer.extend_from_slice(part);
+        }
+        // A line starts at a multiple of the alignment, so the buffer's length tells the place's.
+        let padded = self.buffer.len().next_multiple_of(ALIGN);
+        self.buffer.resize(padded, 0);
+        debug_assert_eq!(self.end() - within, engine.record_len(&header));
+    }
+
+    /// Copies what is staged to the medium, in whole lines.
+    fn copy_in<M: Medium>(&mut self, engine: &Engine<M>, lane: &mut Lane) {
+        let m = engine.medium();
+        if self.from == FIRST {
+            let place = engine.geometry.place(self.segment);
+            place.open(m, lane, self.generation, engine.boot, Purpose::Log);
+        }
+        let len = self.buffer.len();
+        self.buffer.resize(len.next_multiple_of(LINE), 0);
+        let line = self.base.plus(self.line() as u64);
+        m.copy_in(lane, line, &[&self.buffer]);
+        self.buffer.truncate(len);
+    }
+
+    /// Notes that what was copied in has been drained under `ticket`.
+    fn drained<M: Medium>(&mut self, engine: &Engine<M>, ticket: Ticket) {
+        let end = self.end();
+        let kept = self.buffer.len() / LINE * LINE;
+        self.buffer.copy_within(kept.., 0);
+        self.buffer.truncate(self.buffer.len() - kept);
+        self.from = end;
+        self.last = Some(ticket);
+        engine.info(self.segment).used.store(end as u32, Relaxed);
+    }
 }
 
 /// A full segment whose end is to be written down once its last records are durable.
@@ -75,7 +149,7 @@ impl Log {
         heritage: Option<Heritage>,
     ) -> Result<(), NoRoom> {
         if let Some(open) = &self.open[class]
-            && open.from + open.buffer.len() + len <= engine.geometry.segment_bytes - LINE
+            && open.takes(engine, len)
         {
             return Ok(());
         }
@@ -91,13 +165,15 @@ impl Log {
         }
         // Its end is still to be written down.
         info.unsettled.store(1, Release);
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.clear();
         let fresh = Open {
             segment,
             base: engine.geometry.base(segment),
             seed: info.seed.load(Relaxed),
             generation: info.generation.load(Relaxed),
             from: FIRST,
-            buffer: self.spare.pop().unwrap_or_default(),
+            buffer,
             last: None,
         };
         self.full.extend(self.open[class].replace(fresh));
@@ -107,7 +183,7 @@ impl Log {
     /// Where the next record of `class` will lie. Room must have been made.
     pub(crate) fn next(&self, class: usize) -> Off {
         let open = self.open[class].as_ref().expect("room was made");
-        open.base.plus((open.from + open.buffer.len()) as u64)
+        open.base.plus(open.end() as u64)
     }
 
     /// Stages a record at [`Log::next`]: header, key, and value or table.
@@ -119,22 +195,49 @@ impl Log {
         body: &[&[u8]],
     ) {
         let open = self.open[class].as_mut().expect("room was made");
-        let within = open.from + open.buffer.len();
-        // R5: the first record of a batch vouches for what lies before it.
-        let settled = open.buffer.is_empty()
-            && engine.drains_are_real()
-            && open
-                .last
-                .is_some_and(|ticket| matches!(engine.medium().poll(ticket), Ok(true)));
-        let header = Header { settled, ..*header };
-        let start = open.buffer.len();
-        header.encode(open.seed ^ within as u32, &mut open.buffer);
-        for part in body {
-            open.buffer.extend_from_slice(part);
-        }
-        open.buffer
-            .resize((open.buffer.len()).next_multiple_of(ALIGN), 0);
-        debug_assert_eq!(open.buffer.len() - start, engine.record_len(&header));
+        open.stage(engine, header, body);
+    }
+
+    /// Whether a record of `len` bytes can go to `class` by itself: it fits, and nothing else waits to be
+    /// copied in or sealed.
+    #[inline]
+    pub(crate) fn takes_alone<M: Medium>(
+        &self,
+        engine: &Engine<M>,
+        class: usize,
+        len: usize,
+    ) -> bool {
+        let open = self.open[class].as_ref();
+        self.full.is_empty()
+            && self.sealing.is_empty()
+            && open.is_some_and(|open| open.staged() == 0 && open.takes(engine, len))
+    }
+
+    /// Copies in a record by itself, at [`Log::next`]. It must be drained next.
+    #[inline]
+    pub(crate) fn copy_in_alone<M: Medium>(
+        &mut self,
+        engine: &Engine<M>,
+        lane: &mut Lane,
+        class: usize,
+        header: &Header,
+        body: &[&[u8]],
+    ) {
+        let open = self.open[class].as_mut().expect("room was made");
+        open.stage(engine, header, body);
+        open.copy_in(engine, lane);
+    }
+
+    /// Notes that the record copied in by itself has been drained under `ticket`.
+    #[inline]
+    pub(crate) fn drained_alone<M: Medium>(
+        &mut self,
+        engine: &Engine<M>,
+        class: usize,
+        ticket: Ticket,
+    ) {
+        let open = self.open[class].as_mut().expect("room was made");
+        open.drained(engine, ticket);
     }
 
     /// The seed of a record at `at`, which lies in an open segment of this log.
@@ -149,9 +252,11 @@ impl Log {
             .flatten()
             .chain(&self.full)
             .find_map(|open| {
-                let start = open.base.plus(open.from as u64).0;
+                let start = open.base.plus(open.line() as u64).0;
                 let within = at.0.checked_sub(start)? as usize;
-                open.buffer.get(within..).filter(|bytes| !bytes.is_empty())
+                let staged = within >= open.from - open.line();
+                let bytes = open.buffer.get(within..).filter(|bytes| !bytes.is_empty());
+                bytes.filter(|_| staged)
             })
     }
 
@@ -161,7 +266,7 @@ impl Log {
             .iter()
             .flatten()
             .chain(&self.full)
-            .any(|open| !open.buffer.is_empty())
+            .any(|open| open.staged() > 0)
     }
 
     /// Copies what is staged to the medium. Returns how many bytes. `unpublished` is the first ticket
@@ -188,16 +293,11 @@ impl Log {
             false
         });
         let mut bytes = 0;
-        for open in self.open.iter().flatten().chain(&self.full) {
-            if open.buffer.is_empty() {
-                continue;
+        for open in self.open.iter_mut().flatten().chain(&mut self.full) {
+            if open.staged() > 0 {
+                bytes += open.staged() as u64;
+                open.copy_in(engine, lane);
             }
-            if open.from == FIRST {
-                let place = engine.geometry.place(open.segment);
-                place.open(m, lane, open.generation, engine.boot, Purpose::Log);
-            }
-            m.copy_in(lane, open.base.plus(open.from as u64), &[&open.buffer]);
-            bytes += open.buffer.len() as u64;
         }
         bytes
     }
@@ -205,14 +305,8 @@ impl Log {
     /// Notes that what was copied in has been drained under `ticket`.
     pub(crate) fn drained<M: Medium>(&mut self, engine: &Engine<M>, ticket: Ticket) {
         for open in self.open.iter_mut().flatten().chain(&mut self.full) {
-            if !open.buffer.is_empty() {
-                open.from += open.buffer.len();
-                open.buffer.clear();
-                open.last = Some(ticket);
-                engine
-                    .info(open.segment)
-                    .used
-                    .store(open.from as u32, Relaxed);
+            if open.staged() > 0 {
+                open.drained(engine, ticket);
             }
         }
         for open in self.full.drain(..) {
@@ -240,11 +334,11 @@ impl Log {
         };
         for open in &mut self.open {
             let is_old = |o: &mut Open| {
-                o.buffer.is_empty() && engine.info(o.segment).opened.load(Relaxed) < limit
+                o.staged() == 0 && engine.info(o.segment).opened.load(Relaxed) < limit
             };
             self.full.extend(open.take_if(is_old));
         }
-        if self.full.iter().all(|open| open.buffer.is_empty()) {
+        if self.full.iter().all(|open| open.staged() == 0) {
             self.drained(engine, Ticket::DURABLE);
         }
     }

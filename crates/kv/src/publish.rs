@@ -29,6 +29,7 @@ impl<M: Medium> Worker<M> {
             let (_, mut writes) = self.unsynced.pop_front().expect("there is a first");
             self.publish_all(&mut writes)?;
         }
+        self.tell();
         self.unpin();
         self.engine.grow_index();
         let turned = self.engine.poll(ticket)?;
@@ -202,10 +203,7 @@ impl<M: Medium> Worker<M> {
             (None, what) => {
                 let fresh = engine.confirm(write.hash, located);
                 if fresh && what == Type::Put {
-                    let rehash = |at| engine.rehash(at);
-                    engine
-                        .index
-                        .insert(write.hash, write.at, &engine.epochs, &rehash);
+                    engine.insert(write.hash, write.at);
                 }
                 fresh
             }
@@ -213,18 +211,41 @@ impl<M: Medium> Worker<M> {
         if !swung {
             return false;
         }
-        if let Some(old) = old {
-            engine.kill(old.at, old.len);
-        }
         if write.what == Type::Put {
-            engine.enliven(write.at, write.len);
-            note_expiry(&engine.info_at(write.at).expires_ms, write.expires_ms);
+            self.count_put(old, write.at, write.len, write.db, write.expires_ms);
         } else {
             engine.info_at(write.at).tombs.fetch_add(write.len, Relaxed);
+            self.count_old(old);
+            self.count_keys(write.db, -i64::from(old.is_some()));
         }
-        let keys = i64::from(write.what == Type::Put) - i64::from(old.is_some());
-        self.shared.keys[write.db as usize].fetch_add(keys, Relaxed);
         true
+    }
+
+    /// Under the stripe's lock: counts a value that the index has come to name instead of `old`.
+    #[inline]
+    pub(crate) fn count_put(&self, old: Option<Found>, at: Off, len: u32, db: u8, expires_ms: u64) {
+        self.count_old(old);
+        let info = self.engine.info_at(at);
+        info.enliven(len);
+        note_expiry(&info.expires_ms, expires_ms);
+        self.count_keys(db, i64::from(old.is_none()));
+    }
+
+    fn count_old(&self, old: Option<Found>) {
+        if let Some(old) = old {
+            self.engine.kill(old.at, old.len);
+        }
+    }
+
+    /// Under a stripe's lock: counts keys. Nobody else does so in this place but FLUSHALL, under every
+    /// lock, so that no atomic addition is needed.
+    #[inline]
+    fn count_keys(&self, db: u8, more: i64) {
+        if more == 0 {
+            return;
+        }
+        let keys = &self.shared.keys[db as usize];
+        keys.store(keys.load(Relaxed) + more, Relaxed);
     }
 
     /// Drained writes of the same key that were not published yet never will be.

@@ -8,16 +8,51 @@
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
 use farbank_pm::{Medium, Off, Ticket};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Found};
+use crate::index::{Hit, Spot};
 use crate::log::Log;
-use crate::record::{HEADER_MAX, Header, Type};
+use crate::record::{HEADER_MAX, Header, Type, body_crc};
 use crate::session::{Newest, Worker, meta_of};
 use crate::store::{Error, Head, Item, Key, Meta, View};
 use crate::stripe::{Locked, Pending};
 
-/// How much of a record is fetched ahead: its header and a short key; with them, a small value.
-const FETCHED_BY_WRITES: usize = 48;
-const FETCHED_BY_READS: usize = 176;
+/// How much of a record is fetched before anything is known of it: its header and a short key; with them,
+/// a small value.
+pub(crate) const FETCHED_HEAD: usize = 48;
+const FETCHED_VALUE: usize = 176;
+
+/// Longer values are left to the processor to fetch ahead, once it sees where they are read.
+const VALUE_FETCHED_MAX: usize = 1024;
+
+/// Where a reader finds a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Seen {
+    /// The index names it, and its header has been read.
+    Indexed(Found),
+    /// A write on its way, durable or the session's own.
+    Listed(Off),
+}
+
+impl Seen {
+    pub(crate) fn at(&self) -> Off {
+        match self {
+            Seen::Indexed(found) => found.at,
+            Seen::Listed(at) => *at,
+        }
+    }
+}
+
+/// What was met when a key was fetched ahead.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    hash: u64,
+    spot: Spot,
+    /// The first entry that may be the key's.
+    hit: Option<Hit>,
+}
+
+/// One value of several read together: where its bytes end in the scratch buffer, and what is known of it.
+pub(crate) type Gathered = Option<(usize, Meta)>;
 
 impl<M: Medium> Worker<M> {
     /// The newest write of `key`, in its stripe's list or beyond.
@@ -123,6 +158,53 @@ impl<M: Medium> Worker<M> {
         result
     }
 
+    /// As [`Worker::emit`], for `key`'s record that the index names: the value goes straight to `out`, and
+    /// its checksum is taken there.
+    #[inline]
+    pub(crate) fn emit_found(
+        &self,
+        key: Key<'_>,
+        found: &Found,
+        out: &mut Vec<u8>,
+        head: Head<'_>,
+    ) -> Result<bool, Error> {
+        let start = out.len();
+        let sound = match found.header {
+            None => false,
+            Some(header)
+                if header.what != Type::Put || self.engine.is_expired(header.expires_ms) =>
+            {
+                return Ok(false);
+            }
+            Some(header) => {
+                head(&meta_of(&header), out);
+                self.append_body(key, found.at, &header, out)
+            }
+        };
+        if !sound {
+            out.truncate(start);
+            self.engine.tally.damaged.fetch_add(1, Relaxed);
+            return Err(Error::Damaged(found.at.0));
+        }
+        Ok(true)
+    }
+
+    /// Appends the value of `key`'s record at `at`; false if a checksum fails.
+    #[inline]
+    fn append_body(&self, key: Key<'_>, at: Off, header: &Header, out: &mut Vec<u8>) -> bool {
+        let rest = at.plus((header.len() + header.key_len) as u64);
+        let len = self.engine.body_len(header) - header.key_len;
+        if header.large {
+            let mut table = Vec::with_capacity(len);
+            self.engine.medium().append_out(rest, len, &mut table);
+            return body_crc(key.bytes, &table) == header.body_crc
+                && self.engine.read_extents(header.value_len, &table, out);
+        }
+        let start = out.len();
+        self.engine.medium().append_out(rest, len, out);
+        body_crc(key.bytes, &out[start..]) == header.body_crc
+    }
+
     /// Appends a value whose record's body has been read; false if a checksum fails.
     fn emit_body(&self, header: &Header, body: &[u8], out: &mut Vec<u8>) -> bool {
         let (key, rest) = body.split_at(header.key_len);
@@ -136,11 +218,22 @@ impl<M: Medium> Worker<M> {
         true
     }
 
+    /// Whether a reader with `view` sees writes of its own session.
+    #[inline]
+    fn sees_own(&self, view: View) -> bool {
+        view == View::Pending && (self.has_pending() || self.relied_on > Ticket::DURABLE)
+    }
+
+    /// Whether what a reader with `view` may see can be listed and not yet in the index.
+    #[inline]
+    fn looks_at_lists(&self, view: View) -> bool {
+        self.sees_own(view) || !self.engine.tickets_turn_at_once()
+    }
+
     /// Where the value of `key` that a reader may see lies; `None`: absent.
-    fn visible(&mut self, hash: u64, key: Key<'_>, view: View) -> Option<Off> {
-        let own = view == View::Pending && (self.has_pending() || self.relied_on > Ticket::DURABLE);
-        let late = !self.engine.tickets_turn_at_once();
-        if (own || late) && !self.engine.stripe(hash).is_quiet() {
+    fn visible(&mut self, hash: u64, key: Key<'_>, view: View) -> Option<Seen> {
+        let own = self.sees_own(view);
+        if self.looks_at_lists(view) && !self.engine.stripe(hash).is_quiet() {
             let locked = self.engine.stripe(hash).lock();
             let mut newest: Option<Pending> = None;
             for pending in locked.of(hash) {
@@ -159,10 +252,11 @@ impl<M: Medium> Worker<M> {
                 }
             }
             if let Some(pending) = newest {
-                return Some(pending.at);
+                return Some(Seen::Listed(pending.at));
             }
         }
-        self.engine.locate(hash, key).found.map(|found| found.at)
+        let found = self.engine.seek(hash, key, FETCHED_VALUE, |_| ());
+        found.map(Seen::Indexed)
     }
 
     /// Runs `read` so that no group's publication falls into it.
@@ -181,7 +275,8 @@ impl<M: Medium> Worker<M> {
         }
     }
 
-    pub(crate) fn find(&mut self, key: Key<'_>, view: View) -> Option<Off> {
+    #[inline]
+    pub(crate) fn find(&mut self, key: Key<'_>, view: View) -> Option<Seen> {
         self.pin();
         let hash = self.engine.geometry.hash(key.db, key.bytes);
         self.undivided(|worker| worker.visible(hash, key, view))
@@ -197,70 +292,146 @@ impl<M: Medium> Worker<M> {
     ) -> Result<(), Error> {
         self.bring_in();
         self.engine.epochs.pin(&self.slot);
-        let hashes: Vec<u64> = keys
-            .iter()
-            .map(|key| self.engine.geometry.hash(key.db, key.bytes))
-            .collect();
-        for hash in &hashes {
-            self.engine.index.touch(*hash);
-        }
-        let look = |worker: &mut Self| -> Vec<Option<Off>> {
-            keys.iter()
-                .zip(&hashes)
-                .map(|(key, hash)| worker.visible(*hash, *key, view))
-                .collect()
-        };
-        let mut places = self.undivided(look);
-        while keys.len() > 1 {
-            let again = self.undivided(look);
-            if again == places {
-                break;
+        let places = self.places_together(keys, view);
+        let mut bytes = std::mem::take(&mut self.scratch);
+        let mut gathered = std::mem::take(&mut self.gathered);
+        bytes.clear();
+        gathered.clear();
+        let whole = self.gather(keys, &places, &mut bytes, &mut gathered);
+        if whole.is_ok() {
+            let mut from = 0;
+            for (place, value) in gathered.iter().enumerate() {
+                let item = value.map(|(to, meta)| Item {
+                    bytes: &bytes[std::mem::replace(&mut from, to)..to],
+                    meta,
+                });
+                each(place, item);
             }
-            places = again;
         }
-        let mut values = Vec::with_capacity(keys.len());
-        for at in places {
-            let mut bytes = Vec::new();
-            let meta = at.map_or(Ok(None), |at| self.load(at, &mut bytes))?;
-            values.push(meta.map(|meta| (bytes, meta)));
+        (self.scratch, self.gathered) = (bytes, gathered);
+        whole
+    }
+
+    /// Where the values of `keys` lay at one moment.
+    fn places_together(&mut self, keys: &[Key<'_>], view: View) -> Vec<Option<Seen>> {
+        let lists = self.looks_at_lists(view);
+        loop {
+            let places = self.undivided(|worker| {
+                worker.fetch(keys, FETCHED_HEAD);
+                let places = keys.iter().enumerate();
+                places
+                    .map(|(place, key)| worker.look_where_fetched(place, *key, view, lists))
+                    .collect::<Vec<_>>()
+            });
+            if keys.len() == 1 || self.still_lie(keys, view, lists, &places) {
+                return places;
+            }
         }
-        for (place, value) in values.iter().enumerate() {
-            each(
-                place,
-                value
-                    .as_ref()
-                    .map(|(bytes, meta)| Item { bytes, meta: *meta }),
-            );
+    }
+
+    /// Where the value of `key` lies, most likely where [`Worker::fetch`] has met an entry for it; fetches
+    /// what is left of the record.
+    #[inline]
+    fn look_where_fetched(
+        &mut self,
+        place: usize,
+        key: Key<'_>,
+        view: View,
+        lists: bool,
+    ) -> Option<Seen> {
+        let Ahead { hash, hit, .. } = self.ahead[place];
+        let found = hit.filter(|_| !lists).and_then(|hit| {
+            let found = self.engine.judge(hit.at(), key);
+            found.filter(|found| found.header.is_some())
+        });
+        let Some(found) = found else {
+            return self.visible(hash, key, view);
+        };
+        let len = (found.len as usize).min(VALUE_FETCHED_MAX);
+        let rest = found.at.plus(FETCHED_HEAD as u64);
+        self.engine
+            .medium()
+            .prefetch(rest, len.saturating_sub(FETCHED_HEAD));
+        Some(Seen::Indexed(found))
+    }
+
+    /// Whether values still lie where they were found. If the entry that named one has not changed, it
+    /// need not be followed again.
+    fn still_lie(
+        &mut self,
+        keys: &[Key<'_>],
+        view: View,
+        lists: bool,
+        places: &[Option<Seen>],
+    ) -> bool {
+        self.undivided(|worker| {
+            let mut values = keys.iter().zip(places).enumerate();
+            values.all(|(n, (key, place))| {
+                let Ahead { hash, spot, hit } = &worker.ahead[n];
+                match (place, hit) {
+                    (Some(Seen::Indexed(found)), Some(hit)) if !lists && hit.at() == found.at => {
+                        worker.engine.index.holds(spot, hit)
+                    }
+                    (place, _) => {
+                        let hash = *hash;
+                        worker.visible(hash, *key, view) == *place
+                    }
+                }
+            })
+        })
+    }
+
+    /// Appends the values at `places` to `bytes`, one after another.
+    fn gather(
+        &mut self,
+        keys: &[Key<'_>],
+        places: &[Option<Seen>],
+        bytes: &mut Vec<u8>,
+        gathered: &mut Vec<Gathered>,
+    ) -> Result<(), Error> {
+        for (key, place) in keys.iter().zip(places) {
+            let mut meta = None;
+            let mut note = |m: &Meta, _: &mut Vec<u8>| meta = Some(*m);
+            match place {
+                None => false,
+                Some(Seen::Indexed(found)) => self.emit_found(*key, found, bytes, &mut note)?,
+                Some(Seen::Listed(at)) => self.emit(*at, bytes, &mut note)?,
+            };
+            gathered.push(meta.map(|meta| (bytes.len(), meta)));
         }
         Ok(())
     }
 
-    /// Fetches what operations on `keys` will look at: first every line of the index, then every
-    /// record those name.
+    /// Fetches what operations on `keys` will look at: first every line of the index, then the records
+    /// those name.
     pub(crate) fn fetch_ahead(&mut self, keys: &[Key<'_>], reads: bool) {
         self.pin();
+        self.fetch(keys, if reads { FETCHED_VALUE } else { FETCHED_HEAD });
+    }
+
+    /// Under a pin: fetches the lines of the index that `keys` are in, then `bytes` of the records that
+    /// the first entries there name. Leaves what it met in `ahead`.
+    fn fetch(&mut self, keys: &[Key<'_>], bytes: usize) {
         let engine = &*self.engine;
-        let mut hashes = std::mem::take(&mut self.hashes);
+        let hashes = &mut self.hashes;
         hashes.clear();
-        hashes.extend(
-            keys.iter()
-                .map(|key| engine.geometry.hash(key.db, key.bytes)),
-        );
-        for hash in &hashes {
-            engine.index.touch(*hash);
+        for key in keys {
+            let hash = engine.geometry.hash(key.db, key.bytes);
+            engine.index.touch_group(hash);
+            hashes.push(hash);
         }
-        let bytes = if reads {
-            FETCHED_BY_READS
-        } else {
-            FETCHED_BY_WRITES
-        };
-        for hash in &hashes {
-            engine.index.search(*hash, |at| -> Option<()> {
-                engine.medium().prefetch(at, bytes);
-                None
-            });
+        self.ahead.clear();
+        self.ahead.extend(hashes.iter().map(|&hash| Ahead {
+            hash,
+            spot: engine.index.spot(hash),
+            hit: None,
+        }));
+        for ahead in &mut self.ahead {
+            ahead.hit = engine.index.first(&ahead.spot);
+            if let Some(hit) = ahead.hit {
+                engine.medium().prefetch(hit.at(), bytes);
+            }
         }
-        self.hashes = hashes;
     }
 
     /// A located value's bytes and meta, into `bytes`.

@@ -24,7 +24,7 @@
 //!     What fails its checksum before such a record is damage, not a torn write.
 //! R6  MOVED says: the cleaner copied this record, so its extents were durable before it was written.
 
-use crc32c::{crc32c, crc32c_append};
+use farbank_pm::crc::crc32c_append;
 
 use crate::store::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
@@ -90,16 +90,19 @@ pub(crate) struct Header {
 
 impl Header {
     /// Bytes of this header on the medium.
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         HEADER_MIN + if self.expires_ms != 0 { 8 } else { 0 } + if self.has_attrs() { 8 } else { 0 }
     }
 
+    #[inline]
     fn has_attrs(&self) -> bool {
         self.flags != 0 || self.db != 0
     }
 
     /// Bytes of key and value, or key and extent table, that follow the header; `extent_payload` is
     /// what one extent holds.
+    #[inline]
     pub(crate) fn body_len(&self, extent_payload: usize) -> usize {
         self.key_len
             + if self.large {
@@ -110,11 +113,13 @@ impl Header {
     }
 
     /// Bytes of the whole record, padding included.
+    #[inline]
     pub(crate) fn record_len(&self, extent_payload: usize) -> usize {
         (self.len() + self.body_len(extent_payload)).next_multiple_of(ALIGN)
     }
 
     /// Appends the header to `out`, its checksum started from `seed` (R1).
+    #[inline]
     pub(crate) fn encode(&self, seed: u32, out: &mut Vec<u8>) {
         let mut shape = self.value_len as u64
             | (self.key_len as u64) << KEY_AT
@@ -150,6 +155,7 @@ impl Header {
     }
 
     /// The header in `bytes`, if its checksum, started from `seed`, and its lengths hold.
+    #[inline]
     pub(crate) fn decode(bytes: &[u8; HEADER_MAX], seed: u32) -> Option<Header> {
         let shape = u64_at(bytes, 16);
         let len = HEADER_MIN
@@ -186,16 +192,22 @@ impl Header {
 }
 
 impl Type {
+    #[inline]
     fn from_bits(bits: u64) -> Option<Type> {
-        [Type::Put, Type::Tomb, Type::Group, Type::Pad]
-            .into_iter()
-            .find(|t| *t as u64 == bits)
+        Some(match bits {
+            1 => Type::Put,
+            2 => Type::Tomb,
+            3 => Type::Group,
+            4 => Type::Pad,
+            _ => return None,
+        })
     }
 }
 
 /// The body crc of a key and what follows it (R2).
+#[inline]
 pub(crate) fn body_crc(key: &[u8], rest: &[u8]) -> u32 {
-    crc32c_append(crc32c(key), rest)
+    crc32c_append(crc32c_append(0, key), rest)
 }
 
 /// One entry of an extent table.

@@ -550,7 +550,7 @@ fn build<M: Medium>(engine: &mut Engine<M>, newest: &[Vec<Item>], depth: u32) ->
         .flatten()
         .filter(|i| i.what == Type::Put)
         .count() as u64;
-    let bulk = Bulk::new(puts, depth);
+    let bulk = Bulk::new(puts, engine.config.keys_expected, depth);
     let next = farbank_pm::sync::atomic::AtomicUsize::new(0);
     let threads = if puts < 10_000 {
         1

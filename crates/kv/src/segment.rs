@@ -327,7 +327,7 @@ pub(crate) enum State {
 
 farbank_pm::zeroed! {
     /// What DRAM knows of a segment. All-zero is a free segment without a life.
-    #[repr(C)]
+    #[repr(C, align(64))]
     pub(crate) struct Info {
         pub generation: AtomicU64,
         /// Stamp of the log's clock when it was opened: what a tombstone's fence is compared with.

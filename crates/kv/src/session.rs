@@ -31,6 +31,7 @@ use farbank_pm::{Lane, Medium, Off, Poisoned, Ticket};
 use crate::engine::{Engine, Located, Shared};
 use crate::log::{Log, NoRoom};
 use crate::publish::list_drained;
+use crate::read::{Ahead, Gathered, Seen};
 use crate::record::{Header, Type, body_crc};
 use crate::store::{
     Change, Error, Head, Item, KEY_BYTES_MAX, Key, Meta, Ops, VALUE_BYTES_MAX, Value, View,
@@ -88,8 +89,20 @@ pub(crate) struct Worker<M: Medium> {
     /// The newest ticket of another session's write that something was decided on.
     pub(crate) relied_on: Ticket,
     pub(crate) shared: Arc<Shared>,
+    pub(crate) untold: Untold,
+    /// Writes of new keys since the last one of an old key.
+    pub(crate) news: u32,
     pub(crate) scratch: Vec<u8>,
     pub(crate) hashes: Vec<u64>,
+    pub(crate) ahead: Vec<Ahead>,
+    pub(crate) gathered: Vec<Gathered>,
+}
+
+/// What a session has counted and not yet told the engine: lines that all threads write are dear.
+#[derive(Debug, Default)]
+pub(crate) struct Untold {
+    pub live: i64,
+    pub written: u64,
 }
 
 /// What is to be written of one key.
@@ -115,6 +128,10 @@ impl<M: Medium> Worker<M> {
             relied_on: Ticket::DURABLE,
             scratch: Vec::new(),
             hashes: Vec::new(),
+            ahead: Vec::new(),
+            gathered: Vec::new(),
+            untold: Untold::default(),
+            news: 0,
             engine,
             id,
             shared,
@@ -170,16 +187,15 @@ impl<M: Medium> Worker<M> {
         mut located: Located,
         still: &mut dyn FnMut(&Worker<M>, &Locked<'_>, &Located) -> bool,
     ) -> Result<Option<u64>, Error> {
-        let class = self.engine.lifetime(located.found.as_ref());
+        let class = self.engine.lifetime(located.found.map(|found| found.at));
         let mut header = header_of(draft);
-        let engine = Arc::clone(&self.engine);
         let mut large = self.place_large(&mut header, draft)?;
         let pending = loop {
             // Waiting for others may have changed what the class has room for.
-            let len = engine.record_len(&header);
+            let len = self.engine.record_len(&header);
             self.room_for(class, len, draft.value.is_none())?;
-            let mut locked = engine.stripe(hash).lock();
-            if !engine.keeps(&large) && !fault!("kv.flush_takes_extents") {
+            let mut locked = self.engine.stripe(hash).lock();
+            if !self.engine.keeps(&large) && !fault!("kv.flush_takes_extents") {
                 drop(locked);
                 self.give_up(&large);
                 large = self.place_large(&mut header, draft)?;
@@ -196,12 +212,12 @@ impl<M: Medium> Worker<M> {
                     self.yield_to_others()?;
                     continue;
                 }
-                Newest::Staged(old) => self.outrun(&mut locked, &old, &mut located),
+                Newest::Staged(old) => outrun(&mut self.writes, &mut locked, &old, &mut located),
                 Newest::Drained(_) | Newest::Published => {}
             }
             if fault!("kv.stripe_released_early") {
                 drop(locked);
-                locked = engine.stripe(hash).lock();
+                locked = self.engine.stripe(hash).lock();
             }
             let pending = Pending {
                 hash,
@@ -209,7 +225,7 @@ impl<M: Medium> Worker<M> {
                 at: self.log.next(class),
                 session: self.id,
                 ticket: None,
-                fence: engine.fence_of(header.what),
+                fence: self.engine.fence_of(header.what),
                 with: Off::NULL,
                 seen: false,
             };
@@ -256,29 +272,19 @@ impl<M: Medium> Worker<M> {
         });
     }
 
-    /// A later write of the same batch replaces `old` before anyone saw it.
-    pub(crate) fn outrun(&mut self, locked: &mut Locked<'_>, old: &Pending, located: &mut Located) {
-        locked.unlist(old.seq);
-        if let Some(write) = self
-            .writes
-            .iter_mut()
-            .rev()
-            .find(|w| w.seq == old.seq && w.hash == old.hash)
-        {
-            write.outrun = true;
-            *located = std::mem::take(&mut write.located);
-        }
-    }
-
     /// Room for a record in `class`, made by others if need be. Nothing may be locked.
     pub(crate) fn room_for(&mut self, class: usize, len: usize, delete: bool) -> Result<(), Error> {
-        let engine = Arc::clone(&self.engine);
-        if !delete && engine.occupied() + len as u64 > engine.capacity() {
+        if !delete && self.engine.occupied() + len as u64 > self.engine.capacity() {
             self.grow_or_refuse(len)?;
         }
-        let keep = engine.cleaner_reserve() + if delete { 0 } else { engine.delete_reserve() };
+        let deletes = if delete {
+            0
+        } else {
+            self.engine.delete_reserve()
+        };
+        let keep = self.engine.cleaner_reserve() + deletes;
         loop {
-            match self.log.make_room(&engine, class, len, keep, None) {
+            match self.log.make_room(&self.engine, class, len, keep, None) {
                 Ok(()) => return Ok(()),
                 Err(NoRoom) => self.help_clean(keep)?,
             }
@@ -342,28 +348,57 @@ impl<M: Medium> Worker<M> {
             self.unpin();
             return Ok(ticket.max(self.relied_on));
         }
-        let engine = Arc::clone(&self.engine);
-        engine.check_poison()?;
-        let bytes = self.log.copy_in(&engine, &mut self.lane, unpublished);
-        let ticket = engine.medium().drain(&mut self.lane);
+        self.engine.check_poison()?;
+        let bytes = self.log.copy_in(&self.engine, &mut self.lane, unpublished);
+        let ticket = self.engine.medium().drain(&mut self.lane);
         self.adrift = false;
-        self.log.drained(&engine, ticket);
-        self.log.rotate(&engine);
-        engine.written.fetch_add(bytes, Relaxed);
-        engine.tally.user_bytes.fetch_add(bytes, Relaxed);
-        let writes = std::mem::take(&mut self.writes);
-        if engine.poll(ticket)? || fault!("kv.published_before_durable") {
-            let mut writes = writes;
+        self.log.drained(&self.engine, ticket);
+        self.log.rotate(&self.engine);
+        self.untold.written += bytes;
+        let mut writes = std::mem::take(&mut self.writes);
+        if self.engine.poll(ticket)? || fault!("kv.published_before_durable") {
             self.publish_all(&mut writes)?;
             self.writes = writes;
         } else {
-            list_drained(&engine, &writes, ticket);
+            list_drained(&self.engine, &writes, ticket);
             self.unsynced.push_back((ticket, writes));
         }
-        *self.shared.counters.lock().expect("no holder panics") = self.lane.counters;
+        self.tell();
         self.unpin();
-        engine.grow_index();
+        self.engine.grow_index();
         Ok(ticket)
+    }
+
+    /// Tells the engine what was counted.
+    pub(crate) fn tell(&mut self) {
+        let Untold { live, written } = std::mem::take(&mut self.untold);
+        let engine = &*self.engine;
+        if live != 0 {
+            engine.live.fetch_add(live, Relaxed);
+        }
+        if written != 0 {
+            engine.written.fetch_add(written, Relaxed);
+            engine.tally.user_bytes.fetch_add(written, Relaxed);
+        }
+        *self.shared.counters.lock().expect("no holder panics") = self.lane.counters;
+    }
+}
+
+/// A later write of the same batch replaces `old`, one of `writes`, before anyone saw it.
+pub(crate) fn outrun(
+    writes: &mut [Write],
+    locked: &mut Locked<'_>,
+    old: &Pending,
+    located: &mut Located,
+) {
+    locked.unlist(old.seq);
+    if let Some(write) = writes
+        .iter_mut()
+        .rev()
+        .find(|w| w.seq == old.seq && w.hash == old.hash)
+    {
+        write.outrun = true;
+        *located = std::mem::take(&mut write.located);
     }
 }
 
@@ -411,14 +446,16 @@ impl<M: Medium> Ops for Worker<M> {
     ) -> Result<bool, Error> {
         match self.find(key, view) {
             None => Ok(false),
-            Some(at) => self.emit(at, out, head),
+            Some(Seen::Indexed(found)) => self.emit_found(key, &found, out, head),
+            Some(Seen::Listed(at)) => self.emit(at, out, head),
         }
     }
 
     fn meta(&mut self, key: Key<'_>, view: View) -> Result<Option<Meta>, Error> {
-        let Some(at) = self.find(key, view) else {
+        let Some(seen) = self.find(key, view) else {
             return Ok(None);
         };
+        let at = seen.at();
         let mut body = std::mem::take(&mut self.scratch);
         let header = self.read_record(at, &mut body);
         self.scratch = body;
@@ -615,7 +652,7 @@ impl<M: Medium> Drop for Worker<M> {
     fn drop(&mut self) {
         // A poisoned pool has nothing left to settle, and whoever wrote to it has been told.
         self.close().ok();
-        *self.shared.counters.lock().expect("no holder panics") = self.lane.counters;
+        self.tell();
         self.unpin();
         self.engine.leave(&self.shared);
     }

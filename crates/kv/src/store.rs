@@ -185,6 +185,14 @@ pub enum Verdict {
 
 /// One worker's door to a store. Used by one thread at a time.
 pub trait Session: Ops + Send {
+    /// [`Ops::put`], then [`Session::commit`]: a batch of one, with what the session has staged before.
+    /// Returns the new version and the ticket. Where a drain is a fence, a write that is a batch by
+    /// itself takes a shorter way than the two calls.
+    fn put_alone(&mut self, key: Key<'_>, value: Value<'_>) -> Result<(u64, Ticket), Error> {
+        let version = self.put(key, value)?;
+        Ok((version, self.commit()?))
+    }
+
     /// Reads several keys at one moment: no write is seen for one and missed for another. `each` is
     /// called in order with a key's position and its value, only when all of them are known.
     fn get_many(

@@ -1,4 +1,4 @@
-//! The engine as the explorers see it: `check crash --target kv`.
+//! The engine as the explorers see it: `check crash --target kv`, and `kv-alone`.
 //!
 //! A pool of a few small segments, so that records, groups, large values, the cleaner and recovery meet
 //! in every run. A subject's operations all happen in the caller's thread; clients run in their own.
@@ -22,6 +22,10 @@ use crate::store::{Change, Error, Item, Key, Ops, Session, Value, Verdict, View}
 /// The engine with its defaults, on a pool of 16 segments of 4 KiB that may grow to 24.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KvTarget;
+
+/// The same engine with every operation a batch by itself: values are written by [`Session::put_alone`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KvAloneTarget;
 
 const SEGMENT_BYTES: u64 = 4 << 10;
 const POOL_BYTES_MAX: u64 = 8192 + 24 * SEGMENT_BYTES;
@@ -77,25 +81,68 @@ impl Target for KvTarget {
         let time = Arc::new(AtomicU64::new(now_ms));
         let kv = Kv::create_as(sim, SEGMENT_BYTES, IDENTITY, config(&time));
         let kv = kv.map_err(|e| e.to_string())?;
-        Ok(KvSubject::over(kv, time))
+        Ok(KvSubject::over(kv, time, Batches::Many))
     }
 
     fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
-        let KvShared { kv, time } = open(sim, now_ms)?;
-        Ok(KvSubject::over(kv, time))
+        let KvShared { kv, time, .. } = open(sim, now_ms, Batches::Many)?;
+        Ok(KvSubject::over(kv, time, Batches::Many))
     }
 
     fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Shared>, String> {
-        Ok(Box::new(open(sim, now_ms)?))
+        Ok(Box::new(open(sim, now_ms, Batches::Many)?))
     }
 }
 
-fn open(sim: Sim, now_ms: u64) -> Result<KvShared<Sim>, String> {
+impl Target for KvAloneTarget {
+    fn name(&self) -> &str {
+        "kv-alone"
+    }
+
+    fn shape(&self) -> Shape {
+        Shape {
+            batches: false,
+            ..KvTarget.shape()
+        }
+    }
+
+    fn shape_in_threads(&self) -> Shape {
+        Shape {
+            batches: false,
+            ..KvTarget.shape_in_threads()
+        }
+    }
+
+    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
+        let time = Arc::new(AtomicU64::new(now_ms));
+        let kv = Kv::create_as(sim, SEGMENT_BYTES, IDENTITY, config(&time));
+        let kv = kv.map_err(|e| e.to_string())?;
+        Ok(KvSubject::over(kv, time, Batches::OfOne))
+    }
+
+    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
+        let KvShared { kv, time, .. } = open(sim, now_ms, Batches::OfOne)?;
+        Ok(KvSubject::over(kv, time, Batches::OfOne))
+    }
+
+    fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Shared>, String> {
+        Ok(Box::new(open(sim, now_ms, Batches::OfOne)?))
+    }
+}
+
+/// How many operations a batch has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Batches {
+    Many,
+    OfOne,
+}
+
+fn open(sim: Sim, now_ms: u64, batches: Batches) -> Result<KvShared<Sim>, String> {
     let time = Arc::new(AtomicU64::new(now_ms));
     let kv = Kv::open(sim, config(&time)).map_err(|e| e.to_string())?;
     match kv.opened().damage.first() {
         Some(damage) => Err(format!("damage where there is none: {damage}")),
-        None => Ok(KvShared { kv, time }),
+        None => Ok(KvShared { kv, time, batches }),
     }
 }
 
@@ -105,6 +152,7 @@ fn config(time: &Arc<AtomicU64>) -> Config {
         clock: Arc::new(move || time.load(Relaxed)),
         cleaning: Cleaning::Inline,
         pool_bytes_max: POOL_BYTES_MAX,
+        keys_expected: 0,
         open_threads: 1,
         // Whoever it would wait for is this thread, or one that goes on as soon as it is let.
         patience: 8,
@@ -122,9 +170,9 @@ struct KvSubject<M: Medium> {
 }
 
 impl<M: Medium> KvSubject<M> {
-    fn over(kv: Kv<M>, time: Arc<AtomicU64>) -> Box<dyn Subject> {
+    fn over(kv: Kv<M>, time: Arc<AtomicU64>, batches: Batches) -> Box<dyn Subject> {
         Box::new(KvSubject {
-            clients: (0..SESSIONS).map(|_| KvClient::of(&kv)).collect(),
+            clients: (0..SESSIONS).map(|_| KvClient::of(&kv, batches)).collect(),
             staged: vec![HashSet::new(); SESSIONS],
             kv,
             time,
@@ -157,11 +205,12 @@ impl<M: Medium> KvSubject<M> {
 struct KvShared<M: Medium> {
     kv: Kv<M>,
     time: Arc<AtomicU64>,
+    batches: Batches,
 }
 
 impl<M: Medium> Shared for KvShared<M> {
     fn client(&self) -> Box<dyn Client> {
-        Box::new(KvClient::of(&self.kv))
+        Box::new(KvClient::of(&self.kv, self.batches))
     }
 
     fn clean(&self) -> Result<(), String> {
@@ -169,19 +218,59 @@ impl<M: Medium> Shared for KvShared<M> {
     }
 
     fn alone(self: Box<Self>) -> Box<dyn Subject> {
-        KvSubject::over(self.kv, self.time)
+        KvSubject::over(self.kv, self.time, self.batches)
     }
 }
 
 /// One session of the engine.
 struct KvClient {
     session: Box<dyn Session>,
+    batches: Batches,
 }
 
 impl KvClient {
-    fn of<M: Medium>(kv: &Kv<M>) -> KvClient {
+    fn of<M: Medium>(kv: &Kv<M>, batches: Batches) -> KvClient {
         KvClient {
             session: kv.session(),
+            batches,
+        }
+    }
+
+    /// An operation that is durable when it returns.
+    fn apply_alone(&mut self, op: &Op) -> Result<Answer, String> {
+        let Op::Write(Write::Put {
+            key,
+            value,
+            expires_ms,
+        }) = op
+        else {
+            let answer = self.apply_staged(op)?;
+            let ticket = self.session.commit().map_err(|e| e.to_string())?;
+            self.session.wait(ticket).map_err(|e| e.to_string())?;
+            return Ok(answer);
+        };
+        let bytes = value.encode();
+        let value = Value {
+            bytes: &bytes,
+            expires_ms: *expires_ms,
+            ..Value::default()
+        };
+        let done = self.session.put_alone(key_of(&key.to_le_bytes()), value);
+        if let Ok((_, ticket)) = done {
+            self.session.wait(ticket).map_err(|e| e.to_string())?;
+        }
+        answer(done.map(|_| Answer::Done))
+    }
+
+    fn apply_staged(&mut self, op: &Op) -> Result<Answer, String> {
+        match op {
+            Op::Write(write) => {
+                answer(apply_write(&mut *self.session, write).map(|()| Answer::Done))
+            }
+            Op::Group(writes) => self.group(writes),
+            Op::Update { key, value } => self.update(*key, *value),
+            Op::Get { key, view } => self.get(*key, *view),
+            Op::FlushAll => answer(self.session.flush_all().map(|()| Answer::Done)),
         }
     }
 
@@ -247,14 +336,9 @@ impl KvClient {
 
 impl Client for KvClient {
     fn apply(&mut self, op: &Op) -> Result<Answer, String> {
-        match op {
-            Op::Write(write) => {
-                answer(apply_write(&mut *self.session, write).map(|()| Answer::Done))
-            }
-            Op::Group(writes) => self.group(writes),
-            Op::Update { key, value } => self.update(*key, *value),
-            Op::Get { key, view } => self.get(*key, *view),
-            Op::FlushAll => answer(self.session.flush_all().map(|()| Answer::Done)),
+        match self.batches {
+            Batches::Many => self.apply_staged(op),
+            Batches::OfOne => self.apply_alone(op),
         }
     }
 

@@ -1,14 +1,24 @@
 //! The engine under the crash explorer: a fixed set of seeds in every persistency mode.
 
 use farbank_check::explore::{Config, explore, explore_seed};
-use farbank_kv::target::KvTarget;
+use farbank_check::target::Target;
+use farbank_kv::target::{KvAloneTarget, KvTarget};
 use farbank_pm::sim::Persistency;
 
 fn holds(persistency: Persistency, seeds: std::ops::Range<u64>) {
-    let report = explore(&KvTarget, &Config::new(persistency), seeds, 2, &mut |_| {
-        true
-    });
+    holds_of(&KvTarget, persistency, seeds);
+}
+
+fn holds_of(target: &dyn Target, persistency: Persistency, seeds: std::ops::Range<u64>) {
+    let report = explore(target, &Config::new(persistency), seeds, 2, &mut |_| true);
     assert!(report.holds(), "{report}");
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_when_every_operation_is_a_batch() {
+    for persistency in Persistency::ALL {
+        holds_of(&KvAloneTarget, persistency, 0..2);
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use farbank_contest::kid::KidRecipe;
 use farbank_contest::target::EngineTarget;
 use farbank_contest::v1::{self, V1Recipe};
 use farbank_contest::v2::{self, V2Recipe};
-use farbank_kv::target::KvTarget;
+use farbank_kv::target::{KvAloneTarget, KvTarget};
 use farbank_pm::sim::Persistency;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -55,6 +55,8 @@ impl Check {
 enum TargetChoice {
     /// The key-value engine.
     Kv,
+    /// The key-value engine, every operation a batch by itself.
+    KvAlone,
     /// The contest engine of the slides. It has known defects and fails.
     Kid,
     /// The contest's `v1`, as published: what a killed process wrote it shows, and may lose.
@@ -67,6 +69,7 @@ impl TargetChoice {
     fn target(self) -> &'static dyn Target {
         match self {
             TargetChoice::Kv => &KvTarget,
+            TargetChoice::KvAlone => &KvAloneTarget,
             TargetChoice::Kid => &EngineTarget(KidRecipe),
             TargetChoice::V1 => &EngineTarget(V1Recipe(v1::Tuning::PUBLISHED)),
             TargetChoice::V2 => &EngineTarget(V2Recipe(v2::Tuning::PUBLISHED)),

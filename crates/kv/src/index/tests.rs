@@ -114,7 +114,7 @@ fn a_walk_meets_every_key_once_and_growth_in_between_hides_none() {
 #[test]
 fn a_bulk_built_index_is_the_same_and_grows_on() {
     let epochs = Epochs::default();
-    let bulk = Bulk::new(10_000, 4);
+    let bulk = Bulk::new(10_000, 0, 4);
     let mask = (1 << bulk.depth()) - 1;
     let mut all: Vec<(u64, Off)> = (0..10_000).map(|k| (hash(k), at(k))).collect();
     all.sort_by_key(|(h, _)| h & mask);

@@ -1,0 +1,127 @@
+//! A write that is a batch by itself: numbered, made durable and published in one go.
+//!
+//! ```text
+//!   fetch ahead ── lock stripe ── number ── copy in ── look up ── drain ── swing the index ── unlock
+//! ```
+//!
+//! A batch of several lists its writes, lets go of the stripes and takes each again to publish (W2).
+//! Where a drain is a fence, a single write holds its stripe from its number to its publication: a
+//! few hundred nanoseconds, in which nobody can see it, so that it need not be listed, found again
+//! and taken off. Nothing it looks at can be taken away meanwhile: the cleaner swings entries under the
+//! same lock before it gives a segment up, so that no epoch is pinned either.
+//!
+//! The record is on its way to far memory before what it replaces is read there: the two take about as
+//! long, and neither needs the other. Only the choice of a segment comes first, and for that the place of
+//! the first entry that looks like the key's will do; nothing else depends on it. While a session writes
+//! one new key after another (a load), not even that is waited for: the next key is expected to be new.
+//!
+//! # Invariants
+//! A1  Only with nothing staged, nothing unpublished, and none of the key's writes on its way: what the
+//!     index names is the newest value (W2), and the drain covers this write alone.
+//! A2  The index is swung after the drain, in the same holding of the lock (N1, N3).
+//! A3  Whatever does not fit (room, a large value, a segment to be sealed) goes the way of batches.
+//!
+//! # Crash argument
+//! As for a batch: before the drain nothing was told to anyone, and recovery keeps the record or pads
+//! it; after it the record is whole.
+
+use farbank_pm::{Drain, Medium, Ticket};
+
+use crate::record::body_crc;
+use crate::session::{Draft, Worker, header_of};
+use crate::store::{Error, Key, Ops, Value};
+
+/// From so many new keys in a row on, the next one is expected to be new.
+const NEWS_EXPECTED: u32 = 4;
+/// The engine is told of what was counted at least every this part of a segment.
+const PART_TOLD: u64 = 64;
+
+impl<M: Medium> Worker<M> {
+    /// Writes one value and commits.
+    pub(crate) fn set_alone(
+        &mut self,
+        key: Key<'_>,
+        value: Value<'_>,
+    ) -> Result<(u64, Ticket), Error> {
+        let draft = Draft {
+            key,
+            value: Some(value),
+        };
+        self.admit(&draft)?;
+        let hash = self.engine.geometry.hash(key.db, key.bytes);
+        self.engine.fetch_for_write(hash);
+        match self.write_alone(hash, &draft)? {
+            Some(version) => {
+                if self.untold.written * PART_TOLD >= self.engine.geometry.payload() as u64 {
+                    self.tell();
+                }
+                Ok((version, Ticket::DURABLE))
+            }
+            None => {
+                let version = self.put(key, value)?;
+                Ok((version, self.commit_batch()?))
+            }
+        }
+    }
+
+    /// The short way; `None`, and nothing done, if it cannot be taken (A1, A3).
+    fn write_alone(&mut self, hash: u64, draft: &Draft<'_>) -> Result<Option<u64>, Error> {
+        let engine = &*self.engine;
+        let mut header = header_of(draft);
+        let len = engine.record_len(&header);
+        let fits = len <= engine.geometry.inline_max()
+            && engine.occupied() + len as u64 <= engine.capacity();
+        if !fits || engine.caps().drain != Drain::Fence || self.has_pending() || self.adrift {
+            return Ok(None);
+        }
+        let Some(value) = draft.value else {
+            return Ok(None);
+        };
+        header.body_crc = body_crc(draft.key.bytes, value.bytes);
+        // The group's word has had time to arrive; its line has until the record is copied in.
+        engine.index.touch(hash);
+        let mut locked = engine.stripe(hash).lock();
+        if locked.of(hash).next().is_some() {
+            return Ok(None);
+        }
+        let news = self.news >= NEWS_EXPECTED;
+        let likely = if news { None } else { engine.likely(hash) };
+        let class = engine.lifetime(likely);
+        if !self.log.takes_alone(engine, class, len) {
+            return Ok(None);
+        }
+        header.seq = locked.next_seq();
+        let at = self.log.next(class);
+        let body = [draft.key.bytes, value.bytes];
+        self.log
+            .copy_in_alone(engine, &mut self.lane, class, &header, &body);
+        // While the record drains: what it replaces, and growth.
+        let old = engine.seek(hash, draft.key, 0, |_| ());
+        let grown = old.is_none() && engine.make_index_room(hash);
+        let ticket = engine.medium().drain(&mut self.lane);
+        self.log.drained_alone(engine, class, ticket);
+        engine.poll(ticket)?; // A2: what could not be drained is not published.
+        match old {
+            Some(old) => {
+                let swung = engine.index.replace(hash, old.at, at);
+                debug_assert!(swung, "nobody else changes the index under this lock");
+            }
+            None => engine.insert(hash, at),
+        }
+        self.count_put(old, at, len as u32, header.db, header.expires_ms);
+        drop(locked);
+        self.news = match old {
+            None => self.news.saturating_add(1),
+            Some(_) => 0,
+        };
+        self.untold.live += len as i64 - old.map_or(0, |old| i64::from(old.len));
+        self.untold.written += len as u64;
+        if let Some(old) = old.filter(|old| old.header.is_some_and(|h| h.large)) {
+            engine.free_extents_of(old.at);
+        }
+        if grown {
+            engine.grow_index();
+        }
+        Ok(Some(header.seq))
+    }
+}

@@ -1,0 +1,99 @@
+//! The index as it is built in one go, by recovery: group by group, by several threads.
+
+use farbank_pm::Off;
+use farbank_pm::sync::atomic::Ordering;
+
+use super::{
+    Group, Index, LINES_PER_EXPECTED_GROUP, LINES_PER_GROUP, OFFSET_BITS, SLOTS, entry, tag_of,
+};
+
+/// Fresh rows that one thread fills.
+#[derive(Default)]
+pub(crate) struct Rows {
+    first: usize,
+    end: usize,
+}
+
+impl Rows {
+    /// How many a thread takes at once.
+    const TAKEN: usize = 64;
+}
+
+/// The index being built.
+pub(crate) struct Bulk {
+    index: Index,
+    depth: u32,
+}
+
+impl Bulk {
+    /// Room for about `entries` of them, or for `expected` if those are more, in at least `2^depth_min`
+    /// groups.
+    pub(crate) fn new(entries: u64, expected: u64, depth_min: u32) -> Bulk {
+        const SLOTS_PER_LINE: u64 = SLOTS as u64;
+        let (keys, lines) = if expected > entries {
+            (expected, LINES_PER_EXPECTED_GROUP)
+        } else {
+            (entries, LINES_PER_GROUP)
+        };
+        let groups = keys / (lines * SLOTS_PER_LINE / 2);
+        let depth = groups.max(1).ilog2().max(depth_min);
+        let mut index = Index::new(depth);
+        if expected > entries {
+            // A seventh more than the average, for those that get more than their share.
+            let each = (expected >> depth).max(1);
+            let lines = (each + each / 7).div_ceil(SLOTS_PER_LINE);
+            index.first_lines = lines as usize;
+            index.lines_per_group = lines + 1;
+        }
+        Bulk { index, depth }
+    }
+
+    /// How many low hash bits choose a group.
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Fills the group of these entries: all that have its low hash bits. Once a group; `rows` is the
+    /// filling thread's own.
+    pub(crate) fn fill(&self, rows: &mut Rows, hashes: &[(u64, Off)]) {
+        let Some((hash, _)) = hashes.first() else {
+            return;
+        };
+        let number = (hash & ((1 << self.depth) - 1)) as usize;
+        let lines = hashes.len().div_ceil(SLOTS);
+        if rows.end - rows.first < lines {
+            rows.first = self.index.take_fresh(Rows::TAKEN.max(lines));
+            rows.end = rows.first + Rows::TAKEN.max(lines);
+        }
+        let first = rows.first;
+        rows.first += lines;
+        let depth = self.depth;
+        let run = Group {
+            first,
+            lines,
+            depth,
+        };
+        for (hash, at) in hashes {
+            let fresh = entry(tag_of(*hash, depth), *at);
+            self.index.probe_rows(run, fresh >> OFFSET_BITS, |row| {
+                let slot = row.iter().find(|slot| slot.load(Ordering::Relaxed) == 0)?;
+                slot.store(fresh, Ordering::Relaxed);
+                Some(())
+            });
+        }
+        self.index.lines.fetch_add(lines as u64, Ordering::Relaxed);
+        let word = self.index.directory.get(number);
+        word.store(run.word(), Ordering::Release);
+    }
+
+    /// Gives back the rows a thread did not fill.
+    pub(crate) fn done(&self, rows: &Rows) {
+        let mut space = self.index.space.lock().expect("no holder panics");
+        space.give(rows.first, rows.end - rows.first);
+    }
+
+    /// The finished index.
+    pub(crate) fn finish(self) -> Index {
+        self.index
+    }
+}

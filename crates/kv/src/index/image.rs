@@ -1,0 +1,75 @@
+//! The index as bytes, for the snapshot a clean close leaves.
+
+use farbank_pm::sync::atomic::Ordering;
+use farbank_pm::{LINE, Off};
+
+use super::{GONE, Group, HOME_BITS, Index, OFFSET_BITS, at_of};
+
+impl Index {
+    /// The groups, their lengths in lines, and their rows, as bytes: what [`Index::import`] takes.
+    pub(crate) fn export(&self, out: &mut Vec<u8>) {
+        let groups = self.groups.load(Ordering::Acquire) as usize;
+        out.extend_from_slice(&(groups as u64).to_le_bytes());
+        let words = (0..groups).map(|number| self.directory.get(number).load(Ordering::Acquire));
+        let runs: Vec<Group> = words.map(Group::from_word).collect();
+        for run in &runs {
+            out.extend_from_slice(&(run.lines as u16).to_le_bytes());
+        }
+        for line in runs.iter().flat_map(|run| run.first..run.first + run.lines) {
+            for slot in &self.rows.get(line).0 {
+                out.extend_from_slice(&slot.load(Ordering::Relaxed).to_le_bytes());
+            }
+        }
+    }
+
+    /// The index that was exported; `None` if the bytes are none, or an entry names what is no place of
+    /// a record.
+    pub(crate) fn import(bytes: &[u8], is_place: impl Fn(Off) -> bool) -> Option<Index> {
+        let (groups, bytes) = bytes.split_first_chunk::<8>()?;
+        let groups = usize::try_from(u64::from_le_bytes(*groups))
+            .ok()
+            .filter(|n| *n > 0)?;
+        let (lengths, rows) = bytes.split_at_checked(groups.checked_mul(2)?)?;
+        let lengths: Vec<usize> = lengths
+            .chunks_exact(2)
+            .map(|l| u16::from_le_bytes([l[0], l[1]]).into())
+            .collect();
+        let lines: usize = lengths.iter().sum();
+        if rows.len() != lines * LINE {
+            return None;
+        }
+        let level = groups.ilog2();
+        let index = Index::new(level);
+        index.directory.reserve(groups);
+        index.rows.reserve(lines);
+        for (line, row) in rows.chunks_exact(LINE).enumerate() {
+            let slots = &index.rows.get(line).0;
+            for (slot, word) in slots.iter().zip(row.chunks_exact(8)) {
+                let word = crate::record::u64_at(word, 0);
+                if word > GONE {
+                    let is_sound = word >> OFFSET_BITS >= 1 << HOME_BITS && is_place(at_of(word));
+                    is_sound.then_some(())?; // X5
+                }
+                slot.store(word, Ordering::Relaxed);
+            }
+        }
+        let mut first = 0;
+        for (number, lines) in lengths.into_iter().enumerate() {
+            // The groups before the one to be split next, and their siblings, are one deeper.
+            let deeper = number + (1 << level) < groups || number >= 1 << level;
+            let depth = level + u32::from(deeper);
+            let word = Group {
+                first,
+                lines,
+                depth,
+            }
+            .word();
+            index.directory.get(number).store(word, Ordering::Release);
+            first += lines;
+        }
+        index.space.lock().expect("no holder panics").used = lines;
+        index.lines.store(lines as u64, Ordering::Relaxed);
+        index.groups.store(groups as u64, Ordering::Release);
+        Some(index)
+    }
+}
