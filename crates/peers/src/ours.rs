@@ -1,0 +1,146 @@
+//! Farbank's engine, embedded.
+
+use farbank_kv::store::{Item, Key, Session, Store, Value, View};
+use farbank_kv::{Config, Kv, segment_bytes_for};
+use farbank_pm::Medium;
+use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path};
+
+use crate::mix::{Mix, Name};
+use crate::run::{BATCH, Contender, Door, Outcome, Peer, Settings, run};
+
+/// What a record has beyond key and value, on average: header and padding.
+const OVERHEAD_BYTES: u64 = 32;
+
+pub(crate) fn all() -> Vec<Contender> {
+    let contender = |name, what, run| Contender { name, what, run };
+    vec![
+        contender(
+            "farbank",
+            "durable set by set: memory, written back and fenced each time",
+            run_durable,
+        ),
+        contender(
+            "farbank-volatile",
+            "the same without write-backs and fences",
+            run_volatile,
+        ),
+        contender(
+            "farbank-tmpfs",
+            "durable set by set: a file on tmpfs, written back and fenced each time",
+            run_tmpfs,
+        ),
+    ]
+}
+
+fn pool_bytes(settings: &Settings) -> u64 {
+    let records = settings.mix.loaded_bytes() + settings.mix.keys * OVERHEAD_BYTES;
+    ((records as f64 / settings.live) as u64).next_multiple_of(4 << 20) + (64 << 20)
+}
+
+fn run_durable(settings: &Settings) -> Result<Outcome, String> {
+    run_on(memory(settings)?, settings)
+}
+
+fn run_volatile(settings: &Settings) -> Result<Outcome, String> {
+    run_on(memory(settings)?.without_durability(), settings)
+}
+
+fn memory(settings: &Settings) -> Result<Mapped, String> {
+    Mapped::anonymous(pool_bytes(settings)).map_err(|e| e.to_string())
+}
+
+fn run_tmpfs(settings: &Settings) -> Result<Outcome, String> {
+    let folder = tempfile::tempdir_in("/dev/shm").map_err(|e| e.to_string())?;
+    let path = folder.path().join("peers.pool");
+    let options = OpenOptions::default();
+    match create_path(&path, pool_bytes(settings), &options, &mut |_, _| {}) {
+        Ok(AnyMedium::Mapped(medium)) => run_on(medium, settings),
+        Ok(AnyMedium::File(_)) => Err("/dev/shm is no tmpfs".into()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+fn run_on(medium: Mapped, settings: &Settings) -> Result<Outcome, String> {
+    medium.prefault(&mut |_, _| {});
+    let segment_bytes = segment_bytes_for(medium.len());
+    // As the tables are: sized for its keys.
+    let config = Config {
+        keys_expected: settings.mix.keys,
+        ..Config::default()
+    };
+    let kv = Kv::create(medium, segment_bytes, config).map_err(|e| e.to_string())?;
+    let outcome = run(&Ours(&kv), settings)?;
+    let stats = kv.stats();
+    eprintln!(
+        "  {} MiB of pool, {:.0} % live, {} segments of {} KiB cleaned, {:.2} bytes moved a byte written, {:.1} bytes of index a key",
+        stats.pool_bytes >> 20,
+        100.0 * stats.live_bytes as f64 / stats.pool_bytes as f64,
+        stats.segments_cleaned,
+        stats.segment_bytes >> 10,
+        stats.moved_bytes as f64 / stats.user_bytes as f64,
+        stats.index_bytes as f64 / stats.keys[0] as f64,
+    );
+    Ok(outcome)
+}
+
+struct Ours<'a>(&'a Kv<Mapped>);
+
+impl Peer for Ours<'_> {
+    fn door(&self) -> impl Door + '_ {
+        OurDoor(self.0.session())
+    }
+
+    fn count(&self) -> Option<u64> {
+        Some(self.0.stats().keys[0])
+    }
+
+    /// Updates until the free space of the load is used up and segments are being cleaned.
+    fn age(&self, mix: &Mix) {
+        let mut door = OurDoor(self.0.session());
+        let enough = self.0.stats().segments_cleaned + u64::from(self.0.stats().segments) / 16;
+        for n in 0.. {
+            let op = mix.op(u64::from(u16::MAX) >> 1, n);
+            door.set(&mix.name(op.key), mix.updated(&op));
+            if n % 4096 == 0 && self.0.stats().segments_cleaned >= enough {
+                break;
+            }
+        }
+    }
+}
+
+struct OurDoor(Box<dyn Session>);
+
+impl Door for OurDoor {
+    fn set(&mut self, name: &Name, value: &[u8]) {
+        let value = Value {
+            bytes: value,
+            ..Value::default()
+        };
+        let done = self.0.put_alone(key(name), value);
+        let (_, ticket) = done.expect("the pool has room");
+        debug_assert!(self.0.durable(ticket) == Ok(true));
+    }
+
+    fn get(&mut self, name: &Name, out: &mut Vec<u8>) -> bool {
+        self.0
+            .get(key(name), View::Durable, out, &mut |_, _| {})
+            .expect("no record is damaged")
+    }
+
+    fn get_batch(&mut self, names: &[Name; BATCH], each: &mut dyn FnMut(usize, &[u8])) -> bool {
+        let keys = names.each_ref().map(key);
+        let mut each = |place: usize, item: Option<Item<'_>>| {
+            if let Some(item) = item {
+                each(place, item.bytes);
+            }
+        };
+        self.0
+            .get_many(&keys, View::Durable, &mut each)
+            .expect("no record is damaged");
+        true
+    }
+}
+
+fn key(name: &Name) -> Key<'_> {
+    Key { db: 0, bytes: name }
+}

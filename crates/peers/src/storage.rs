@@ -1,0 +1,215 @@
+//! Storage engines, on tmpfs, each set durable as the engine understands it when it returns.
+
+use std::path::Path;
+
+use crate::mix::Name;
+use crate::run::{Contender, Door, Outcome, Peer, Settings, run};
+
+pub(crate) fn all() -> Vec<Contender> {
+    let contender = |name, what, run| Contender { name, what, run };
+    vec![
+        contender("rocksdb", "RocksDB, WAL synced for each set", run_rocksdb),
+        contender("fjall", "fjall, journal synced for each set", run_fjall),
+        contender("lmdb", "LMDB, one synced transaction a set", run_lmdb),
+        contender("redb", "redb, one immediate transaction a set", run_redb),
+    ]
+}
+
+fn on_tmpfs(run: impl FnOnce(&Path) -> Result<Outcome, String>) -> Result<Outcome, String> {
+    let folder = tempfile::tempdir_in("/dev/shm").map_err(|e| e.to_string())?;
+    run(folder.path())
+}
+
+fn failed(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn run_rocksdb(settings: &Settings) -> Result<Outcome, String> {
+    on_tmpfs(|path| {
+        let mut options = rocksdb::Options::default();
+        options.create_if_missing(true);
+        options.set_compression_type(rocksdb::DBCompressionType::None);
+        options.set_write_buffer_size(128 << 20);
+        let mut table = rocksdb::BlockBasedOptions::default();
+        table.set_bloom_filter(10.0, false);
+        table.set_block_cache(&rocksdb::Cache::new_lru_cache(1 << 30).map_err(failed)?);
+        options.set_block_based_table_factory(&table);
+        run(
+            &Rocks(rocksdb::DB::open(&options, path).map_err(failed)?),
+            settings,
+        )
+    })
+}
+
+struct Rocks(rocksdb::DB);
+
+impl Peer for Rocks {
+    fn door(&self) -> impl Door + '_ {
+        let mut how = rocksdb::WriteOptions::default();
+        how.set_sync(true);
+        RocksDoor(&self.0, how)
+    }
+
+    fn count(&self) -> Option<u64> {
+        None
+    }
+}
+
+struct RocksDoor<'a>(&'a rocksdb::DB, rocksdb::WriteOptions);
+
+impl Door for RocksDoor<'_> {
+    fn set(&mut self, name: &Name, value: &[u8]) {
+        self.0.put_opt(name, value, &self.1).expect("RocksDB sets");
+    }
+
+    fn get(&mut self, name: &Name, out: &mut Vec<u8>) -> bool {
+        let value = self.0.get_pinned(name).expect("RocksDB gets");
+        value
+            .as_deref()
+            .map(|value| out.extend_from_slice(value))
+            .is_some()
+    }
+}
+
+fn run_fjall(settings: &Settings) -> Result<Outcome, String> {
+    on_tmpfs(|path| {
+        let keyspace = fjall::Config::new(path)
+            .manual_journal_persist(true)
+            .open()
+            .map_err(failed)?;
+        let options = fjall::PartitionCreateOptions::default();
+        let partition = keyspace.open_partition("peers", options).map_err(failed)?;
+        run(
+            &Fjall {
+                keyspace,
+                partition,
+            },
+            settings,
+        )
+    })
+}
+
+struct Fjall {
+    keyspace: fjall::Keyspace,
+    partition: fjall::PartitionHandle,
+}
+
+impl Peer for Fjall {
+    fn door(&self) -> impl Door + '_ {
+        FjallDoor(self)
+    }
+
+    fn count(&self) -> Option<u64> {
+        None
+    }
+}
+
+struct FjallDoor<'a>(&'a Fjall);
+
+impl Door for FjallDoor<'_> {
+    fn set(&mut self, name: &Name, value: &[u8]) {
+        self.0.partition.insert(name, value).expect("fjall sets");
+        self.0
+            .keyspace
+            .persist(fjall::PersistMode::SyncData)
+            .expect("fjall syncs");
+    }
+
+    fn get(&mut self, name: &Name, out: &mut Vec<u8>) -> bool {
+        let value = self.0.partition.get(name).expect("fjall gets");
+        value.map(|value| out.extend_from_slice(&value)).is_some()
+    }
+}
+
+type LmdbBytes = heed::Database<heed::types::Bytes, heed::types::Bytes>;
+
+fn run_lmdb(settings: &Settings) -> Result<Outcome, String> {
+    on_tmpfs(|path| {
+        let mut options = heed::EnvOpenOptions::new();
+        let options = options.map_size(16 << 30);
+        #[expect(unsafe_code, reason = "nobody else opens a folder made just now")]
+        // SAFETY: the file is this process's own and is opened once.
+        let env = unsafe { options.open(path) }.map_err(failed)?;
+        let mut txn = env.write_txn().map_err(failed)?;
+        let base = env.create_database(&mut txn, None).map_err(failed)?;
+        txn.commit().map_err(failed)?;
+        run(&Lmdb { env, base }, settings)
+    })
+}
+
+struct Lmdb {
+    env: heed::Env,
+    base: LmdbBytes,
+}
+
+impl Peer for Lmdb {
+    fn door(&self) -> impl Door + '_ {
+        LmdbDoor(self)
+    }
+
+    fn count(&self) -> Option<u64> {
+        None
+    }
+}
+
+struct LmdbDoor<'a>(&'a Lmdb);
+
+impl Door for LmdbDoor<'_> {
+    fn set(&mut self, name: &Name, value: &[u8]) {
+        let mut txn = self.0.env.write_txn().expect("LMDB begins");
+        self.0.base.put(&mut txn, name, value).expect("LMDB sets");
+        txn.commit().expect("LMDB commits");
+    }
+
+    fn get(&mut self, name: &Name, out: &mut Vec<u8>) -> bool {
+        let txn = self.0.env.read_txn().expect("LMDB begins");
+        let value = self.0.base.get(&txn, name).expect("LMDB gets");
+        value.map(|value| out.extend_from_slice(value)).is_some()
+    }
+}
+
+const REDB_TABLE: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new("peers");
+
+fn run_redb(settings: &Settings) -> Result<Outcome, String> {
+    on_tmpfs(|path| {
+        let base = redb::Database::create(path.join("redb")).map_err(failed)?;
+        let txn = base.begin_write().map_err(failed)?;
+        txn.open_table(REDB_TABLE).map_err(failed)?;
+        txn.commit().map_err(failed)?;
+        run(&Redb(base), settings)
+    })
+}
+
+struct Redb(redb::Database);
+
+impl Peer for Redb {
+    fn door(&self) -> impl Door + '_ {
+        RedbDoor(&self.0)
+    }
+
+    fn count(&self) -> Option<u64> {
+        None
+    }
+}
+
+struct RedbDoor<'a>(&'a redb::Database);
+
+impl Door for RedbDoor<'_> {
+    fn set(&mut self, name: &Name, value: &[u8]) {
+        let txn = self.0.begin_write().expect("redb begins");
+        {
+            let mut table = txn.open_table(REDB_TABLE).expect("redb has the table");
+            table.insert(&name[..], value).expect("redb sets");
+        }
+        txn.commit().expect("redb commits");
+    }
+
+    fn get(&mut self, name: &Name, out: &mut Vec<u8>) -> bool {
+        let txn = self.0.begin_read().expect("redb begins");
+        let table = txn.open_table(REDB_TABLE).expect("redb has the table");
+        let value = table.get(&name[..]).expect("redb gets");
+        value
+            .map(|value| out.extend_from_slice(value.value()))
+            .is_some()
+    }
+}

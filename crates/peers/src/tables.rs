@@ -1,0 +1,196 @@
+//! Tables in DRAM: nothing of them outlives the process. Keys are 16 bytes in place, values boxed.
+
+use std::hash::BuildHasher;
+use std::sync::RwLock;
+
+use crate::mix::Name;
+use crate::run::{Contender, Door, Outcome, Peer, Settings, run};
+
+type Boxed = Box<[u8]>;
+type Hasher = hashbrown::DefaultHashBuilder;
+
+pub(crate) fn all() -> Vec<Contender> {
+    let contender = |name, what, run| Contender { name, what, run };
+    vec![
+        contender("papaya", "papaya::HashMap, sized for its keys", run_papaya),
+        contender(
+            "dashmap",
+            "dashmap::DashMap, sized for its keys",
+            run_dashmap,
+        ),
+        contender("scc", "scc::HashMap, sized for its keys", run_scc),
+        contender(
+            "sharded",
+            "256 x RwLock<hashbrown::HashMap>, sized for its keys",
+            run_sharded,
+        ),
+    ]
+}
+
+fn run_papaya(settings: &Settings) -> Result<Outcome, String> {
+    let keys = settings.mix.keys as usize;
+    let map = papaya::HashMap::builder()
+        .capacity(keys)
+        .hasher(Hasher::default())
+        .build();
+    run(&Papaya(map), settings)
+}
+
+fn run_dashmap(settings: &Settings) -> Result<Outcome, String> {
+    let keys = settings.mix.keys as usize;
+    let map = dashmap::DashMap::with_capacity_and_hasher(keys, Hasher::default());
+    run(&Dash(map), settings)
+}
+
+fn run_scc(settings: &Settings) -> Result<Outcome, String> {
+    let keys = settings.mix.keys as usize;
+    let map = scc::HashMap::with_capacity_and_hasher(keys, Hasher::default());
+    run(&Scc(map), settings)
+}
+
+fn run_sharded(settings: &Settings) -> Result<Outcome, String> {
+    let each = settings.mix.keys as usize / SHARDS * 9 / 8;
+    let shards = (0..SHARDS)
+        .map(|_| {
+            RwLock::new(hashbrown::HashMap::with_capacity_and_hasher(
+                each,
+                Hasher::default(),
+            ))
+        })
+        .collect();
+    run(
+        &Sharded {
+            shards,
+            choose: Hasher::default(),
+        },
+        settings,
+    )
+}
+
+struct Papaya(papaya::HashMap<Name, Boxed, Hasher>);
+
+impl Peer for Papaya {
+    fn door(&self) -> impl Door + '_ {
+        PapayaDoor(&self.0)
+    }
+
+    fn count(&self) -> Option<u64> {
+        Some(self.0.len() as u64)
+    }
+}
+
+struct PapayaDoor<'a>(&'a papaya::HashMap<Name, Boxed, Hasher>);
+
+impl Door for PapayaDoor<'_> {
+    fn set(&mut self, name: &Name, value: &[u8]) {
+        self.0.pin().insert(*name, value.into());
+    }
+
+    fn get(&mut self, name: &Name, out: &mut Vec<u8>) -> bool {
+        match self.0.pin().get(name) {
+            Some(value) => out.extend_from_slice(value),
+            None => return false,
+        }
+        true
+    }
+}
+
+struct Dash(dashmap::DashMap<Name, Boxed, Hasher>);
+
+impl Peer for Dash {
+    fn door(&self) -> impl Door + '_ {
+        DashDoor(&self.0)
+    }
+
+    fn count(&self) -> Option<u64> {
+        Some(self.0.len() as u64)
+    }
+}
+
+struct DashDoor<'a>(&'a dashmap::DashMap<Name, Boxed, Hasher>);
+
+impl Door for DashDoor<'_> {
+    fn set(&mut self, name: &Name, value: &[u8]) {
+        self.0.insert(*name, value.into());
+    }
+
+    fn get(&mut self, name: &Name, out: &mut Vec<u8>) -> bool {
+        match self.0.get(name) {
+            Some(value) => out.extend_from_slice(&value),
+            None => return false,
+        }
+        true
+    }
+}
+
+struct Scc(scc::HashMap<Name, Boxed, Hasher>);
+
+impl Peer for Scc {
+    fn door(&self) -> impl Door + '_ {
+        SccDoor(&self.0)
+    }
+
+    fn count(&self) -> Option<u64> {
+        Some(self.0.len() as u64)
+    }
+}
+
+struct SccDoor<'a>(&'a scc::HashMap<Name, Boxed, Hasher>);
+
+impl Door for SccDoor<'_> {
+    fn set(&mut self, name: &Name, value: &[u8]) {
+        self.0.upsert_sync(*name, value.into());
+    }
+
+    fn get(&mut self, name: &Name, out: &mut Vec<u8>) -> bool {
+        self.0
+            .read_sync(name, |_, value| out.extend_from_slice(value))
+            .is_some()
+    }
+}
+
+const SHARDS: usize = 256;
+
+type Shard = RwLock<hashbrown::HashMap<Name, Boxed, Hasher>>;
+
+struct Sharded {
+    shards: Vec<Shard>,
+    choose: Hasher,
+}
+
+impl Peer for Sharded {
+    fn door(&self) -> impl Door + '_ {
+        ShardedDoor(self)
+    }
+
+    fn count(&self) -> Option<u64> {
+        let len = |shard: &Shard| shard.read().expect("no holder panics").len() as u64;
+        Some(self.shards.iter().map(len).sum())
+    }
+}
+
+struct ShardedDoor<'a>(&'a Sharded);
+
+impl ShardedDoor<'_> {
+    fn shard(&self, name: &Name) -> &Shard {
+        &self.0.shards[self.0.choose.hash_one(name) as usize % SHARDS]
+    }
+}
+
+impl Door for ShardedDoor<'_> {
+    fn set(&mut self, name: &Name, value: &[u8]) {
+        let boxed = value.into();
+        let mut shard = self.shard(name).write().expect("no holder panics");
+        let old = shard.insert(*name, boxed);
+        drop(shard);
+        drop(old);
+    }
+
+    fn get(&mut self, name: &Name, out: &mut Vec<u8>) -> bool {
+        match self.shard(name).read().expect("no holder panics").get(name) {
+            Some(value) => out.extend_from_slice(value),
+            None => return false,
+        }
+        true
+    }
+}
