@@ -1,0 +1,40 @@
+//! Tasks in virtual time: clients of compute servers, each an async function.
+//!
+//! A task is polled when something it waits for has happened, at that moment of virtual time, and only its
+//! thread of control runs until it waits again.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Wake, Waker};
+
+/// A task: whose, and what is left of it.
+pub(super) struct Task {
+    pub(super) compute: u16,
+    pub(super) run: Pin<Box<dyn Future<Output = ()>>>,
+    pub(super) waker: Waker,
+}
+
+/// Tasks that have been woken, in that order.
+pub(super) type Woken = Arc<Mutex<Vec<usize>>>;
+
+struct Bell {
+    task: usize,
+    woken: Woken,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Bell>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Bell>) {
+        self.woken.lock().expect("no holder panics").push(self.task);
+    }
+}
+
+/// What wakes task number `task`.
+pub(super) fn waker(task: usize, woken: &Woken) -> Waker {
+    let woken = Arc::clone(woken);
+    Waker::from(Arc::new(Bell { task, woken }))
+}

@@ -1,0 +1,361 @@
+//! The rack's parts and its queue of events.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use farbank_pm::sim::Rng;
+
+use super::PER_NS;
+use super::constants::Constants;
+use super::keeper::{Call, Keeper};
+use super::memory::Memory;
+use super::verbs::Post;
+use crate::addr::GAddr;
+use crate::door::{Caps, Nanos};
+
+/// Something that will happen.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    /// A batch has reached its memory server.
+    Arrive(u32),
+    /// A verb of a batch takes effect, or begins to.
+    Act(u32, u32),
+    /// Bytes of a write take effect: batch, verb, from, to.
+    Piece(u32, u32, u32, u32),
+    /// A batch's answer has reached its compute server.
+    Answer(u32),
+    /// A batch's answer has passed its compute server's card, or it has failed.
+    Done(u32),
+    /// A call reaches the service thread.
+    Called(u32),
+    /// A call's answer is there.
+    Replied(u32),
+    /// A memory server refuses a compute server's lives before this one from now on.
+    Fence(u16, u16, u8),
+    /// A sleep has ended.
+    Woke(u32),
+    /// A paused compute server's task may go on.
+    Resume(usize),
+}
+
+/// One server's network card.
+#[derive(Default)]
+pub(super) struct Card {
+    pub(super) tx_free: u64,
+    pub(super) rx_free: u64,
+    pub(super) atomic_free: u64,
+}
+
+/// Whether a memory server is there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Alive,
+    Dead,
+    /// Alive again, with nothing in it.
+    Empty,
+}
+
+pub(super) struct Server {
+    pub(super) state: State,
+    pub(super) memory: Memory,
+    /// When each bucket of addresses is free for the next atomic.
+    pub(super) buckets: Vec<u64>,
+    /// When everything posted towards host memory so far will be there.
+    pub(super) written: u64,
+    /// The first life of each compute server that is not refused.
+    pub(super) admitted: Vec<u8>,
+    /// When each compute server's newest effect takes place: order within a connection.
+    pub(super) newest: Vec<u64>,
+    pub(super) next_chunk: u64,
+    pub(super) thread_free: u64,
+}
+
+pub(super) struct Compute {
+    pub(super) epoch: u8,
+    pub(super) crashed_at: Option<u64>,
+    pub(super) paused_until: u64,
+}
+
+/// What all cards have carried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Traffic {
+    /// Batches answered: round trips.
+    pub round_trips: u64,
+    /// Verbs.
+    pub verbs: u64,
+    /// Bytes that reads brought.
+    pub bytes_read: u64,
+    /// Bytes that writes carried.
+    pub bytes_written: u64,
+    /// Atomics on host memory.
+    pub host_atomics: u64,
+    /// Atomics on lock memory.
+    pub lock_atomics: u64,
+    /// Calls to service threads.
+    pub calls: u64,
+}
+
+pub(super) struct Rack {
+    pub(super) constants: Constants,
+    pub(super) now: u64,
+    queue: BinaryHeap<Reverse<(u64, u64)>>,
+    /// Events by when they were planned; the queue has their numbers.
+    planned: Slab<Event>,
+    seq: u64,
+    events: u64,
+    digest: u64,
+    pub(super) rng: Rng,
+    pub(super) cards: Vec<Card>,
+    pub(super) servers: Vec<Server>,
+    pub(super) computes: Vec<Compute>,
+    pub(super) posts: Slab<Post>,
+    pub(super) calls: Slab<Call>,
+    naps: Slab<Nap>,
+    pub(super) keeper: Keeper,
+    pub(super) traffic: Traffic,
+    /// The task that runs now.
+    pub(super) polling: usize,
+}
+
+struct Nap {
+    task: usize,
+    over: bool,
+}
+
+/// Things by number; numbers of those that are gone are used again.
+pub(super) struct Slab<T> {
+    items: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Slab<T> {
+    fn new() -> Slab<T> {
+        Slab {
+            items: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    pub(super) fn add(&mut self, item: T) -> u32 {
+        match self.free.pop() {
+            Some(number) => {
+                self.items[number as usize] = Some(item);
+                number
+            }
+            None => {
+                self.items.push(Some(item));
+                self.items.len() as u32 - 1
+            }
+        }
+    }
+
+    pub(super) fn get(&mut self, number: u32) -> &mut T {
+        self.items[number as usize]
+            .as_mut()
+            .expect("numbers name what is there")
+    }
+
+    pub(super) fn remove(&mut self, number: u32) -> T {
+        self.free.push(number);
+        self.items[number as usize]
+            .take()
+            .expect("numbers name what is there")
+    }
+}
+
+impl Rack {
+    pub(super) fn new(
+        computes: u16,
+        servers: u16,
+        host_bytes: u64,
+        constants: Constants,
+        seed: u64,
+    ) -> Rack {
+        let server = || Server {
+            state: State::Alive,
+            memory: Memory::new(host_bytes, constants.lock_bytes),
+            buckets: vec![0; constants.buckets],
+            written: 0,
+            admitted: vec![1; computes.into()],
+            newest: vec![0; computes.into()],
+            next_chunk: constants.chunk_bytes,
+            thread_free: 0,
+        };
+        let compute = || Compute {
+            epoch: 1,
+            crashed_at: None,
+            paused_until: 0,
+        };
+        Rack {
+            servers: (0..servers).map(|_| server()).collect(),
+            computes: (0..computes).map(|_| compute()).collect(),
+            cards: (0..servers.max(computes))
+                .map(|_| Card::default())
+                .collect(),
+            keeper: Keeper::new(computes),
+            constants,
+            now: 0,
+            queue: BinaryHeap::new(),
+            planned: Slab::new(),
+            seq: 0,
+            events: 0,
+            digest: seed,
+            rng: Rng::new(seed),
+            posts: Slab::new(),
+            calls: Slab::new(),
+            naps: Slab::new(),
+            traffic: Traffic::default(),
+            polling: 0,
+        }
+    }
+
+    /// Has `event` happen at `time`, or now if that has passed.
+    pub(super) fn plan(&mut self, time: u64, event: Event) {
+        let number = self.planned.add(event);
+        self.seq += 1;
+        let order = self.seq << 24 | u64::from(number);
+        self.queue.push(Reverse((time.max(self.now), order)));
+    }
+
+    /// Has the next event happen. `None`: there is none; else the task it wakes, if it wakes one.
+    pub(super) fn step(&mut self) -> Option<Option<usize>> {
+        const NUMBER: u64 = (1 << 24) - 1;
+        let Reverse((time, order)) = self.queue.pop()?;
+        let event = self.planned.remove((order & NUMBER) as u32);
+        self.now = time;
+        self.events += 1;
+        self.digest = Rng::new(self.digest ^ time).fork(order >> 24).draw();
+        Some(match event {
+            Event::Arrive(post) => self.arrive(post),
+            Event::Act(post, verb) => self.act(post, verb),
+            Event::Piece(post, verb, from, to) => self.piece(post, verb, from, to),
+            Event::Answer(post) => self.answered(post),
+            Event::Done(post) => self.done(post),
+            Event::Called(call) => self.called(call),
+            Event::Replied(call) => self.replied(call),
+            Event::Fence(server, compute, epoch) => {
+                self.servers[usize::from(server)].admitted[usize::from(compute)] = epoch;
+                None
+            }
+            Event::Woke(nap) => self.woke(nap),
+            Event::Resume(task) => Some(task),
+        })
+    }
+
+    pub(super) fn servers(&self) -> u16 {
+        self.servers.len() as u16
+    }
+
+    pub(super) fn caps(&self) -> Caps {
+        Caps {
+            ordered: true,
+            masked_cas: self.constants.masked_cas,
+            lock_bytes: self.constants.lock_bytes,
+            read_line_order: self.constants.read_line_order,
+        }
+    }
+
+    pub(super) fn epoch(&self, compute: u16) -> u8 {
+        self.computes[usize::from(compute)].epoch
+    }
+
+    pub(super) fn now_ns(&self) -> Nanos {
+        self.now / PER_NS
+    }
+
+    pub(super) fn events(&self) -> u64 {
+        self.events
+    }
+
+    pub(super) fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    pub(super) fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    // -----------------------------------------------------------------------------------------
+    // What can go wrong
+
+    pub(super) fn crash(&mut self, compute: u16) {
+        self.computes[usize::from(compute)].crashed_at = Some(self.now);
+    }
+
+    pub(super) fn pause(&mut self, compute: u16, ns: Nanos) {
+        let until = self.now + ns * PER_NS;
+        let compute = &mut self.computes[usize::from(compute)];
+        compute.paused_until = compute.paused_until.max(until);
+    }
+
+    pub(super) fn kill(&mut self, server: u16) {
+        self.servers[usize::from(server)].state = State::Dead;
+    }
+
+    pub(super) fn empty(&mut self, server: u16) {
+        let (host, lock) = {
+            let memory = &self.servers[usize::from(server)].memory;
+            (memory.host_bytes(), memory.lock_bytes())
+        };
+        let server = &mut self.servers[usize::from(server)];
+        server.state = State::Empty;
+        server.memory = Memory::new(host, lock);
+    }
+
+    /// Whether a task of `compute` may run now; if not, it is woken again when it may.
+    pub(super) fn may_run(&mut self, compute: u16, task: usize) -> bool {
+        let until = self.computes[usize::from(compute)].paused_until;
+        if until <= self.now {
+            return true;
+        }
+        self.plan(until, Event::Resume(task));
+        false
+    }
+
+    // -----------------------------------------------------------------------------------------
+    // Sleeping, and looking from outside
+
+    pub(super) fn nap(&mut self, ns: Nanos) -> u32 {
+        let task = self.polling;
+        let nap = self.naps.add(Nap { task, over: false });
+        self.plan(self.now + ns * PER_NS, Event::Woke(nap));
+        nap
+    }
+
+    fn woke(&mut self, number: u32) -> Option<usize> {
+        let nap = self.naps.get(number);
+        if nap.over {
+            self.naps.remove(number);
+            return None;
+        }
+        nap.over = true;
+        Some(nap.task)
+    }
+
+    pub(super) fn take_nap(&mut self, number: u32) -> Option<()> {
+        if !self.naps.get(number).over {
+            return None;
+        }
+        self.naps.remove(number);
+        Some(())
+    }
+
+    pub(super) fn abandon_nap(&mut self, number: u32) {
+        let nap = self.naps.get(number);
+        if nap.over {
+            self.naps.remove(number);
+        } else {
+            nap.over = true;
+        }
+    }
+
+    pub(super) fn peek(&self, at: GAddr, to: &mut [u8]) {
+        let server = &self.servers[usize::from(at.server())];
+        server.memory.read(at.is_lock(), at.at(), to);
+    }
+
+    pub(super) fn poke(&mut self, at: GAddr, bytes: &[u8]) {
+        let server = &mut self.servers[usize::from(at.server())];
+        server.memory.write(at.is_lock(), at.at(), bytes);
+    }
+}

@@ -1,0 +1,242 @@
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use super::*;
+use crate::GAddr;
+use crate::service::KEEPER;
+
+const MIB: u64 = 1 << 20;
+
+fn rack(seed: u64) -> Sim {
+    Sim::new(2, 2, 4 * MIB, Constants::default(), seed)
+}
+
+/// Runs `client` on compute server 0 and returns what it made.
+fn run<T: 'static, F: Future<Output = T> + 'static>(sim: &Sim, client: F) -> T {
+    let made = Rc::new(RefCell::new(None));
+    let put = Rc::clone(&made);
+    sim.spawn(0, async move { *put.borrow_mut() = Some(client.await) });
+    sim.run(&mut |_| false);
+    made.take().expect("the client came to its end")
+}
+
+#[test]
+fn what_was_written_is_read_and_a_round_trip_takes_two_microseconds() {
+    let sim = rack(1);
+    let node = sim.node(0);
+    let (bytes, took) = run(&sim, async move {
+        let at = GAddr::host(1, 4096);
+        node.write(at, vec![7; 100]).await.unwrap();
+        let before = node.now();
+        let bytes = node.read(at, 100).await.unwrap();
+        (bytes, node.now() - before)
+    });
+    assert_eq!(bytes, [7; 100]);
+    assert!((1_800..2_500).contains(&took), "{took} ns");
+}
+
+#[test]
+fn an_atomic_changes_only_the_bits_of_its_mask() {
+    let sim = rack(1);
+    let node = sim.node(0);
+    let at = GAddr::lock(1, 8);
+    let found = run(&sim, async move {
+        node.write(at, 0x1111_2222_u64.to_le_bytes().to_vec())
+            .await
+            .unwrap();
+        let first = node.masked_cas(at, 0x2222, 0x3333, 0xffff).await.unwrap();
+        let second = node.masked_cas(at, 0x2222, 0x4444, 0xffff).await.unwrap();
+        let third = node.fetch_add(at, 1).await.unwrap();
+        [first, second, third]
+    });
+    assert_eq!(found, [0x1111_2222, 0x1111_3333, 0x1111_3333]);
+}
+
+/// Reads a kilobyte while another client fills it with ones, many times; whether a line that is later in memory
+/// was ever seen changed while an earlier one was not, and whether the reverse was.
+fn overlaps(in_order: bool) -> (bool, bool) {
+    let (mut later_first, mut earlier_first) = (false, false);
+    for seed in 0..200 {
+        let constants = Constants {
+            read_line_order: in_order,
+            ..Constants::default()
+        };
+        let sim = Sim::new(2, 2, 4 * MIB, constants, seed);
+        let at = GAddr::host(0, 8192);
+        let writer = sim.node(1);
+        sim.spawn(1, async move {
+            writer.write(at, vec![1; 1024]).await.unwrap();
+        });
+        let reader = sim.node(0);
+        let bytes = run(&sim, async move {
+            reader.sleep(seed).await;
+            reader.read(at, 1024).await.unwrap()
+        });
+        let lines: Vec<u8> = bytes.chunks(64).map(|line| line[63]).collect();
+        later_first |= lines.windows(2).any(|pair| pair[0] < pair[1]);
+        earlier_first |= lines.windows(2).any(|pair| pair[0] > pair[1]);
+    }
+    (later_first, earlier_first)
+}
+
+#[test]
+fn the_lines_of_a_read_are_as_of_different_moments_in_any_order() {
+    assert_eq!(overlaps(false), (true, true));
+}
+
+#[test]
+fn where_lines_are_read_in_order_only_later_lines_are_newer() {
+    assert_eq!(overlaps(true), (true, false));
+}
+
+#[test]
+fn who_sees_a_lock_released_sees_what_was_written_before() {
+    for seed in 0..200 {
+        let sim = rack(seed);
+        let (lock, data) = (GAddr::lock(1, 0), GAddr::host(1, 4096));
+        sim.poke(lock, &1_u64.to_le_bytes());
+        let writer = sim.node(1);
+        sim.spawn(1, async move {
+            writer.sleep(seed * 13).await;
+            let release = Verb::write(lock, vec![0; 8]);
+            writer
+                .batch(1, vec![Verb::write(data, vec![9; 1024]), release])
+                .await
+                .unwrap();
+        });
+        let reader = sim.node(0);
+        let bytes = run(&sim, async move {
+            while reader.cas(lock, 0, 1).await.unwrap() != 0 {}
+            reader.read(data, 1024).await.unwrap()
+        });
+        assert_eq!(bytes, [9; 1024], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_crash_may_cut_a_batch_between_its_verbs() {
+    let mut seen = [false; 3];
+    for ns in 0..600 {
+        let sim = rack(1);
+        let node = sim.node(0);
+        sim.spawn(0, async move {
+            let verbs = vec![
+                Verb::write(GAddr::host(1, 4096), vec![1; 1024]),
+                Verb::write(GAddr::host(1, 8192), vec![1; 1024]),
+            ];
+            let _ = node.batch(1, verbs).await;
+        });
+        let other = sim.node(1);
+        let crashed = sim.clone();
+        sim.spawn(1, async move {
+            other.sleep(ns).await;
+            crashed.crash_compute(0);
+        });
+        sim.run(&mut |_| false);
+        let written = |at| {
+            let mut bytes = [0; 1024];
+            sim.peek(GAddr::host(1, at), &mut bytes);
+            bytes[1023]
+        };
+        match (written(4096), written(8192)) {
+            (0, 0) => seen[0] = true,
+            (1, 0) => seen[1] = true,
+            (1, 1) => seen[2] = true,
+            other => panic!("{other:?}: the second was written and the first was not"),
+        }
+    }
+    assert_eq!(seen, [true; 3]);
+}
+
+#[test]
+fn who_slept_through_its_lease_is_fenced_and_does_no_harm() {
+    let sim = rack(1);
+    let lease_ns = Constants::default().lease_ns;
+    let sleeper = sim.node(0);
+    let refused = Rc::new(Cell::new(None));
+    let result = Rc::clone(&refused);
+    sim.spawn(0, async move {
+        sleeper.call(KEEPER, Ask::Renew).await.unwrap();
+        sleeper.sleep(1).await; // Paused here, it goes on when all is over.
+        result.set(sleeper.write(GAddr::host(1, 4096), vec![1; 8]).await.err());
+    });
+    let node = sim.node(1);
+    let pausing = sim.clone();
+    sim.spawn(1, async move {
+        node.sleep(5_000).await;
+        pausing.pause_compute(0, 4 * lease_ns);
+    });
+    let node = sim.node(1);
+    let verdicts = Rc::new(RefCell::new(Vec::new()));
+    let told = Rc::clone(&verdicts);
+    sim.spawn(1, async move {
+        for wait in [10_000, 2 * lease_ns] {
+            node.sleep(wait).await;
+            let ask = Ask::Verdict {
+                compute: 0,
+                epoch: 1,
+            };
+            told.borrow_mut()
+                .push(node.call(KEEPER, ask).await.unwrap());
+        }
+    });
+    // The sleeper is paused before it has posted its write.
+    sim.pause_compute(0, 0);
+    sim.run(&mut |_| false);
+    assert_eq!(*verdicts.borrow(), [Answer::Alive, Answer::Dead]);
+    let mut bytes = [0; 8];
+    sim.peek(GAddr::host(1, 4096), &mut bytes);
+    assert_eq!(
+        (refused.take(), bytes),
+        (None, [1; 8]),
+        "it had written before it was paused"
+    );
+    let node = sim.node(0);
+    assert_eq!(node.epoch(), 2);
+    assert!(
+        run(&sim, async move {
+            node.write(GAddr::host(1, 4096), vec![2; 8]).await
+        })
+        .is_ok()
+    );
+}
+
+#[test]
+fn a_dead_server_is_an_error_in_time_and_an_empty_one_is_refused() {
+    let sim = rack(1);
+    sim.kill_server(1);
+    let node = sim.node(0);
+    let (error, took) = run(&sim, async move {
+        let error = node.read(GAddr::host(1, 4096), 8).await.unwrap_err();
+        (error, node.now())
+    });
+    assert_eq!(error, Error::Timeout { server: 1 });
+    assert!(took <= Constants::default().lease_ns, "{took} ns");
+    sim.empty_server(1);
+    let node = sim.node(0);
+    let error = run(&sim, async move {
+        node.read(GAddr::host(1, 4096), 8).await.unwrap_err()
+    });
+    assert_eq!(error, Error::Empty { server: 1 });
+}
+
+#[test]
+fn the_same_seed_gives_the_same_digest() {
+    let digest = |seed| {
+        let sim = rack(seed);
+        for client in 0..8 {
+            let node = sim.node(client % 2);
+            sim.spawn(client % 2, async move {
+                for n in 0..50 {
+                    let at = GAddr::host(n % 2, 4096 + u64::from(n % 7) * 512);
+                    node.write(at, vec![client as u8; 512]).await.unwrap();
+                    node.read(at, 1024).await.unwrap();
+                }
+            });
+        }
+        sim.run(&mut |_| false);
+        sim.digest()
+    };
+    assert_eq!(digest(7), digest(7));
+    assert_ne!(digest(7), digest(8));
+}
