@@ -264,9 +264,14 @@ impl Rack {
         self.acted(number, until)
     }
 
-    /// Writes land in up to four pieces, cut between lines, in increasing order.
+    /// Writes land in up to four pieces, cut between lines, in increasing order; line by line where it is
+    /// known in which order reads meet them.
     fn write_in_pieces(&mut self, number: u32, verb: u32, len: u32) -> Option<usize> {
         const PIECES: u32 = 4;
+        let pieces_max = match self.constants.read_line_order {
+            true => u32::MAX,
+            false => PIECES,
+        };
         let took = self.landing(len.into());
         let post = self.posts.get(number);
         let at = post.verbs[verb as usize].at();
@@ -274,9 +279,10 @@ impl Rack {
         let lines = 1 + (len - first).div_ceil(LINE as u32);
         let (now, mut from) = (self.now, 0);
         let mut line = 0;
-        for piece in 0..PIECES.min(lines) {
-            let last = piece + 1 == PIECES.min(lines);
-            let rest = lines - line - (PIECES.min(lines) - piece - 1);
+        let pieces = lines.min(pieces_max);
+        for piece in 0..pieces {
+            let last = piece + 1 == pieces;
+            let rest = lines - line - (pieces - piece - 1);
             line += match last {
                 true => rest,
                 false => 1 + self.rng.below(rest.into()) as u32,
