@@ -30,8 +30,13 @@ pub enum Ask {
 /// What is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// Byte where a new chunk starts in the server's host memory.
-    Chunk(u64),
+    /// A new chunk of the server's host memory.
+    Chunk {
+        /// The byte at which it starts.
+        at: u64,
+        /// How many it has.
+        bytes: u64,
+    },
     /// The server has no memory left.
     Full,
     /// The lease holds from now on; or, to [`Ask::Verdict`], it still holds.

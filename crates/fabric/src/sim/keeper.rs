@@ -107,7 +107,10 @@ impl Rack {
             return Answer::Full;
         }
         at.next_chunk += chunk_bytes;
-        Answer::Chunk(start)
+        Answer::Chunk {
+            at: start,
+            bytes: chunk_bytes,
+        }
     }
 
     /// Whether a life still goes on; if its lease has run out it ends now: every memory server refuses it before

@@ -199,6 +199,11 @@ impl Sim {
         self.rack.borrow().peek(at, to);
     }
 
+    /// Has `server` hand out no chunk before byte `at` of its host memory: what is there was filled from outside.
+    pub fn take(&self, server: u16, at: u64) {
+        self.rack.borrow_mut().take(server, at);
+    }
+
     /// Writes host memory from outside, at once: to fill a structure without waiting for it.
     pub fn poke(&self, at: crate::GAddr, bytes: &[u8]) {
         self.rack.borrow_mut().poke(at, bytes);

@@ -354,6 +354,11 @@ impl Rack {
         server.memory.read(at.is_lock(), at.at(), to);
     }
 
+    pub(super) fn take(&mut self, server: u16, at: u64) {
+        let server = &mut self.servers[usize::from(server)];
+        server.next_chunk = server.next_chunk.max(at);
+    }
+
     pub(super) fn poke(&mut self, at: GAddr, bytes: &[u8]) {
         let server = &mut self.servers[usize::from(at.server())];
         server.memory.write(at.is_lock(), at.at(), bytes);

@@ -1,0 +1,220 @@
+//! A compute server and its clients: what they share, and how they read and write nodes.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use farbank_fabric::service::KEEPER;
+use farbank_fabric::{Answer, Ask, Fabric, GAddr, Verb};
+
+use crate::Error;
+use crate::cache::Cache;
+use crate::config::Config;
+use crate::layout::Page;
+use crate::lock::{Held, Letting, Table};
+use crate::tally::Op;
+
+/// The root's address, on server 0.
+pub(crate) const ROOT: GAddr = GAddr::host(0, 64);
+
+/// What the clients of a compute server share.
+pub(crate) struct Home<F> {
+    pub(crate) fabric: F,
+    pub(crate) config: Config,
+    pub(crate) compute: u16,
+    pub(crate) epoch: u8,
+    pub(crate) locks: Rc<RefCell<Table>>,
+    pub(crate) cache: RefCell<Cache>,
+    nodes: RefCell<Vec<Nodes>>,
+}
+
+/// The nodes a compute server can use on one memory server.
+#[derive(Default)]
+struct Nodes {
+    /// The rest of a chunk.
+    chunk: Option<(u64, u64)>,
+    /// Leaves that were merged away, with their last versions.
+    freed: Vec<(GAddr, u8)>,
+}
+
+/// A compute server of a tree.
+pub struct Compute<F> {
+    home: Rc<Home<F>>,
+}
+
+/// One client of a compute server: one operation at a time.
+pub struct Client<F> {
+    pub(crate) home: Rc<Home<F>>,
+    op: Cell<Op>,
+}
+
+/// A node that was read, and where.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) at: GAddr,
+    pub(crate) page: Page,
+}
+
+impl<F: Fabric> Compute<F> {
+    /// Compute server `compute`, in its `epoch`-th life, on a tree that [`crate::create`] or [`crate::fill`] has
+    /// made with the same layout and locks.
+    pub fn new(fabric: F, compute: u16, epoch: u8, config: Config) -> Compute<F> {
+        let servers = usize::from(fabric.servers());
+        let node_bytes = config.layout.node_bytes;
+        let cache = Cache::new(config.cache_bytes, node_bytes, compute.into());
+        Compute {
+            home: Rc::new(Home {
+                fabric,
+                config,
+                compute,
+                epoch,
+                locks: Rc::default(),
+                cache: RefCell::new(cache),
+                nodes: RefCell::new((0..servers).map(|_| Nodes::default()).collect()),
+            }),
+        }
+    }
+
+    /// One more client.
+    #[must_use]
+    pub fn client(&self) -> Client<F> {
+        Client {
+            home: Rc::clone(&self.home),
+            op: Cell::default(),
+        }
+    }
+
+    /// Bytes of internal nodes it keeps.
+    #[must_use]
+    pub fn cache_bytes(&self) -> usize {
+        self.home.cache.borrow().bytes()
+    }
+}
+
+impl<F: Fabric> Client<F> {
+    /// What the operations since this was last asked have cost.
+    pub fn take_op(&self) -> Op {
+        self.op.take()
+    }
+
+    pub(crate) fn note(&self, change: impl FnOnce(&mut Op)) {
+        let mut op = self.op.get();
+        change(&mut op);
+        self.op.set(op);
+    }
+
+    /// Renews this compute server's lease. Somebody has to, more often than leases last.
+    pub async fn renew(&self) -> Result<(), Error> {
+        self.call(KEEPER, Ask::Renew).await.map(|_| ())
+    }
+
+    pub(crate) async fn call(&self, server: u16, ask: Ask) -> Result<Answer, Error> {
+        Ok(self.home.fabric.call(server, ask).await?)
+    }
+
+    pub(crate) async fn round_trip(&self, verb: Verb) -> Result<Verb, Error> {
+        self.note(|op| op.round_trips += 1);
+        Ok(self.home.fabric.verb(verb).await?)
+    }
+
+    /// Reads the node at `at`, as often as it takes to get it whole.
+    pub(crate) async fn read(&self, at: GAddr) -> Result<Found, Error> {
+        let layout = self.home.config.layout;
+        loop {
+            let posted = self.home.fabric.now();
+            let verb = self.round_trip(Verb::read(at, layout.node_bytes)).await?;
+            let page = Page {
+                layout,
+                bytes: verb.into_bytes(),
+            };
+            if self.home.fabric.now() - posted <= layout.read_ns_max() && page.check().is_ok() {
+                return Ok(Found { at, page });
+            }
+            self.note(|op| op.read_retries += 1);
+        }
+    }
+
+    /// Does `writes`, of one server and in order, and lets `held` go: together, where that is allowed.
+    pub(crate) async fn write_and_unlock(
+        &self,
+        held: Held,
+        mut writes: Vec<Verb>,
+    ) -> Result<(), Error> {
+        let bytes: usize = writes.iter().map(carried).sum();
+        self.note(|op| op.bytes_written += bytes as u32);
+        let letting = self.letting(&held);
+        let server = writes[0].at().server();
+        let ordered = self.home.config.combine && self.home.fabric.caps(server).ordered;
+        if let (true, Letting::Remote(release)) = (ordered, &letting) {
+            writes.push(release.clone());
+        }
+        let done = self.write_all(server, writes, ordered).await;
+        let released = match (&letting, ordered, &done) {
+            (Letting::Remote(release), false, Ok(())) => {
+                self.round_trip(release.clone()).await.map(|_| ())
+            }
+            _ => Ok(()),
+        };
+        self.let_go(held, &letting);
+        done.and(released)
+    }
+
+    /// Does `writes` in order, in one batch if they may be.
+    pub(crate) async fn write_all(
+        &self,
+        server: u16,
+        writes: Vec<Verb>,
+        together: bool,
+    ) -> Result<(), Error> {
+        if together {
+            self.note(|op| op.round_trips += 1);
+            self.home.fabric.batch(server, writes).await?;
+            return Ok(());
+        }
+        for write in writes {
+            self.round_trip(write).await?;
+        }
+        Ok(())
+    }
+
+    /// A place for a new node on `server`: one that was freed, with its last version, or one of a chunk.
+    pub(crate) async fn allocate(&self, server: u16) -> Result<(GAddr, u8), Error> {
+        let node_bytes = self.home.config.layout.node_bytes as u64;
+        loop {
+            {
+                let mut nodes = self.home.nodes.borrow_mut();
+                let nodes = &mut nodes[usize::from(server)];
+                if let Some(node) = nodes.freed.pop() {
+                    return Ok(node);
+                }
+                if let Some((at, end)) = nodes.chunk
+                    && at + node_bytes <= end
+                {
+                    nodes.chunk = Some((at + node_bytes, end));
+                    return Ok((GAddr::host(server, at), 0));
+                }
+            }
+            match self.call(server, Ask::Chunk).await? {
+                Answer::Chunk { at, bytes } => {
+                    self.home.nodes.borrow_mut()[usize::from(server)].chunk =
+                        Some((at, at + bytes));
+                }
+                _ => return Err(Error::Full { server }),
+            }
+        }
+    }
+
+    /// A leaf that nothing leads to any more can be used again. Who still has its address finds that it is not what he
+    /// expected.
+    pub(crate) fn reuse(&self, found: &Found) {
+        let mut nodes = self.home.nodes.borrow_mut();
+        let nodes = &mut nodes[usize::from(found.at.server())];
+        nodes.freed.push((found.at, found.page.version()));
+    }
+}
+
+fn carried(verb: &Verb) -> usize {
+    match verb {
+        Verb::Write { bytes, .. } => bytes.len(),
+        _ => 0,
+    }
+}

@@ -1,0 +1,113 @@
+//! Which techniques a tree uses: Sherman is all of them, FG none.
+
+use farbank_fabric::Nanos;
+
+use crate::layout::{Format, Layout};
+
+/// Where a node's lock is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Locks {
+    /// In the memory server's host memory: an atomic crosses PCIe twice.
+    Host,
+    /// In its card's own memory (Sherman, section 4.3).
+    OnChip,
+}
+
+/// What clients of one compute server do before they ask for a lock over the network.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Local {
+    /// Nothing: they compete with one another as with everybody.
+    None,
+    /// One at a time asks, chosen at random of those who wait.
+    Table,
+    /// One at a time asks, the one that has waited longest.
+    Queue,
+    /// The same, and a lock is handed on to the next without being released, so often at most.
+    HandOver(u32),
+}
+
+/// How a lock is released.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Release {
+    /// By writing zero.
+    Write,
+    /// By an atomic addition (FG).
+    FetchAdd,
+}
+
+/// A tree's techniques and sizes. All compute servers of a tree must agree on `layout` and `locks`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Config {
+    /// How nodes are laid out; a checksum instead of versions means that nodes are written whole.
+    pub layout: Layout,
+    /// Whether an update writes its entry only (Sherman's two levels of versions), not the node.
+    pub entries_alone: bool,
+    /// Whether writing back and releasing go in one batch (Sherman's command combination).
+    pub combine: bool,
+    /// Where locks are.
+    pub locks: Locks,
+    /// What comes before them.
+    pub local: Local,
+    /// How they are released.
+    pub release: Release,
+    /// Bytes of internal nodes each compute server keeps; 0: none.
+    pub cache_bytes: usize,
+    /// A client waiting for the same owner so long asks whether that one is alive, in nanoseconds.
+    pub doubt_ns: Nanos,
+}
+
+/// Times a lock is handed on at most, as in Sherman's published code.
+const HAND_OVERS_MAX: u32 = 8;
+const CACHE_BYTES: usize = 500 << 20;
+
+impl Config {
+    /// Sherman, all of it, on the safe layout.
+    #[must_use]
+    pub fn sherman() -> Config {
+        Config {
+            layout: Layout::new(Format::Safe),
+            entries_alone: true,
+            combine: true,
+            locks: Locks::OnChip,
+            local: Local::HandOver(HAND_OVERS_MAX),
+            release: Release::Write,
+            cache_bytes: CACHE_BYTES,
+            doubt_ns: 2_500_000,
+        }
+    }
+
+    /// Sherman on the published layout.
+    #[must_use]
+    pub fn sherman_published() -> Config {
+        Config {
+            layout: Layout::new(Format::Paper),
+            ..Config::sherman()
+        }
+    }
+
+    /// FG (Ziegler et al., SIGMOD 2019) with an index cache and a release by write: Sherman's baseline.
+    #[must_use]
+    pub fn fg_plus() -> Config {
+        Config {
+            layout: Layout {
+                checked: true,
+                ..Layout::new(Format::Paper)
+            },
+            entries_alone: false,
+            combine: false,
+            locks: Locks::Host,
+            local: Local::None,
+            ..Config::sherman()
+        }
+    }
+
+    /// FG: no cache, a release by fetch-and-add.
+    #[must_use]
+    pub fn fg() -> Config {
+        Config {
+            release: Release::FetchAdd,
+            cache_bytes: 0,
+            ..Config::fg_plus()
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Making a tree without clients: an empty one, or one with many entries at once.
+
+use farbank_fabric::GAddr;
+
+use crate::client::ROOT;
+use crate::config::Config;
+use crate::layout::{Entry, Head, Page, State};
+use crate::lock::RESERVED_BYTES;
+
+/// Where the nodes go, and where they end: what the makers of trees write through.
+pub trait Place {
+    /// Writes `bytes` at `at`.
+    fn put(&mut self, at: GAddr, bytes: &[u8]);
+
+    /// Says that nodes take the host memory of `server` up to byte `at`.
+    fn taken(&mut self, server: u16, at: u64);
+}
+
+struct Filler<'a> {
+    config: &'a Config,
+    place: &'a mut dyn Place,
+    /// The next free byte of each server.
+    next: Vec<u64>,
+    made: usize,
+}
+
+/// Makes a tree of `entries`, which are in order of their keys, on `servers` memory servers, every node `share` full.
+/// Nodes go to the servers in turn.
+pub fn fill(
+    config: &Config,
+    servers: u16,
+    share: f64,
+    entries: impl Iterator<Item = (u64, u64)>,
+    place: &mut dyn Place,
+) {
+    let mut filler = Filler {
+        config,
+        place,
+        next: vec![RESERVED_BYTES.next_multiple_of(4096); servers.into()],
+        made: 0,
+    };
+    let entries = entries.map(|(key, value)| Entry { key, value });
+    let mut nodes = filler.level(0, share, entries);
+    let mut level = 0;
+    while nodes.len() > 1 {
+        level += 1;
+        nodes = filler.level(level, share, nodes.into_iter());
+    }
+    filler.place.put(ROOT, &nodes[0].value.to_le_bytes());
+    for (server, at) in filler.next.iter().enumerate() {
+        filler.place.taken(server as u16, *at);
+    }
+}
+
+/// Makes an empty tree.
+pub fn create(config: &Config, servers: u16, place: &mut dyn Place) {
+    fill(config, servers, 1.0, std::iter::empty(), place);
+}
+
+impl Filler<'_> {
+    fn allocate(&mut self) -> GAddr {
+        let server = self.made % self.next.len();
+        self.made += 1;
+        let at = self.next[server];
+        self.next[server] += self.config.layout.node_bytes as u64;
+        GAddr::host(server as u16, at)
+    }
+
+    /// Writes one level of nodes; answers with their lowest keys and addresses.
+    fn level(&mut self, level: u8, share: f64, entries: impl Iterator<Item = Entry>) -> Vec<Entry> {
+        let each = ((self.config.layout.entries() as f64 * share) as usize).max(2);
+        let mut entries = entries.peekable();
+        let mut nodes = Vec::new();
+        let (mut at, mut lowest) = (self.allocate(), 0);
+        loop {
+            let mut some: Vec<Entry> = entries.by_ref().take(each).collect();
+            let low = match level {
+                0 => GAddr::NULL,
+                // The first child is named by no separator.
+                _ => GAddr(some.remove(0).value),
+            };
+            let highest = entries.peek().map(|entry| entry.key);
+            let sibling = match highest {
+                Some(_) => self.allocate(),
+                None => GAddr::NULL,
+            };
+            let head = Head {
+                low,
+                sibling,
+                level,
+                state: State::Live,
+                lowest,
+                highest,
+            };
+            let mut page = Page::new(self.config.layout, &head, 0);
+            page.refill(&some);
+            page.seal();
+            self.place.put(at, &page.bytes);
+            nodes.push(Entry {
+                key: lowest,
+                value: at.0,
+            });
+            let Some(key) = highest else {
+                return nodes;
+            };
+            (at, lowest) = (sibling, key);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! A B+tree whose nodes live on memory servers: Sherman (Wang et al., SIGMOD 2022), and FG and FG+, which are the same
+//! tree with techniques off.
+//!
+//! ```text
+//!   server 0, byte 64: the root's address
+//!                 ┌──────────────┐
+//!   level 2       │ k5 ▶   k9 ▶  │                                 a node: fences [lowest, highest), a sibling,
+//!                 └┬────┬─────┬──┘                                 entries in no order; 1 KiB, anywhere
+//!   level 1    ┌───▼──┐┌▼─────┐┌▼─────┐
+//!              │      ├▶      ├▶      │──▶ null                    kept by compute servers, as hints (`cache`)
+//!              └┬──┬──┘└┬──┬──┘└┬──┬──┘
+//!   leaves     ┌▼┐┌▼┐  ┌▼┐┌▼┐  ┌▼┐┌▼┐
+//!              └─┴▶┴──▶ ...                                        read: one round trip; written: lock, read, write
+//! ```
+//!
+//! Clients read and write nodes with one-sided verbs; memory servers do nothing but keep them. A lookup whose parent is kept
+//! takes one round trip. A write takes three: take the lock, read the leaf, write the entry back and release, in one
+//! batch; two if another client of the same compute server has handed it the lock.
+//!
+//! # Invariants
+//! B1  A node is written only by who holds its lock (`lock`), and a whole node or one entry of it at a time, so that
+//!     readers, who take no lock, can tell what is whole (`layout`).
+//! B2  Every key belongs to the one leaf of the chain of siblings whose fences include it. Whoever comes to a node checks its fences, its
+//!     level and whether it is freed: kept nodes and addresses are hints.
+//! B3  Every write leaves B2 true, by itself: a new node is written before the node that leads to it (`split`), a
+//!     leaf's entries are in its neighbour before the leaf is freed (`merge`).
+//! B4  An operation waits for no lock while it holds one.
+//!
+//! # When somebody dies
+//! | who, when                           | others see                          | and do                                          |
+//! |-------------------------------------|-------------------------------------|-------------------------------------------------|
+//! | a compute server, holding a lock    | the same owner for too long         | have him fenced, and take the lock (`lock`, H3) |
+//! | ... between the nodes of a split    | a node no separator leads to        | reach it over its sibling, add the separator    |
+//! | ... within a merge                  | a leaf that is moving               | look whether it has moved, and end it           |
+//! | one that wakes up after its lease   | nothing: its verbs are refused      | it fails with [`Error::Fabric`] and joins again |
+//! | a memory server                     | [`Error::Fabric`] in time           | go on with what is elsewhere                    |
+//!
+//! What is lost with a dead compute server is room: the rest of its chunks and what it had freed.
+//!
+//! # Where we differ from the paper
+//! The default layout has a version in each line, since cards do not fetch lines in order (Ziegler et al., SIGMOD 2023); the published one
+//! is [`Config::sherman_published`]. Internal nodes are in no order either, and get separators by whole writes. Range queries follow siblings. A
+//! mismatch is read again and never means absent. Deletes merge. Locks name their owner's life.
+
+#![forbid(unsafe_code)]
+
+mod cache;
+mod client;
+mod config;
+mod fill;
+mod layout;
+mod lock;
+mod merge;
+mod ops;
+mod range;
+mod seek;
+mod split;
+pub mod tally;
+
+use std::fmt;
+
+use farbank_fabric::GAddr;
+
+pub use client::{Client, Compute};
+pub use config::{Config, Local, Locks, Release};
+pub use fill::{Place, create, fill};
+pub use layout::{Format, Layout};
+
+/// Why an operation did not do what was asked. After an error of the fabric it may have been done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// A verb or a call failed.
+    Fabric(farbank_fabric::Error),
+    /// No memory for a new node.
+    Full {
+        /// On which memory server.
+        server: u16,
+    },
+    /// There is no tree there.
+    NoTree,
+    /// The published layout has no value 0.
+    Reserved,
+    /// A node that contradicts itself.
+    Damaged {
+        /// Where it is.
+        at: GAddr,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Fabric(error) => error.fmt(f),
+            Error::Full { server } => write!(f, "memory server {server} has no room for a node"),
+            Error::NoTree => f.write_str("there is no tree: its root is null"),
+            Error::Reserved => f.write_str("value 0 means absent in the published layout"),
+            Error::Damaged { at } => write!(f, "the node at {at:?} contradicts itself"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<farbank_fabric::Error> for Error {
+    fn from(error: farbank_fabric::Error) -> Error {
+        Error::Fabric(error)
+    }
+}

@@ -1,0 +1,344 @@
+//! Hierarchical locks on chip (Sherman, section 4.3).
+//!
+//! ```text
+//!   client ──▶ local lock, one for each global one ──▶ global lock: 16 bits in the memory server's card
+//!              a queue of this compute server's                 0 │ epoch:6 │ compute server + 1:10
+//!              clients; hands the global lock on
+//! ```
+//!
+//! A node's lock is a slot that its address hashes to, on its own server; several nodes share one. Who holds a slot may
+//! write those nodes. An operation holds two slots only in a merge, where it gives up rather than waits for the second.
+//!
+//! # Invariants
+//! H1  At most one client of all holds a slot; the word says of which compute server, in which life.
+//! H2  Clients of one compute server come to the global lock one at a time, in the order of their queue.
+//! H3  A slot is taken from a dead owner only after the keeper has fenced him: none of his writes can follow.
+//!
+//! # When the owner is dead
+//! Who waits for the same owner for [`crate::Config::doubt_ns`] asks the keeper. If the owner's lease has run out, the keeper fences
+//! him on every memory server and the waiter swaps the owner's name for its own. What the dead one left half done needs no
+//! repair: each write of an operation leaves a tree that is right (see the crate).
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use farbank_fabric::service::KEEPER;
+use farbank_fabric::{Answer, Ask, Fabric, GAddr, Verb};
+use farbank_pm::sim::Rng;
+
+use crate::Error;
+use crate::client::Client;
+use crate::config::{Config, Local, Locks, Release};
+
+/// Bits of a lock.
+const LOCK_BITS: u32 = 16;
+const EPOCH_BITS: u32 = 6;
+/// Locks of a server that has none on its card, or none that can be compared in part: words of host memory.
+const HOST_LOCKS: u64 = 32 << 10;
+/// Where they start; the tree's superblock is before them.
+const HOST_LOCKS_AT: u64 = 4096;
+/// Bytes at the start of each server's host memory that are not chunks.
+pub(crate) const RESERVED_BYTES: u64 = HOST_LOCKS_AT + HOST_LOCKS * 8;
+
+/// A lock: its word and its bits there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Slot {
+    word: GAddr,
+    shift: u32,
+    bits: u32,
+}
+
+impl Slot {
+    /// The lock of the node at `node`.
+    pub(crate) fn of<F: Fabric>(fabric: &F, config: &Config, node: GAddr) -> Slot {
+        let caps = fabric.caps(node.server());
+        let hash = Rng::new(node.0).draw();
+        let chip = config.locks == Locks::OnChip && caps.lock_bytes > 0;
+        match (chip, caps.masked_cas) {
+            (true, true) => {
+                let lock = hash % (caps.lock_bytes * 8 / u64::from(LOCK_BITS));
+                Slot {
+                    word: GAddr::lock(node.server(), lock / 4 * 8),
+                    shift: (lock % 4) as u32 * LOCK_BITS,
+                    bits: LOCK_BITS,
+                }
+            }
+            (true, false) => {
+                Slot::whole(GAddr::lock(node.server(), hash % (caps.lock_bytes / 8) * 8))
+            }
+            (false, _) => Slot::whole(GAddr::host(
+                node.server(),
+                HOST_LOCKS_AT + hash % HOST_LOCKS * 8,
+            )),
+        }
+    }
+
+    fn whole(word: GAddr) -> Slot {
+        Slot {
+            word,
+            shift: 0,
+            bits: 64,
+        }
+    }
+
+    fn mask(&self) -> u64 {
+        (u64::MAX >> (64 - self.bits)) << self.shift
+    }
+
+    fn swap(&self, old: u64, new: u64) -> Verb {
+        Verb::masked_cas(self.word, old << self.shift, new << self.shift, self.mask())
+    }
+
+    fn owner(&self, word: u64) -> u64 {
+        (word & self.mask()) >> self.shift
+    }
+
+    /// What releases it.
+    fn release(&self, how: Release, owner: u64) -> Verb {
+        match how {
+            Release::FetchAdd => Verb::add(self.word, (owner << self.shift).wrapping_neg()),
+            Release::Write => {
+                let bytes = vec![0; self.bits as usize / 8];
+                Verb::write(self.word.plus(u64::from(self.shift) / 8), bytes)
+            }
+        }
+    }
+}
+
+/// The owner's name in a lock.
+fn name(compute: u16, epoch: u8) -> u64 {
+    u64::from(compute + 1) << EPOCH_BITS | u64::from(epoch) % (1 << EPOCH_BITS)
+}
+
+/// Who is waiting for a local lock.
+struct Waiter {
+    number: u64,
+    waker: Waker,
+}
+
+/// What a client that waited is given.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// The local lock: the global one is to be asked for.
+    Local,
+    /// Both.
+    HandedOver,
+}
+
+#[derive(Default)]
+struct LocalLock {
+    waiting: VecDeque<Waiter>,
+    /// The waiter whose turn it is and does not know yet.
+    called: Option<(u64, Turn)>,
+    /// Times the global lock was handed on since it was taken.
+    handed: u32,
+}
+
+/// The local locks that are held now.
+#[derive(Default)]
+pub(crate) struct Table {
+    held: HashMap<Slot, LocalLock>,
+    numbers: u64,
+}
+
+/// A lock that is held.
+#[must_use]
+pub(crate) struct Held {
+    slot: Slot,
+    /// Whether it was handed on by another client of this compute server, without a round trip.
+    pub(crate) handed: bool,
+}
+
+/// How a lock is let go.
+pub(crate) enum Letting {
+    /// This verb, in a batch or by itself, and then [`Client::let_go`].
+    Remote(Verb),
+    /// The next client has it: nothing is to be sent.
+    HandedOver,
+}
+
+impl<F: Fabric> Client<F> {
+    /// Takes the lock of `node`.
+    pub(crate) async fn lock(&self, node: GAddr) -> Result<Held, Error> {
+        let slot = Slot::of(&self.home.fabric, &self.home.config, node);
+        if self.home.config.local != Local::None
+            && wait_for_turn(&self.home.locks, slot).await == Turn::HandedOver
+        {
+            return Ok(Held { slot, handed: true });
+        }
+        match self.take(slot).await {
+            Ok(()) => Ok(Held {
+                slot,
+                handed: false,
+            }),
+            Err(error) => {
+                self.pass_on(slot, Turn::Local);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the lock of `node` if nobody has it.
+    pub(crate) async fn try_lock(&self, node: GAddr) -> Result<Option<Held>, Error> {
+        let slot = Slot::of(&self.home.fabric, &self.home.config, node);
+        if self.home.config.local != Local::None {
+            let mut table = self.home.locks.borrow_mut();
+            if table.held.contains_key(&slot) {
+                return Ok(None);
+            }
+            table.held.insert(slot, LocalLock::default());
+        }
+        let found = self.round_trip(slot.swap(0, self.name())).await;
+        match found.map(|verb| slot.owner(verb.found())) {
+            Ok(0) => Ok(Some(Held {
+                slot,
+                handed: false,
+            })),
+            Ok(_) => {
+                self.pass_on(slot, Turn::Local);
+                Ok(None)
+            }
+            Err(error) => {
+                self.pass_on(slot, Turn::Local);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether `node` is locked by `held`, too.
+    pub(crate) fn shares(&self, node: GAddr, held: &Held) -> bool {
+        Slot::of(&self.home.fabric, &self.home.config, node) == held.slot
+    }
+
+    fn name(&self) -> u64 {
+        name(self.home.compute, self.home.epoch)
+    }
+
+    /// Takes the global lock, from a dead owner if need be.
+    async fn take(&self, slot: Slot) -> Result<(), Error> {
+        let me = self.name();
+        let (mut expected, mut owner, mut since) = (0, 0, self.home.fabric.now());
+        let mut tries = 0;
+        loop {
+            let verb = self.round_trip(slot.swap(expected, me)).await?;
+            let found = slot.owner(verb.found());
+            if found == expected {
+                self.note(|op| op.lock_retries += tries);
+                return Ok(());
+            }
+            tries += 1;
+            expected = 0;
+            if found != owner || found == 0 {
+                (owner, since) = (found, self.home.fabric.now());
+            } else if self.home.fabric.now() - since > self.home.config.doubt_ns {
+                since = self.home.fabric.now();
+                if self.is_dead(owner).await? {
+                    expected = owner; // H3
+                }
+            }
+        }
+    }
+
+    /// Whether the life that `owner` names is over, for good (H3).
+    async fn is_dead(&self, owner: u64) -> Result<bool, Error> {
+        let compute = (owner >> EPOCH_BITS) as u16 - 1;
+        let epoch = (owner % (1 << EPOCH_BITS)) as u8;
+        if compute == self.home.compute && epoch == self.home.epoch {
+            return Ok(false);
+        }
+        let answer = self.call(KEEPER, Ask::Verdict { compute, epoch }).await?;
+        Ok(answer == Answer::Dead)
+    }
+
+    /// How `held` is to be let go: by a verb of the caller's, or by handing it on at once.
+    pub(crate) fn letting(&self, held: &Held) -> Letting {
+        if let Local::HandOver(times_max) = self.home.config.local {
+            let table = self.home.locks.borrow();
+            let local = &table.held[&held.slot];
+            if !local.waiting.is_empty() && local.handed < times_max {
+                return Letting::HandedOver;
+            }
+        }
+        Letting::Remote(held.slot.release(self.home.config.release, self.name()))
+    }
+
+    /// Ends the hold, after what [`Client::letting`] said has been done.
+    pub(crate) fn let_go(&self, held: Held, how: &Letting) {
+        match how {
+            Letting::Remote(_) => self.pass_on(held.slot, Turn::Local),
+            Letting::HandedOver => self.pass_on(held.slot, Turn::HandedOver),
+        }
+    }
+
+    /// Releases `held` by itself.
+    pub(crate) async fn unlock(&self, held: Held) -> Result<(), Error> {
+        let letting = self.letting(&held);
+        let done = match &letting {
+            Letting::Remote(verb) => self.round_trip(verb.clone()).await.map(|_| ()),
+            Letting::HandedOver => Ok(()),
+        };
+        self.let_go(held, &letting);
+        done
+    }
+
+    /// Gives the local lock to the next in line (H2).
+    fn pass_on(&self, slot: Slot, turn: Turn) {
+        if self.home.config.local == Local::None {
+            return;
+        }
+        let mut table = self.home.locks.borrow_mut();
+        let numbers = table.numbers;
+        let local = table.held.get_mut(&slot).expect("it is held");
+        let next = match (self.home.config.local, local.waiting.len() as u64) {
+            (_, 0) => None,
+            (Local::Table, n) => local
+                .waiting
+                .swap_remove_back(Rng::new(numbers).below(n) as usize),
+            _ => local.waiting.pop_front(),
+        };
+        let Some(next) = next else {
+            table.held.remove(&slot);
+            return;
+        };
+        local.handed = match turn {
+            Turn::Local => 0,
+            Turn::HandedOver => local.handed + 1,
+        };
+        local.called = Some((next.number, turn));
+        next.waker.wake();
+    }
+}
+
+/// Waits for the local lock of `slot`.
+async fn wait_for_turn(table: &Rc<RefCell<Table>>, slot: Slot) -> Turn {
+    let number = {
+        let mut table = table.borrow_mut();
+        table.numbers += 1;
+        let number = table.numbers;
+        if !table.held.contains_key(&slot) {
+            table.held.insert(slot, LocalLock::default());
+            return Turn::Local;
+        }
+        number
+    };
+    let mut listed = false;
+    std::future::poll_fn(|context| {
+        let mut table = table.borrow_mut();
+        let local = table.held.get_mut(&slot).expect("it is held");
+        if let Some((called, turn)) = local.called
+            && called == number
+        {
+            local.called = None;
+            return Poll::Ready(turn);
+        }
+        if !listed {
+            listed = true;
+            let waker = context.waker().clone();
+            local.waiting.push_back(Waiter { number, waker });
+        }
+        Poll::Pending
+    })
+    .await
+}

@@ -1,0 +1,141 @@
+//! Shrinking: a leaf that is nearly empty takes in its right sibling.
+//!
+//! ```text
+//!   parent ── k ──▶ B        A ──▶ B ──▶ C        A, B and the parent are locked; nobody waits for that
+//!   (a)  B is moving, to A          readers of B look at A first: not there yet, so B it is
+//!   (b)  A has B's entries, B's fence and B's sibling          readers of B find them in A
+//!   (c)  the parent has no k
+//!   (d)  B is freed, and can be used again: nothing leads to it
+//! ```
+//!
+//! A crash after (a) leaves B moving: the next writer of B finds that A does not cover it and has it live on. After (b)
+//! he finds that A does, and frees it; as its parent still names it, it is not used again. Only a child that has a
+//! separator is merged away, so that a parent's first child is there for ever.
+
+use farbank_fabric::{Fabric, Verb};
+
+use crate::Error;
+use crate::client::{Client, Found};
+use crate::layout::{Head, State};
+use crate::lock::Held;
+use crate::ops::Locked;
+
+/// Leaf `a`, its right sibling `b`, and the parent that has both.
+struct Family {
+    a: Found,
+    b: Found,
+    parent: Found,
+}
+
+impl<F: Fabric> Client<F> {
+    /// Has the locked leaf take in its right sibling and lets it go; or gives it back, if that is not easily done.
+    pub(crate) async fn merge(&self, locked: Locked) -> Result<Option<Locked>, Error> {
+        let mut others = Vec::new();
+        let merged = match self.gather(&locked, &mut others).await {
+            Ok(Some(family)) => self.move_entries(family).await.map(|()| true),
+            Ok(None) => Ok(false),
+            Err(error) => Err(error),
+        };
+        let mut released = Ok(());
+        for held in others {
+            released = released.and(self.unlock(held).await);
+        }
+        match merged {
+            Ok(false) => released.map(|()| Some(locked)),
+            done => {
+                self.note(|op| op.merges += 1);
+                let unlocked = self.unlock(locked.held).await;
+                done.and(released).and(unlocked).map(|()| None)
+            }
+        }
+    }
+
+    /// Locks and reads the sibling and the parent, if both are free and a merge would do.
+    async fn gather(
+        &self,
+        locked: &Locked,
+        others: &mut Vec<Held>,
+    ) -> Result<Option<Family>, Error> {
+        let head = locked.found.page.head();
+        if head.sibling.is_null() {
+            return Ok(None);
+        }
+        let Some(way) = self.seek(head.lowest, 1, 0).await? else {
+            return Ok(None);
+        };
+        for node in [head.sibling, way.at] {
+            let shared = self.shares(node, &locked.held)
+                || others.iter().any(|held| self.shares(node, held));
+            if !shared {
+                match self.try_lock(node).await? {
+                    Some(held) => others.push(held),
+                    None => return Ok(None),
+                }
+            }
+        }
+        let family = Family {
+            a: locked.found.clone(),
+            b: self.read(head.sibling).await?,
+            parent: self.read(way.at).await?,
+        };
+        Ok(Some(family).filter(|family| self.may_merge(family, &head)))
+    }
+
+    fn may_merge(&self, family: &Family, a: &Head) -> bool {
+        let Family { a: left, b, parent } = family;
+        let (right, above) = (b.page.head(), parent.page.head());
+        let both = left.page.each().count() + b.page.each().count();
+        right.level == 0
+            && right.state == State::Live
+            && a.highest == Some(right.lowest)
+            && both * 4 <= self.home.config.layout.entries() * 3
+            && above.level == 1
+            && above.covers(a.lowest)
+            && matches!(parent.page.find(right.lowest), Ok(Some((_, child))) if child == b.at.0)
+    }
+
+    /// (a) to (d).
+    async fn move_entries(&self, family: Family) -> Result<(), Error> {
+        const LOCKED: &str = "nobody else writes a locked node";
+        let Family {
+            mut a,
+            mut b,
+            mut parent,
+        } = family;
+        let (left, right) = (a.page.head(), b.page.head());
+        let moving = Head {
+            low: a.at,
+            state: State::Moving,
+            ..right
+        };
+        b.page.set_head(&moving);
+        self.write_node(&mut b).await?;
+        let mut entries = a.page.sorted().expect(LOCKED);
+        entries.extend(b.page.sorted().expect(LOCKED));
+        a.page.refill(&entries);
+        a.page.set_head(&Head {
+            highest: right.highest,
+            sibling: right.sibling,
+            ..left
+        });
+        self.write_node(&mut a).await?;
+        let separator = parent.page.find(right.lowest).expect(LOCKED);
+        let (slot, _) = separator.expect("it was found before");
+        parent.page.set_entry(slot, None);
+        self.write_node(&mut parent).await?;
+        b.page.set_head(&Head {
+            state: State::Freed,
+            ..moving
+        });
+        self.write_node(&mut b).await?;
+        self.reuse(&b);
+        Ok(())
+    }
+
+    async fn write_node(&self, found: &mut Found) -> Result<(), Error> {
+        found.page.seal();
+        self.note(|op| op.bytes_written += found.page.bytes.len() as u32);
+        let write = Verb::write(found.at, found.page.bytes.clone());
+        self.round_trip(write).await.map(|_| ())
+    }
+}

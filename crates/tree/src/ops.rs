@@ -1,0 +1,175 @@
+//! Operations on single keys.
+//!
+//! A write takes the lock of the leaf it was led to, reads it, and if it is not the one, lets go and moves on: it never
+//! waits for a second lock.
+
+use farbank_fabric::{Fabric, GAddr, Verb};
+
+use crate::Error;
+use crate::client::{Client, Found};
+use crate::config::Config;
+use crate::layout::{Entry, Format, Page, State};
+use crate::lock::Held;
+use crate::seek::{Step, judge};
+
+/// A node that is locked and was read since.
+pub(crate) struct Locked {
+    pub(crate) held: Held,
+    pub(crate) found: Found,
+    /// Whether it was come to from a sibling that nothing above knows to be one.
+    unknown_above: bool,
+}
+
+impl<F: Fabric> Client<F> {
+    /// The value of `key`.
+    pub async fn get(&self, key: u64) -> Result<Option<u64>, Error> {
+        loop {
+            let found = self.leaf(key).await?;
+            // An entry that is being written is read again, not taken for absent.
+            match found.page.find(key) {
+                Ok(entry) => return Ok(entry.map(|(_, value)| value)),
+                Err(_) => self.note(|op| op.read_retries += 1),
+            }
+        }
+    }
+
+    /// Makes `value` the value of `key`; answers with what it was. On `Ok` every later read of any client sees it.
+    pub async fn insert(&self, key: u64, value: u64) -> Result<Option<u64>, Error> {
+        if self.home.config.layout.format == Format::Paper && value == 0 {
+            return Err(Error::Reserved);
+        }
+        let mut locked = self.lock_leaf(key).await?;
+        let page = &mut locked.found.page;
+        let old = page.find(key).expect("nobody else writes a locked leaf");
+        let slot = old.map(|(slot, _)| slot).or_else(|| page.free_slot());
+        let entry = Entry { key, value };
+        let Some(slot) = slot else {
+            self.split(locked, entry).await?;
+            return Ok(None);
+        };
+        page.set_entry(slot, Some(entry));
+        self.write_slot(locked, slot, key).await?;
+        Ok(old.map(|(_, value)| value))
+    }
+
+    /// Removes `key`; answers with what it had.
+    pub async fn remove(&self, key: u64) -> Result<Option<u64>, Error> {
+        let mut locked = self.lock_leaf(key).await?;
+        let page = &mut locked.found.page;
+        let old = page.find(key).expect("nobody else writes a locked leaf");
+        let Some((slot, value)) = old else {
+            self.unlock(locked.held).await?;
+            return Ok(None);
+        };
+        page.set_entry(slot, None);
+        let few = page.each().count() * 4 < self.home.config.layout.entries();
+        let locked = match few {
+            true => self.merge(locked).await?,
+            false => Some(locked),
+        };
+        if let Some(locked) = locked {
+            self.write_slot(locked, slot, key).await?;
+        }
+        Ok(Some(value))
+    }
+
+    /// Writes entry `slot` of a locked node back, or all of it, and lets go.
+    async fn write_slot(&self, mut locked: Locked, slot: usize, key: u64) -> Result<(), Error> {
+        let (at, unknown_above) = (locked.found.at, locked.unknown_above);
+        let head = locked.found.page.head();
+        let verb = written(&self.home.config, at, &mut locked.found.page, slot);
+        self.write_and_unlock(locked.held, vec![verb]).await?;
+        if unknown_above && head.covers(key) {
+            self.add_separator(head.level + 1, head.lowest, at).await?;
+        }
+        Ok(())
+    }
+
+    /// The leaf for `key`, locked.
+    async fn lock_leaf(&self, key: u64) -> Result<Locked, Error> {
+        let locked = self.lock_node(key, 0).await?;
+        locked.ok_or(Error::NoTree)
+    }
+
+    /// The node of `level` for `key`, locked. `None`: the tree is not that high.
+    pub(crate) async fn lock_node(&self, key: u64, level: u8) -> Result<Option<Locked>, Error> {
+        let mut skip = 0;
+        loop {
+            let Some(way) = self.seek(key, level, skip).await? else {
+                return Ok(None);
+            };
+            let mut at = way.at;
+            let mut unknown_above = false;
+            loop {
+                let held = self.lock(at).await?;
+                self.note(|op| op.handed_over = held.handed);
+                let found = match self.read(at).await {
+                    Ok(found) => found,
+                    Err(error) => return Err(self.unlock_after(held, error).await),
+                };
+                match judge(&found.page, key, level) {
+                    Step::Here if found.page.head().state == State::Moving => {
+                        if let Some(next) = self.settle(held, found, key).await? {
+                            at = next;
+                        }
+                    }
+                    Step::Here => {
+                        let direct = at == way.at;
+                        let hit = Self::by_hint(&way) && direct;
+                        self.note(|op| op.cache_hit = hit);
+                        return Ok(Some(Locked {
+                            held,
+                            found,
+                            unknown_above: unknown_above && !Self::by_hint(&way),
+                        }));
+                    }
+                    Step::There(next) => {
+                        unknown_above = found.page.head().sibling == next;
+                        self.outdated(&way);
+                        self.unlock(held).await?;
+                        at = next;
+                    }
+                    Step::Lost => {
+                        self.unlock(held).await?;
+                        break;
+                    }
+                }
+            }
+            skip = self.lost(&way, skip);
+        }
+    }
+
+    /// Lets `held` go as well as can be, after `error`.
+    async fn unlock_after(&self, held: Held, error: Error) -> Error {
+        let _ = self.unlock(held).await;
+        error
+    }
+
+    /// A locked leaf that is moving is one whose mover died: it has moved, and is freed for good, or it has not, and
+    /// lives on. Answers where to go on, if not here.
+    async fn settle(&self, held: Held, mut found: Found, key: u64) -> Result<Option<GAddr>, Error> {
+        let mut head = found.page.head();
+        let target = match self.read(head.low).await {
+            Ok(target) => target,
+            Err(error) => return Err(self.unlock_after(held, error).await),
+        };
+        let there = target.page.head();
+        let has_moved = there.level == 0 && there.covers(key);
+        head.state = if has_moved { State::Freed } else { State::Live };
+        found.page.set_head(&head);
+        found.page.seal();
+        let write = Verb::write(found.at, found.page.bytes);
+        self.write_and_unlock(held, vec![write]).await?;
+        Ok(has_moved.then_some(target.at))
+    }
+}
+
+/// What writes entry `slot` of the node at `at` back.
+fn written(config: &Config, at: GAddr, page: &mut Page, slot: usize) -> Verb {
+    if config.entries_alone {
+        let range = config.layout.range_of(slot);
+        return Verb::write(at.plus(range.start as u64), page.bytes[range].to_vec());
+    }
+    page.seal();
+    Verb::write(at, page.bytes.clone())
+}

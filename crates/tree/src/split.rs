@@ -1,0 +1,131 @@
+//! Growing: splits, separators, roots.
+//!
+//! ```text
+//!   before   parent ──▶ [ a b c d ] ──▶ right
+//!   (a)      the upper half is written as a new node that nothing leads to      [ c d ] ──▶ right
+//!   (b)      the old node is written: fence, sibling            [ a b ] ──▶ [ c d ] ──▶ right
+//!   (c)      parent gets a separator for the new node
+//! ```
+//!
+//! A crash before (b) leaves a node that nothing leads to; before (c), a node that is reached over its sibling, and the
+//! next write that comes that way does (c). Where both nodes are on one server, (a), (b) and the release are one batch.
+
+use farbank_fabric::{Fabric, GAddr, Verb};
+
+use crate::Error;
+use crate::client::{Client, ROOT};
+use crate::layout::{Entry, Head, Page, State};
+use crate::ops::Locked;
+
+impl<F: Fabric> Client<F> {
+    /// Splits a locked node that has no room for `entry`, and adds it.
+    pub(crate) async fn split(&self, locked: Locked, entry: Entry) -> Result<(), Error> {
+        let Locked { held, found, .. } = locked;
+        let (at, mut left) = (found.at, found.page);
+        let (new_at, version) = match self.allocate(at.server()).await {
+            Ok(node) => node,
+            Err(error) => {
+                let _ = self.unlock(held).await;
+                return Err(error);
+            }
+        };
+        let mut entries = left.sorted().expect("nobody else writes a locked node");
+        let place = entries.partition_point(|other| other.key < entry.key);
+        entries.insert(place, entry);
+        let upper = entries.split_off(entries.len() / 2);
+        let (lowest, low, upper) = match left.head().level {
+            0 => (upper[0].key, GAddr::NULL, &upper[..]),
+            // The first child of the upper half needs no key of its own.
+            _ => (upper[0].key, GAddr(upper[0].value), &upper[1..]),
+        };
+        let old = left.head();
+        let head = Head { low, lowest, ..old };
+        let mut right = Page::new(self.home.config.layout, &head, version);
+        right.refill(upper);
+        right.seal();
+        left.refill(&entries);
+        left.set_head(&Head {
+            sibling: new_at,
+            highest: Some(lowest),
+            ..old
+        });
+        left.seal();
+        self.note(|op| op.splits += 1);
+        let writes = vec![
+            Verb::write(new_at, right.bytes),
+            Verb::write(at, left.bytes),
+        ];
+        self.write_and_unlock(held, writes).await?;
+        self.add_separator(old.level + 1, lowest, new_at).await
+    }
+
+    /// Has the nodes of `level` lead to `child`, whose keys start at `key`.
+    pub(crate) async fn add_separator(
+        &self,
+        level: u8,
+        key: u64,
+        child: GAddr,
+    ) -> Result<(), Error> {
+        let mut locked = loop {
+            match self.lock_node(key, level).await? {
+                Some(locked) => break locked,
+                None if self.grow(level, key, child).await? => return Ok(()),
+                None => {}
+            }
+        };
+        let page = &mut locked.found.page;
+        let known = page.find(key).expect("nobody else writes a locked node");
+        if known.is_some() || page.head().lowest == key {
+            return self.unlock(locked.held).await;
+        }
+        let value = child.0;
+        let Some(slot) = page.free_slot() else {
+            return Box::pin(self.split(locked, Entry { key, value })).await;
+        };
+        page.set_entry(slot, Some(Entry { key, value }));
+        page.seal();
+        let write = Verb::write(locked.found.at, locked.found.page.bytes);
+        self.write_and_unlock(locked.held, vec![write]).await
+    }
+
+    /// Puts a root of `level` over the present one, unless somebody has meanwhile; then answers false.
+    async fn grow(&self, level: u8, key: u64, child: GAddr) -> Result<bool, Error> {
+        let held = self.lock(ROOT).await?;
+        let grown = self.new_root(level, key, child).await;
+        match grown {
+            Ok(Some(root)) => {
+                let bytes = root.0.to_le_bytes().to_vec();
+                self.write_and_unlock(held, vec![Verb::write(ROOT, bytes)])
+                    .await?;
+                Ok(true)
+            }
+            Ok(None) => self.unlock(held).await.map(|()| false),
+            Err(error) => {
+                let _ = self.unlock(held).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn new_root(&self, level: u8, key: u64, child: GAddr) -> Result<Option<GAddr>, Error> {
+        let old = self.root().await?;
+        if self.read(old).await?.page.head().level >= level {
+            return Ok(None);
+        }
+        let (at, version) = self.allocate(0).await?;
+        let head = Head {
+            low: old,
+            sibling: GAddr::NULL,
+            level,
+            state: State::Live,
+            lowest: 0,
+            highest: None,
+        };
+        let mut page = Page::new(self.home.config.layout, &head, version);
+        let value = child.0;
+        page.set_entry(0, Some(Entry { key, value }));
+        page.seal();
+        self.round_trip(Verb::write(at, page.bytes)).await?;
+        Ok(Some(at))
+    }
+}

@@ -1,0 +1,100 @@
+//! A rack with a tree on it.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::rc::Rc;
+
+use farbank_fabric::GAddr;
+use farbank_fabric::sim::{Constants, Node, Sim};
+use farbank_tree::{Client, Compute, Config, Place};
+
+pub(crate) struct Rack {
+    pub(crate) sim: Sim,
+    config: Config,
+    computes: Vec<Compute<Node>>,
+}
+
+struct At<'a>(&'a Sim);
+
+impl Place for At<'_> {
+    fn put(&mut self, at: GAddr, bytes: &[u8]) {
+        self.0.poke(at, bytes);
+    }
+
+    fn taken(&mut self, server: u16, at: u64) {
+        self.0.take(server, at);
+    }
+}
+
+const SERVERS: u16 = 3;
+
+impl Rack {
+    /// An empty tree and `computes` compute servers.
+    pub(crate) fn new(computes: u16, config: Config, in_order: bool, seed: u64) -> Rack {
+        let rack = Rack::bare(computes, config, in_order, seed);
+        farbank_tree::create(&config, SERVERS, &mut At(&rack.sim));
+        rack
+    }
+
+    /// A tree of the even keys below `2 * entries`, each with its successor as value.
+    pub(crate) fn filled(computes: u16, config: Config, entries: u64) -> Rack {
+        let rack = Rack::bare(computes, config, true, 1);
+        let pairs = (0..entries).map(|n| (2 * n, 2 * n + 1));
+        farbank_tree::fill(&config, SERVERS, 0.8, pairs, &mut At(&rack.sim));
+        rack
+    }
+
+    fn bare(computes: u16, config: Config, in_order: bool, seed: u64) -> Rack {
+        let constants = Constants {
+            read_line_order: in_order,
+            chunk_bytes: 64 << 10,
+            ..Constants::default()
+        };
+        let sim = Sim::new(computes, SERVERS, 16 << 20, constants, seed);
+        let computes = (0..computes)
+            .map(|compute| Compute::new(sim.node(compute), compute, 1, config))
+            .collect();
+        Rack {
+            sim,
+            config,
+            computes,
+        }
+    }
+
+    /// One more client of a compute server.
+    pub(crate) fn client(&self, compute: u16) -> Client<Node> {
+        self.computes[usize::from(compute)].client()
+    }
+
+    /// Goes on until nothing is left to do.
+    pub(crate) fn run(&self) {
+        self.sim.run(&mut |_| false);
+    }
+
+    /// What one client makes, alone.
+    pub(crate) fn alone<T: 'static, F: Future<Output = T> + 'static>(
+        &self,
+        work: impl FnOnce(Client<Node>) -> F,
+    ) -> T {
+        let made = Rc::new(RefCell::new(None));
+        let put = Rc::clone(&made);
+        let work = work(self.client(0));
+        self.sim
+            .spawn(0, async move { *put.borrow_mut() = Some(work.await) });
+        self.run();
+        made.take().expect("the client came to its end")
+    }
+
+    /// Everything, read key by key from leaf to leaf by a compute server that knows nothing yet.
+    pub(crate) fn contents(&self) -> Vec<(u64, u64)> {
+        let fresh = Compute::new(self.sim.node(0), 0, self.sim.node(0).epoch(), self.config);
+        let client = fresh.client();
+        let made = Rc::new(RefCell::new(Vec::new()));
+        let put = Rc::clone(&made);
+        self.sim.spawn(0, async move {
+            *put.borrow_mut() = client.range(0, usize::MAX >> 1).await.unwrap();
+        });
+        self.run();
+        made.take()
+    }
+}

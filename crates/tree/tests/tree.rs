@@ -1,0 +1,198 @@
+//! The tree on a simulated rack: what it promises when nothing goes wrong.
+
+mod rack;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use farbank_pm::sim::Rng;
+use farbank_tree::{Config, Error, Format, Layout, Local, Locks};
+use rack::Rack;
+
+/// Every combination that is worth a name, on nodes of 256 bytes, so that splits and merges are many.
+fn configs() -> Vec<(&'static str, Config)> {
+    let named = [
+        ("sherman", Config::sherman()),
+        ("sherman, published layout", Config::sherman_published()),
+        ("fg+", Config::fg_plus()),
+        ("fg", Config::fg()),
+        (
+            "fg+ combined",
+            Config {
+                combine: true,
+                ..Config::fg_plus()
+            },
+        ),
+        (
+            "on chip",
+            Config {
+                locks: Locks::OnChip,
+                ..Config::fg_plus()
+            },
+        ),
+        (
+            "local table",
+            Config {
+                local: Local::Table,
+                ..Config::sherman()
+            },
+        ),
+        (
+            "queue",
+            Config {
+                local: Local::Queue,
+                ..Config::sherman()
+            },
+        ),
+        (
+            "small cache",
+            Config {
+                cache_bytes: 1024,
+                ..Config::sherman()
+            },
+        ),
+    ];
+    named
+        .into_iter()
+        .map(|(name, config)| {
+            let layout = Layout {
+                node_bytes: 256,
+                ..config.layout
+            };
+            (name, Config { layout, ..config })
+        })
+        .collect()
+}
+
+#[test]
+fn what_each_client_wrote_last_is_there() {
+    const CLIENTS: u64 = 12;
+    for (name, config) in configs() {
+        let in_order = config.layout.format == Format::Paper;
+        let rack = Rack::new(3, config, in_order, 7);
+        let all = Rc::new(RefCell::new(BTreeMap::new()));
+        for number in 0..CLIENTS {
+            let client = rack.client(number as u16 % 3);
+            let all = Rc::clone(&all);
+            rack.sim.spawn(number as u16 % 3, async move {
+                let mut rng = Rng::new(number);
+                let mut mine = BTreeMap::new();
+                for n in 1..400 {
+                    let key = rng.below(60) * CLIENTS + number;
+                    match rng.below(4) {
+                        0 => {
+                            let old = client.remove(key).await.unwrap();
+                            assert_eq!(old, mine.remove(&key), "{name}: key {key} removed");
+                        }
+                        1 => {
+                            let found = client.get(key).await.unwrap();
+                            assert_eq!(found, mine.get(&key).copied(), "{name}: key {key} read");
+                        }
+                        _ => {
+                            let old = client.insert(key, n).await.unwrap();
+                            assert_eq!(old, mine.insert(key, n), "{name}: key {key} replaced");
+                        }
+                    }
+                }
+                all.borrow_mut().append(&mut mine);
+            });
+        }
+        rack.run();
+        let expected: Vec<(u64, u64)> = all.take().into_iter().collect();
+        assert!(expected.len() > 300, "{name}: {}", expected.len());
+        assert_eq!(rack.contents(), expected, "{name}");
+        let range = rack.alone(|client| async move { client.range(0, usize::MAX >> 1).await });
+        assert_eq!(range.unwrap(), expected, "{name}: the range of everything");
+    }
+}
+
+#[test]
+fn a_tree_that_was_emptied_is_filled_again_in_the_nodes_it_had() {
+    let config = Config {
+        layout: Layout {
+            node_bytes: 256,
+            ..Layout::new(Format::Safe)
+        },
+        ..Config::sherman()
+    };
+    let rack = Rack::new(1, config, false, 7);
+    let chunks = rack.alone(|client| async move {
+        let mut merges = 0;
+        for _ in 0..6 {
+            for key in 0..2000 {
+                client.insert(key, key + 1).await.unwrap();
+            }
+            client.take_op();
+            for key in 0..2000 {
+                assert_eq!(client.remove(key).await.unwrap(), Some(key + 1));
+            }
+            merges += client.take_op().merges;
+        }
+        merges
+    });
+    assert!(chunks > 600, "{chunks} merges");
+    assert_eq!(rack.contents(), []);
+    // 2,000 entries take some 240 leaves of 256 bytes; six times that would be 360 KiB.
+    let calls = rack.sim.traffic().calls;
+    assert!(calls <= 4, "{calls} chunks of 64 KiB were asked for");
+}
+
+#[test]
+fn a_filled_tree_has_all_its_entries_and_takes_more() {
+    for (name, config) in configs() {
+        let rack = Rack::filled(2, config, 5000);
+        assert_eq!(rack.contents().len(), 5000, "{name}");
+        let range = rack.alone(|client| async move {
+            for key in 0..500 {
+                assert_eq!(client.get(key * 20).await.unwrap(), Some(key * 20 + 1));
+                client.insert(key * 20 + 1, 9).await.unwrap();
+            }
+            client.range(4000, 100).await.unwrap()
+        });
+        let keys: Vec<u64> = range.iter().map(|(key, _)| *key).collect();
+        let expected: Vec<u64> = (4000..)
+            .filter(|key| key % 20 <= 1 || key % 2 == 0)
+            .take(100)
+            .collect();
+        assert_eq!(keys, expected, "{name}");
+    }
+}
+
+#[test]
+fn a_write_takes_three_round_trips_and_17_bytes_and_a_lookup_one() {
+    let rack = Rack::filled(1, Config::sherman_published(), 5000);
+    let (warm, write, lookup) = rack.alone(|client| async move {
+        client.get(77 * 2).await.unwrap();
+        let warm = client.take_op();
+        client.insert(77 * 2, 5).await.unwrap();
+        let write = client.take_op();
+        client.get(77 * 2).await.unwrap();
+        (warm, write, client.take_op())
+    });
+    assert!(warm.round_trips > 1 && !warm.cache_hit);
+    assert_eq!((write.round_trips, write.bytes_written), (3, 17));
+    assert_eq!((lookup.round_trips, lookup.cache_hit), (1, true));
+    let rack = Rack::filled(1, Config::fg_plus(), 5000);
+    let write = rack.alone(|client| async move {
+        client.get(77 * 2).await.unwrap();
+        client.take_op();
+        client.insert(77 * 2, 5).await.unwrap();
+        client.take_op()
+    });
+    assert_eq!((write.round_trips, write.bytes_written), (4, 1024));
+}
+
+#[test]
+fn the_published_layout_refuses_its_reserved_value() {
+    let rack = Rack::new(1, Config::sherman_published(), true, 1);
+    let refused = rack.alone(|client| async move { client.insert(1, 0).await });
+    assert_eq!(refused, Err(Error::Reserved));
+    let rack = Rack::new(1, Config::sherman(), true, 1);
+    let taken = rack.alone(|client| async move {
+        client.insert(0, 0).await.unwrap();
+        client.insert(u64::MAX, u64::MAX).await.unwrap();
+        client.range(0, 9).await.unwrap()
+    });
+    assert_eq!(taken, [(0, 0), (u64::MAX, u64::MAX)]);
+}
