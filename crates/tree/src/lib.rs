@@ -56,6 +56,7 @@ mod range;
 mod seek;
 mod split;
 pub mod tally;
+pub mod trial;
 
 use std::fmt;
 

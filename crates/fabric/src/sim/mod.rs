@@ -111,7 +111,8 @@ impl Sim {
                 self.woken.lock().expect("no holder panics").push(task);
                 self.poll_woken();
             }
-            if until(self.rack.borrow().events()) {
+            let events = self.rack.borrow().events();
+            if until(events) {
                 return true;
             }
         }
