@@ -101,6 +101,22 @@ impl Config {
         }
     }
 
+    /// The same on nodes of so few entries that splits, merges and new roots are many: for trials.
+    #[must_use]
+    pub fn with_small_nodes(self) -> Config {
+        let node_bytes = match self.layout.format {
+            Format::Safe => 192,
+            Format::Paper => 160,
+        };
+        Config {
+            layout: Layout {
+                node_bytes,
+                ..self.layout
+            },
+            ..self
+        }
+    }
+
     /// FG: no cache, a release by fetch-and-add.
     #[must_use]
     pub fn fg() -> Config {

@@ -47,6 +47,7 @@
 mod cache;
 mod client;
 mod config;
+pub mod faults;
 mod fill;
 mod layout;
 mod lock;

@@ -26,6 +26,7 @@ use std::task::{Poll, Waker};
 
 use farbank_fabric::service::KEEPER;
 use farbank_fabric::{Answer, Ask, Fabric, GAddr, Verb};
+use farbank_pm::fault;
 use farbank_pm::sim::Rng;
 
 use crate::Error;
@@ -234,7 +235,7 @@ impl<F: Fabric> Client<F> {
                 (owner, since) = (found, self.home.fabric.now());
             } else if self.home.fabric.now() - since > self.home.config.doubt_ns {
                 since = self.home.fabric.now();
-                if self.is_dead(owner).await? {
+                if fault!("tree.owner_not_fenced") || self.is_dead(owner).await? {
                     expected = owner; // H3
                 }
             }

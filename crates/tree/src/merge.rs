@@ -13,6 +13,7 @@
 //! separator is merged away, so that a parent's first child is there for ever.
 
 use farbank_fabric::{Fabric, Verb};
+use farbank_pm::fault;
 
 use crate::Error;
 use crate::client::{Client, Found};
@@ -40,14 +41,13 @@ impl<F: Fabric> Client<F> {
         for held in others {
             released = released.and(self.unlock(held).await);
         }
-        match merged {
-            Ok(false) => released.map(|()| Some(locked)),
-            done => {
-                self.note(|op| op.merges += 1);
-                let unlocked = self.unlock(locked.held).await;
-                done.and(released).and(unlocked).map(|()| None)
-            }
+        if let (Ok(false), Ok(())) = (merged, released) {
+            return Ok(Some(locked));
         }
+        let unlocked = self.unlock(locked.held).await;
+        merged.and(released).and(unlocked)?;
+        self.note(|op| op.merges += 1);
+        Ok(None)
     }
 
     /// Locks and reads the sibling and the parent, if both are free and a merge would do.
@@ -109,7 +109,9 @@ impl<F: Fabric> Client<F> {
             ..right
         };
         b.page.set_head(&moving);
-        self.write_node(&mut b).await?;
+        if !fault!("tree.moved_unannounced") {
+            self.write_node(&mut b).await?;
+        }
         let mut entries = a.page.sorted().expect(LOCKED);
         entries.extend(b.page.sorted().expect(LOCKED));
         a.page.refill(&entries);

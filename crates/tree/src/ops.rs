@@ -4,6 +4,7 @@
 //! waits for a second lock.
 
 use farbank_fabric::{Fabric, GAddr, Verb};
+use farbank_pm::fault;
 
 use crate::Error;
 use crate::client::{Client, Found};
@@ -28,6 +29,7 @@ impl<F: Fabric> Client<F> {
             // An entry that is being written is read again, not taken for absent.
             match found.page.find(key) {
                 Ok(entry) => return Ok(entry.map(|(_, value)| value)),
+                Err(_) if fault!("tree.torn_is_absent") => return Ok(None),
                 Err(_) => self.note(|op| op.read_retries += 1),
             }
         }
@@ -140,7 +142,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Lets `held` go as well as can be, after `error`.
-    async fn unlock_after(&self, held: Held, error: Error) -> Error {
+    pub(crate) async fn unlock_after(&self, held: Held, error: Error) -> Error {
         let _ = self.unlock(held).await;
         error
     }

@@ -5,6 +5,7 @@
 //! inserted or removed meanwhile may be in it or not, but every other key in it is.
 
 use farbank_fabric::{Fabric, GAddr, Verb};
+use farbank_pm::fault;
 
 use crate::Error;
 use crate::client::{Client, Found};
@@ -25,6 +26,7 @@ impl<F: Fabric> Client<F> {
             }
             let leaf = match ahead.pop() {
                 Some(leaf) if is_leaf_for(&leaf.page, next) => leaf,
+                Some(leaf) if fault!("tree.range_trusts_parent") => leaf,
                 _ => {
                     ahead.clear();
                     self.leaf(next).await?

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use farbank_fabric::{Fabric, GAddr, Verb};
+use farbank_pm::fault;
 
 use crate::Error;
 use crate::client::{Client, Found, ROOT};
@@ -199,6 +200,9 @@ impl<F: Fabric> Client<F> {
 /// Whether a node is the one of `level` for `key`.
 pub(crate) fn judge(page: &Page, key: u64, level: u8) -> Step {
     let head = page.head();
+    if fault!("tree.fences_unchecked") && head.level == level {
+        return Step::Here;
+    }
     if head.level != level || key < head.lowest {
         return Step::Lost;
     }

@@ -11,6 +11,7 @@
 //! next write that comes that way does (c). Where both nodes are on one server, (a), (b) and the release are one batch.
 
 use farbank_fabric::{Fabric, GAddr, Verb};
+use farbank_pm::fault;
 
 use crate::Error;
 use crate::client::{Client, ROOT};
@@ -51,10 +52,13 @@ impl<F: Fabric> Client<F> {
         });
         left.seal();
         self.note(|op| op.splits += 1);
-        let writes = vec![
+        let mut writes = vec![
             Verb::write(new_at, right.bytes),
             Verb::write(at, left.bytes),
         ];
+        if fault!("tree.old_half_first") {
+            writes.swap(0, 1);
+        }
         self.write_and_unlock(held, writes).await?;
         self.add_separator(old.level + 1, lowest, new_at).await
     }
@@ -78,6 +82,11 @@ impl<F: Fabric> Client<F> {
         if known.is_some() || page.head().lowest == key {
             return self.unlock(locked.held).await;
         }
+        match self.begins(child, level - 1, key).await {
+            Ok(true) => {}
+            Ok(false) => return self.unlock(locked.held).await,
+            Err(error) => return Err(self.unlock_after(locked.held, error).await),
+        }
         let value = child.0;
         let Some(slot) = page.free_slot() else {
             return Box::pin(self.split(locked, Entry { key, value })).await;
@@ -86,6 +95,17 @@ impl<F: Fabric> Client<F> {
         page.seal();
         let write = Verb::write(locked.found.at, locked.found.page.bytes);
         self.write_and_unlock(locked.held, vec![write]).await
+    }
+
+    /// Whether the node at `at` is still the one of `level` whose keys start at `key`. While its parent is locked it
+    /// stays so. Without this a separator that was long on its way would name a leaf that has been merged away since, and may
+    /// be another by now.
+    async fn begins(&self, at: GAddr, level: u8, key: u64) -> Result<bool, Error> {
+        if level > 0 || fault!("tree.separator_outlives_leaf") {
+            return Ok(true);
+        }
+        let head = self.read(at).await?.page.head();
+        Ok(head.level == 0 && head.state == State::Live && head.lowest == key)
     }
 
     /// Puts a root of `level` over the present one, unless somebody has meanwhile; then answers false.

@@ -18,6 +18,7 @@ use farbank_fabric::sim::{Constants, Node, Sim};
 use farbank_fabric::{GAddr, Nanos};
 use farbank_pm::sim::Rng;
 
+use crate::tally::Op;
 use crate::{Client, Compute, Config, Error, Place};
 
 /// What goes wrong.
@@ -68,6 +69,12 @@ pub struct Outcome {
     pub cut_off: u64,
     /// The longest that a call took that was not paused, in nanoseconds.
     pub longest_ns: Nanos,
+    /// Reads that were made again because what came was torn.
+    pub torn: u64,
+    /// Nodes that were split.
+    pub splits: u64,
+    /// Leaves that were merged.
+    pub merges: u64,
     /// A function of everything that happened.
     pub digest: u64,
 }
@@ -93,8 +100,12 @@ impl fmt::Display for Violation {
 const COMPUTES: u16 = 3;
 const SERVERS: u16 = 3;
 const CLIENTS: u16 = 6;
-const CALLS: u64 = 16;
-const KEYS: u64 = 40;
+const CALLS: u64 = 36;
+const KEYS: u64 = 96;
+/// Keys that a range asks for.
+const RANGE: usize = 8;
+/// Neighbouring keys that all clients are busy with at about the same time.
+const BUSY: u64 = 10;
 const LEASE_NS: Nanos = 200_000;
 const TIMEOUT_NS: Nanos = 60_000;
 /// No trial has so many events unless somebody waits for ever.
@@ -121,11 +132,20 @@ struct Made {
     error: Option<Error>,
 }
 
+impl Made {
+    /// Whether a range tells anything of `key`.
+    fn spans(&self, key: u64) -> bool {
+        let last = self.found.get(RANGE - 1).map_or(KEYS, |(last, _)| *last);
+        (self.key..=last).contains(&key)
+    }
+}
+
 #[derive(Default)]
 struct Book {
     clock: u64,
     made: Vec<Made>,
     longest_ns: Nanos,
+    cost: Op,
     running: BTreeSet<u16>,
 }
 
@@ -168,13 +188,18 @@ impl Trial {
     fn rack(&self, seed: u64) -> Sim {
         let constants = Constants {
             read_line_order: self.read_line_order,
+            // Slow cards make long windows, and chance fills them.
+            bytes_per_ns: 0.2,
+            pcie_bytes_per_ns: 0.2,
+            jitter_ns: 1_000,
             lease_ns: LEASE_NS,
             timeout_ns: TIMEOUT_NS,
             chunk_bytes: 16 << 10,
             ..Constants::default()
         };
         let sim = Sim::new(COMPUTES + 1, SERVERS, 4 << 20, constants, seed);
-        crate::create(&self.config, SERVERS, &mut At(&sim));
+        let start = start(seed).into_iter();
+        crate::fill(&self.config, SERVERS, 0.8, start, &mut At(&sim));
         sim
     }
 
@@ -231,7 +256,7 @@ impl Trial {
             true => None,
             false => Some(self.read_all(&sim, config, &book)?),
         };
-        judge(&book.borrow().made, end.as_deref())?;
+        judge(&start(seed), &book.borrow().made, end.as_deref())?;
         let book = book.borrow();
         let count = |which: &dyn Fn(&Made) -> bool| book.made.iter().filter(|m| which(m)).count();
         let outcome = Outcome {
@@ -239,6 +264,9 @@ impl Trial {
             failed: count(&|made| made.error.is_some()) as u64,
             cut_off: count(&|made| made.acked.is_none() && made.error.is_none()) as u64,
             longest_ns: book.longest_ns,
+            torn: book.cost.read_retries.into(),
+            splits: book.cost.splits.into(),
+            merges: book.cost.merges.into(),
             digest: sim.digest(),
         };
         Ok((outcome, events))
@@ -288,6 +316,17 @@ impl Trial {
             None => Err(told(made, "the last reader did not come to its end".into())),
         }
     }
+}
+
+/// Whether the trial of `seed` starts from a full tree and removes most of it.
+fn shrinks(seed: u64) -> bool {
+    seed.is_multiple_of(2)
+}
+
+/// What is there at the start.
+fn start(seed: u64) -> Vec<(u64, u64)> {
+    let there = if shrinks(seed) { KEYS } else { 0 };
+    (0..there).map(|key| (key, u64::MAX - 1 - key)).collect()
 }
 
 /// Everything there is, found in two ways, after which every key is written.
@@ -343,13 +382,15 @@ fn calling(
     let (sim, book) = (sim.clone(), Rc::clone(book));
     let mut rng = Rng::new(seed).fork(100 + u64::from(number));
     async move {
-        for n in 0..CALLS {
-            let key = rng.below(KEYS);
+        for made in 0..CALLS {
+            // Everybody goes through the keys from the first to the last, so that they meet in the same leaves.
+            let key = made * (KEYS - BUSY) / CALLS + rng.below(BUSY);
+            let inserts = if shrinks(seed) { 4 } else { 11 };
             let ask = match rng.below(20) {
-                0..5 => Ask::Get,
-                5..14 => Ask::Insert(u64::from(number) << 32 | (n + 1)),
-                14..19 => Ask::Remove,
-                _ => Ask::Range,
+                0..4 => Ask::Get,
+                4 => Ask::Range,
+                n if n < 5 + inserts => Ask::Insert(u64::from(number) << 32 | (made + 1)),
+                _ => Ask::Remove,
             };
             let (call, began) = {
                 let mut book = book.borrow_mut();
@@ -368,6 +409,10 @@ fn calling(
             let found = answer(&client, key, ask).await;
             let mut book = book.borrow_mut();
             book.longest_ns = book.longest_ns.max(sim.now() - began);
+            let cost = client.take_op();
+            book.cost.read_retries += cost.read_retries;
+            book.cost.splits += cost.splits;
+            book.cost.merges += cost.merges;
             let now = book.tick();
             let made = &mut book.made[call];
             match found {
@@ -390,17 +435,17 @@ async fn answer(client: &Client<Node>, key: u64, ask: Ask) -> Result<Vec<(u64, u
         Ask::Get => client.get(key).await.map(one),
         Ask::Insert(value) => client.insert(key, value).await.map(one),
         Ask::Remove => client.remove(key).await.map(one),
-        Ask::Range => client.range(key, KEYS as usize).await,
+        Ask::Range => client.range(key, RANGE).await,
     }
 }
 
 /// Whether the calls on every key can be put in an order.
-fn judge(made: &[Made], end: Option<&[(u64, u64)]>) -> Result<(), Violation> {
+fn judge(start: &[(u64, u64)], made: &[Made], end: Option<&[(u64, u64)]>) -> Result<(), Violation> {
     for key in 0..KEYS {
         let concerned: Vec<Made> = made
             .iter()
             .filter(|made| match made.ask {
-                Ask::Range => made.key <= key && made.acked.is_some(),
+                Ask::Range => made.acked.is_some() && made.spans(key),
                 _ => made.key == key,
             })
             .cloned()
@@ -421,7 +466,8 @@ fn judge(made: &[Made], end: Option<&[(u64, u64)]>) -> Result<(), Violation> {
                 acked: Some(last.unwrap_or(0) + 2),
             });
         }
-        if !explained(&calls) {
+        let first = start.iter().find(|(other, _)| *other == key);
+        if !explained(&calls, first.map(|(_, value)| *value)) {
             let what = match end {
                 Some(end) => format!(
                     "key {key}: no order of its calls explains them; at the end it is {:?}",
@@ -436,13 +482,13 @@ fn judge(made: &[Made], end: Option<&[(u64, u64)]>) -> Result<(), Violation> {
 }
 
 /// Whether there is an order, whatever it leaves behind.
-fn explained(calls: &[Call]) -> bool {
-    let mut ends = vec![None];
+fn explained(calls: &[Call], start: Option<u64>) -> bool {
+    let mut ends = vec![None, start];
     ends.extend(calls.iter().filter_map(|call| match call.act {
         Act::Write(to) | Act::Update(_, to) => Some(to),
         Act::Read(_) => None,
     }));
-    ends.iter().any(|end| linearizable(calls, None, *end))
+    ends.iter().any(|end| linearizable(calls, start, *end))
 }
 
 /// A call as the search sees it. What a call that failed found is not known.

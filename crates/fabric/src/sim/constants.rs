@@ -11,6 +11,9 @@ pub struct Constants {
     /// From one card to another through the switch, one way, in nanoseconds. Assumed: a round trip of an idle
     /// ConnectX-5 takes 1.8 to 2 us.
     pub wire_ns: u64,
+    /// What chance adds to that, at most, in nanoseconds; batches of one connection stay in order. The paper's rack
+    /// has none; those who look for races want some.
+    pub jitter_ns: u64,
     /// Bytes a card moves a nanosecond, in each direction: 100 Gbit/s.
     pub bytes_per_ns: f64,
     /// Messages a card handles a microsecond, in each direction. Derived: bandwidth is the limit from 256 bytes on.
@@ -49,6 +52,7 @@ impl Default for Constants {
     fn default() -> Constants {
         Constants {
             wire_ns: 850,
+            jitter_ns: 0,
             bytes_per_ns: 12.5,
             messages_per_us: 48.8,
             pcie_ns: 300,

@@ -18,6 +18,8 @@ use crate::door::{Caps, Nanos};
 pub(super) enum Event {
     /// A batch has reached its memory server.
     Arrive(u32),
+    /// So has a later verb of it.
+    Follow(u32, u32),
     /// A verb of a batch takes effect, or begins to.
     Act(u32, u32),
     /// Bytes of a write take effect: batch, verb, from, to.
@@ -66,6 +68,8 @@ pub(super) struct Server {
     pub(super) admitted: Vec<u8>,
     /// When each compute server's newest effect takes place: order within a connection.
     pub(super) newest: Vec<u64>,
+    /// When each compute server's newest batch arrives.
+    pub(super) arrived: Vec<u64>,
     pub(super) next_chunk: u64,
     pub(super) thread_free: u64,
 }
@@ -178,6 +182,7 @@ impl Rack {
             written: 0,
             admitted: vec![1; computes.into()],
             newest: vec![0; computes.into()],
+            arrived: vec![0; computes.into()],
             next_chunk: constants.chunk_bytes,
             thread_free: 0,
         };
@@ -227,6 +232,7 @@ impl Rack {
         self.digest = Rng::new(self.digest ^ time).fork(order >> 24).draw();
         Some(match event {
             Event::Arrive(post) => self.arrive(post),
+            Event::Follow(post, verb) => self.follow(post, verb),
             Event::Act(post, verb) => self.act(post, verb),
             Event::Piece(post, verb, from, to) => self.piece(post, verb, from, to),
             Event::Answer(post) => self.answered(post),

@@ -83,7 +83,7 @@ impl Rack {
             .iter()
             .map(|verb| self.send(compute, doorbell, carried_there(verb)))
             .collect();
-        let first = departs[0];
+        let there = self.arrival(compute, server, &departs);
         let post = self.posts.add(Post {
             compute,
             epoch,
@@ -97,8 +97,17 @@ impl Rack {
             finished: false,
             abandoned: false,
         });
-        self.plan(first + self.wire(), Event::Arrive(post));
+        self.plan(there, Event::Arrive(post));
         post
+    }
+
+    /// When a batch that departs at `departs` is there: not before those of the same connection.
+    fn arrival(&mut self, compute: u16, server: u16, departs: &[u64]) -> u64 {
+        let jitter = self.rng.below(self.constants.jitter_ns * PER_NS + 1);
+        let newest = &mut self.servers[usize::from(server)].arrived[usize::from(compute)];
+        let there = (departs[0] + self.constants.wire_ns * PER_NS + jitter).max(*newest);
+        *newest = there + departs[departs.len() - 1] - departs[0];
+        there
     }
 
     /// Why nothing of a batch happens at `server`, if nothing does.
@@ -114,23 +123,8 @@ impl Rack {
     /// The batch has arrived: its verbs get their places in time.
     pub(super) fn arrive(&mut self, number: u32) -> Option<usize> {
         let wire = self.wire();
-        let crashed_at = {
-            let compute = self.posts.get(number).compute;
-            self.computes[usize::from(compute)].crashed_at
-        };
         let post = self.posts.get(number);
-        if let Some(crashed_at) = crashed_at {
-            // Its card sent what it had begun with; its tasks are gone.
-            let sent = post.departs.iter().filter(|&&at| at <= crashed_at).count();
-            post.verbs.truncate(sent);
-            post.left = sent as u32;
-        }
         let (compute, epoch, server) = (post.compute, post.epoch, post.server);
-        let verbs = post.verbs.len() as u32;
-        if verbs == 0 {
-            self.posts.remove(number);
-            return None;
-        }
         if let Some(error) = self.refusal(compute, epoch, server) {
             let after = match error {
                 Error::Timeout { .. } => self.constants.timeout_ns * PER_NS,
@@ -140,15 +134,40 @@ impl Rack {
             self.plan(self.now + after, Event::Done(number));
             return None;
         }
-        for verb in 0..verbs {
-            let post = self.posts.get(number);
-            let there = post.departs[verb as usize] + wire;
-            let act = post.verbs[verb as usize].shape();
-            // A card hands on what it has got of a message while the rest comes in.
-            let arrived = self.receive(server, there, act.carried);
-            let begun = arrived - self.message(act.carried) + self.message(0);
-            let at = self.place(compute, server, begun, &act);
-            self.plan(at, Event::Act(number, verb));
+        self.follow(number, 0)
+    }
+
+    /// A verb of the batch has arrived, and gets its place in time; then the next one will.
+    pub(super) fn follow(&mut self, number: u32, verb: u32) -> Option<usize> {
+        let post = self.posts.get(number);
+        let (compute, server) = (post.compute, post.server);
+        let crashed_at = self.computes[usize::from(compute)].crashed_at;
+        if crashed_at.is_some_and(|at| at < post.departs[verb as usize]) {
+            return self.cut(number, verb);
+        }
+        let act = post.verbs[verb as usize].shape();
+        let gap = post
+            .departs
+            .get(verb as usize + 1)
+            .filter(|_| verb + 1 < post.verbs.len() as u32);
+        if let Some(gap) = gap.map(|next| next - post.departs[verb as usize]) {
+            self.plan(self.now + gap, Event::Follow(number, verb + 1));
+        }
+        // A card hands on what it has got of a message while the rest comes in.
+        let arrived = self.receive(server, self.now, act.carried);
+        let begun = arrived - self.message(act.carried) + self.message(0);
+        let at = self.place(compute, server, begun, &act);
+        self.plan(at, Event::Act(number, verb));
+        None
+    }
+
+    /// The asker crashed before it had sent `verb` and what follows it.
+    fn cut(&mut self, number: u32, verb: u32) -> Option<usize> {
+        let post = self.posts.get(number);
+        post.left -= post.verbs.len() as u32 - verb;
+        post.verbs.truncate(verb as usize);
+        if post.left == 0 {
+            self.posts.remove(number);
         }
         None
     }
@@ -181,9 +200,10 @@ impl Rack {
         } else {
             from + pcie
         };
-        let when = match act.read && !act.lock {
-            true => when.max(at.written),
-            false => when,
+        // PCIe lets neither reads nor writes overtake a write.
+        let when = match act.lock || act.atomic {
+            true => when,
+            false => when.max(at.written),
         };
         if act.carried > 0 && !act.lock {
             at.written = at.written.max(when + carried);

@@ -1,0 +1,76 @@
+//! The tree's faults by name: deviations that a trial has to find out.
+//!
+//! Each is one condition in the code, `fault!("tree.x")`. Some are what the published code does.
+
+use farbank_pm::fault::Named;
+
+/// All of them.
+pub const ALL: [Named; 9] = [
+    Named {
+        name: "tree.torn_is_absent",
+        what: "a lookup that meets an entry which is being written says that the key is absent",
+        source: "Sherman's published code (thustorage/Sherman#27)",
+    },
+    Named {
+        name: "tree.range_trusts_parent",
+        what: "a range takes the leaves that a kept parent names, split or not",
+        source: "Sherman's published code (thustorage/Sherman#18)",
+    },
+    Named {
+        name: "tree.owner_not_fenced",
+        what: "a lock is taken from an owner who has had it too long, without fencing him",
+        source: "invariant H3 of lock.rs",
+    },
+    Named {
+        name: "tree.released_before_written",
+        what: "the lock is released before what it protects is written",
+        source: "invariant B1 of the crate",
+    },
+    Named {
+        name: "tree.node_unchecked",
+        what: "a node is taken as it is read, whole or not",
+        source: "invariant B1 of the crate; Ziegler et al., SIGMOD 2023",
+    },
+    Named {
+        name: "tree.old_half_first",
+        what: "a split writes the old node before the one it leads to",
+        source: "invariant B3 of the crate",
+    },
+    Named {
+        name: "tree.moved_unannounced",
+        what: "a merge does not mark the leaf whose entries it moves",
+        source: "step (a) of merge.rs",
+    },
+    Named {
+        name: "tree.separator_outlives_leaf",
+        what: "a split's separator is added though its leaf was merged away meanwhile",
+        source: "a trial of this tree: seed 89 of the published layout",
+    },
+    Named {
+        name: "tree.fences_unchecked",
+        what: "a node is taken for the right one if its level is",
+        source: "invariant B2 of the crate",
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_is_listed_and_is_in_one_place() {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src")).unwrap() {
+            let path = entry.unwrap().path();
+            if !path.ends_with("faults.rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let names = text.split("fault!(\"").skip(1);
+                found.extend(names.filter_map(|rest| rest.split('"').next().map(str::to_owned)));
+            }
+        }
+        let mut listed: Vec<&str> = ALL.iter().map(|fault| fault.name).collect();
+        found.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(found, listed);
+    }
+}
