@@ -13,3 +13,4 @@ pub mod power;
 pub mod server;
 mod stat;
 mod temp;
+pub mod tree;

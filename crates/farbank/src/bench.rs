@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::judge::BenchJudge;
+use crate::tree::BenchTree;
 use crate::{Failure, size};
 
 const KV_EXAMPLES: &str = "\
@@ -50,6 +51,8 @@ pub(crate) enum Bench {
     Server(BenchServer),
     /// The Tair contest's judge: its workload and rules, for any engine.
     Judge(BenchJudge),
+    /// Sherman and its baselines on a simulated rack: round trips, throughput, latency.
+    Tree(BenchTree),
 }
 
 impl Bench {
@@ -59,6 +62,7 @@ impl Bench {
             Bench::Kv(bench) => bench.run(),
             Bench::Server(bench) => bench.run(),
             Bench::Judge(bench) => bench.run(),
+            Bench::Tree(bench) => bench.run(),
         }
     }
 }
@@ -312,7 +316,7 @@ pub(crate) fn number(value: f64) -> String {
 }
 
 /// The figures, one a row.
-fn table(report: &Report) -> String {
+pub(crate) fn table(report: &Report) -> String {
     let head = ["experiment", "figure", "", "found", "spread", "bound"].map(str::to_owned);
     let rows = std::iter::once(head).chain(report.figures.iter().map(row));
     in_columns(&rows.map(Vec::from).collect::<Vec<_>>())

@@ -13,6 +13,7 @@ mod progress;
 mod serve;
 mod settings;
 mod size;
+mod tree;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

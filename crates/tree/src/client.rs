@@ -4,8 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use farbank_fabric::service::KEEPER;
-use farbank_fabric::{Answer, Ask, Fabric, GAddr, Verb};
+use farbank_fabric::{Answer, Ask, Fabric, GAddr, Nanos, Verb};
 use farbank_pm::fault;
+use farbank_pm::sim::Rng;
 
 use crate::Error;
 use crate::cache::Cache;
@@ -117,9 +118,13 @@ impl<F: Fabric> Client<F> {
         Ok(self.home.fabric.verb(verb).await?)
     }
 
-    /// Reads the node at `at`, as often as it takes to get it whole.
+    /// Reads the node at `at`, as often as it takes to get it whole. Who was too slow for what the versions can tell
+    /// waits before it tries again, longer each time: where a card is crowded everybody is slow, and would stay so.
     pub(crate) async fn read(&self, at: GAddr) -> Result<Found, Error> {
+        const WAIT_NS: Nanos = 4_000;
+        const DOUBLINGS: u32 = 6;
         let layout = self.home.config.layout;
+        let mut late = 0;
         loop {
             let posted = self.home.fabric.now();
             let verb = self.round_trip(Verb::read(at, layout.node_bytes)).await?;
@@ -132,6 +137,13 @@ impl<F: Fabric> Client<F> {
                 return Ok(Found { at, page });
             }
             self.note(|op| op.read_retries += 1);
+            if !in_time {
+                let mut lot =
+                    Rng::new(at.0 ^ self.home.fabric.now()).fork(self.home.compute.into());
+                let most = WAIT_NS << late;
+                late = (late + 1).min(DOUBLINGS);
+                self.home.fabric.sleep(lot.below(most)).await;
+            }
         }
     }
 

@@ -181,6 +181,13 @@ impl<F: Fabric> Client<F> {
         }
     }
 
+    /// Takes and releases the lock of whatever node is at `node`: what locks cost by themselves.
+    pub async fn take_and_release(&self, node: GAddr) -> Result<(), Error> {
+        let held = self.lock(node).await?;
+        self.note(|op| op.handed_over = held.handed);
+        self.unlock(held).await
+    }
+
     /// Takes the lock of `node` if nobody has it.
     pub(crate) async fn try_lock(&self, node: GAddr) -> Result<Option<Held>, Error> {
         let slot = Slot::of(&self.home.fabric, &self.home.config, node);

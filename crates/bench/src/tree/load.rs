@@ -1,0 +1,187 @@
+//! What clients ask of a tree: mixes, and which keys.
+//!
+//! The key space has a fifth more keys than the tree has entries at the start, spread evenly: an insert of any key is an update
+//! four times in five. Ranks of the zipfian distribution are scattered over the key space.
+
+use farbank_pm::sim::Rng;
+
+/// What clients do.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Mix {
+    /// Its name, as in the paper.
+    pub name: &'static str,
+    /// Inserts in a hundred operations.
+    pub inserts: u64,
+    /// Range queries in a hundred; what is left are lookups.
+    pub ranges: u64,
+    /// Entries a range asks for.
+    pub range_len: usize,
+}
+
+impl Mix {
+    /// Inserts only.
+    pub const WRITE_ONLY: Mix = Mix::of("write-only", 100, 0);
+    /// Half inserts, half lookups.
+    pub const WRITE_INTENSIVE: Mix = Mix::of("write-intensive", 50, 0);
+    /// Inserts one in twenty.
+    pub const READ_INTENSIVE: Mix = Mix::of("read-intensive", 5, 0);
+    /// Range queries only.
+    pub const RANGE_ONLY: Mix = Mix::of("range-only", 0, 100);
+    /// Half inserts, half range queries.
+    pub const RANGE_WRITE: Mix = Mix::of("range-write", 50, 50);
+
+    const fn of(name: &'static str, inserts: u64, ranges: u64) -> Mix {
+        Mix {
+            name,
+            inserts,
+            ranges,
+            range_len: 100,
+        }
+    }
+
+    /// All of them.
+    pub const ALL: [Mix; 5] = [
+        Mix::WRITE_ONLY,
+        Mix::WRITE_INTENSIVE,
+        Mix::READ_INTENSIVE,
+        Mix::RANGE_ONLY,
+        Mix::RANGE_WRITE,
+    ];
+}
+
+/// One operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Op {
+    Get(u64),
+    Insert(u64),
+    Range(u64, usize),
+}
+
+/// Ranks drawn by a zipfian distribution (Gray et al., SIGMOD 1994), or evenly with a skew of 0.
+#[derive(Clone, Debug)]
+pub(super) struct Zipf {
+    items: u64,
+    theta: f64,
+    alpha: f64,
+    zeta: f64,
+    eta: f64,
+}
+
+impl Zipf {
+    pub(super) fn new(items: u64, theta: f64) -> Zipf {
+        if theta == 0.0 {
+            let (alpha, zeta, eta) = (0.0, 0.0, 0.0);
+            return Zipf {
+                items,
+                theta,
+                alpha,
+                zeta,
+                eta,
+            };
+        }
+        let zeta: f64 = (1..=items).map(|n| (n as f64).powf(-theta)).sum();
+        let two = 1.0 + 0.5_f64.powf(theta);
+        Zipf {
+            items,
+            theta,
+            alpha: 1.0 / (1.0 - theta),
+            zeta,
+            eta: (1.0 - (2.0 / items as f64).powf(1.0 - theta)) / (1.0 - two / zeta),
+        }
+    }
+
+    pub(super) fn draw(&self, rng: &mut Rng) -> u64 {
+        if self.theta == 0.0 {
+            return rng.below(self.items);
+        }
+        let u = (rng.draw() >> 11) as f64 / (1_u64 << 53) as f64;
+        let uz = u * self.zeta;
+        if uz < 1.0 {
+            return 0;
+        }
+        if uz < 1.0 + 0.5_f64.powf(self.theta) {
+            return 1;
+        }
+        let rank = self.items as f64 * (self.eta * u - self.eta + 1.0).powf(self.alpha);
+        (rank as u64).min(self.items - 1)
+    }
+}
+
+/// The keys of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    space: u64,
+    zipf: Zipf,
+    /// Scatters ranks: has no divisor in common with the key space.
+    stride: u64,
+}
+
+impl Keys {
+    /// Keys of a tree with `entries` entries at the start.
+    pub(super) fn new(entries: u64, theta: f64) -> Keys {
+        let space = entries / 4 * 5 + 5;
+        let mut stride = space / 8 * 5 | 1;
+        while divisor(stride, space) > 1 {
+            stride += 2;
+        }
+        Keys {
+            space,
+            zipf: Zipf::new(space, theta),
+            stride,
+        }
+    }
+
+    /// The entries that are there at the start, by key.
+    pub(super) fn start(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let there = |key: &u64| !Rng::new(*key).draw().is_multiple_of(5);
+        (0..self.space).filter(there).map(|key| (key, key + 1))
+    }
+
+    pub(super) fn draw(&self, rng: &mut Rng) -> u64 {
+        let rank = u128::from(self.zipf.draw(rng));
+        (rank * u128::from(self.stride) % u128::from(self.space)) as u64
+    }
+}
+
+fn divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { divisor(b, a % b) }
+}
+
+impl Mix {
+    pub(super) fn draw(&self, keys: &Keys, rng: &mut Rng) -> Op {
+        let key = keys.draw(rng);
+        match rng.below(100) {
+            n if n < self.inserts => Op::Insert(key),
+            n if n < self.inserts + self.ranges => Op::Range(key, self.range_len),
+            _ => Op::Get(key),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_keys_in_five_are_there_and_ranks_reach_all_of_them() {
+        let keys = Keys::new(10_000, 0.0);
+        let there = keys.start().count();
+        assert!((9_700..10_300).contains(&there), "{there}");
+        let scattered: std::collections::BTreeSet<u64> = (0..keys.space)
+            .map(|rank| rank * keys.stride % keys.space)
+            .collect();
+        assert_eq!(scattered.len() as u64, keys.space);
+    }
+
+    #[test]
+    fn a_skew_of_99_gives_the_first_rank_its_share() {
+        let zipf = Zipf::new(1_000_000, 0.99);
+        let mut rng = Rng::new(1);
+        let first = (0..100_000).filter(|_| zipf.draw(&mut rng) == 0).count();
+        let share = 100_000.0 / zipf.zeta;
+        assert!(
+            (first as f64 - share).abs() < share / 10.0,
+            "{first}, {share} were due"
+        );
+    }
+}

@@ -1,0 +1,175 @@
+//! `farbank bench tree`: the tree and its baselines in the paper's rack, in virtual time.
+
+use clap::{Args, ValueEnum, value_parser};
+use farbank_bench::tree::{self, Mix, System};
+use serde_json::json;
+
+use crate::bench::{measure, table};
+use crate::{Failure, size};
+
+const EXAMPLES: &str = "\
+Examples:
+  farbank bench tree
+      Sherman and FG+, half inserts and half lookups at a skew of 0.99: eight servers, 176 clients
+  farbank bench tree --experiment counts --entries 10000000
+      round trips, retries and sizes as the paper counts them
+  farbank bench tree --experiment ablation
+      from FG+ to Sherman, one technique after another
+  farbank bench tree --experiment locks
+      locks alone, in host memory and on chip: what the simulated rack was calibrated on
+  farbank bench tree --system sherman --mix range-write --skew 0 --range 1000
+      inserts and long range queries
+  farbank bench tree --experiment paper --json
+      every published ratio beside the one found here; one JSON object on the last line";
+
+/// Run Sherman and its baselines on a simulated rack.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct BenchTree {
+    /// What is found out.
+    #[arg(long, value_enum, default_value = "mix")]
+    experiment: ExperimentChoice,
+    /// What memory servers are reached over: sim, a rack in virtual time.
+    #[arg(long, value_enum, default_value = "sim")]
+    fabric: FabricChoice,
+    /// For mix: the systems, one after another.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "sherman,sherman-published,fg+"
+    )]
+    system: Vec<SystemChoice>,
+    /// For mix: what clients do.
+    #[arg(long, value_enum, default_value = "write-intensive")]
+    mix: MixChoice,
+    /// For mix: how uneven the keys are, 0 (even) to 0.99.
+    #[arg(long, value_name = "0..0.99", default_value = "0.99", value_parser = skew)]
+    skew: f64,
+    /// For mix: entries that a range query asks for.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=100_000))]
+    range: u32,
+    /// Compute servers, and memory servers, which share their cards.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u16).range(1..=64))]
+    servers: u16,
+    /// Clients of each compute server.
+    #[arg(long, value_name = "N", default_value_t = 22, value_parser = value_parser!(u16).range(1..=256))]
+    clients: u16,
+    /// Entries of the tree at the start.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u64).range(1_000..=200_000_000))]
+    entries: u64,
+    /// Bytes of a key.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u16).range(8..=1024))]
+    key_bytes: u16,
+    /// Bytes of internal nodes that each compute server may keep; if not given, in proportion to the paper's 500
+    /// MiB for a billion entries.
+    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    cache: Option<u64>,
+    /// Virtual microseconds that are measured.
+    #[arg(long, value_name = "US", default_value_t = 4_000, value_parser = value_parser!(u64).range(100..=10_000_000))]
+    window_us: u64,
+    /// Decides everything that chance decides: the same seed gives the same digest.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON object on the last line.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ExperimentChoice {
+    /// Systems under one mix and skew.
+    Mix,
+    /// What operations cost, with the bounds that the paper's counts give.
+    Counts,
+    /// From FG+ to Sherman.
+    Ablation,
+    /// Locks alone: the calibration.
+    Locks,
+    /// The paper's ratios of Sherman over FG+.
+    Paper,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum FabricChoice {
+    Sim,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum SystemChoice {
+    /// Sherman on the layout with a version in each line.
+    Sherman,
+    /// Sherman on the published layout.
+    ShermanPublished,
+    /// Its baseline.
+    #[value(name = "fg+")]
+    FgPlus,
+    /// The baseline without a cache.
+    Fg,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum MixChoice {
+    WriteOnly,
+    WriteIntensive,
+    ReadIntensive,
+    RangeOnly,
+    RangeWrite,
+}
+
+fn skew(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(theta) if (0.0..=0.99).contains(&theta) => Ok(theta),
+        _ => Err("a skew is a number from 0 to 0.99".into()),
+    }
+}
+
+impl BenchTree {
+    /// Runs it.
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let FabricChoice::Sim = self.fabric;
+        let mix = match self.mix {
+            MixChoice::WriteOnly => Mix::WRITE_ONLY,
+            MixChoice::WriteIntensive => Mix::WRITE_INTENSIVE,
+            MixChoice::ReadIntensive => Mix::READ_INTENSIVE,
+            MixChoice::RangeOnly => Mix::RANGE_ONLY,
+            MixChoice::RangeWrite => Mix::RANGE_WRITE,
+        };
+        let systems = self.system.iter().map(|system| match system {
+            SystemChoice::Sherman => System::Sherman,
+            SystemChoice::ShermanPublished => System::ShermanPublished,
+            SystemChoice::FgPlus => System::FgPlus,
+            SystemChoice::Fg => System::Fg,
+        });
+        let options = tree::Options {
+            experiment: match self.experiment {
+                ExperimentChoice::Mix => tree::Experiment::Mix,
+                ExperimentChoice::Counts => tree::Experiment::Counts,
+                ExperimentChoice::Ablation => tree::Experiment::Ablation,
+                ExperimentChoice::Locks => tree::Experiment::Locks,
+                ExperimentChoice::Paper => tree::Experiment::Paper,
+            },
+            systems: systems.collect(),
+            mix: Mix {
+                range_len: self.range as usize,
+                ..mix
+            },
+            theta: self.skew,
+            servers: self.servers,
+            clients: self.clients,
+            entries: self.entries,
+            key_bytes: self.key_bytes.into(),
+            cache_bytes: self.cache.map(|bytes| bytes as usize),
+            window_us: self.window_us,
+            seed: self.seed,
+        };
+        let settings = json!({
+            "fabric": "sim", "mix": mix.name, "skew": self.skew, "servers": self.servers,
+            "clients": self.servers * self.clients, "entries": self.entries,
+            "key_bytes": self.key_bytes, "window_us": self.window_us, "seed": self.seed,
+        });
+        measure("tree", settings, self.json, table, |watch| {
+            tree::run(&options, watch)
+        })
+    }
+}
