@@ -20,6 +20,7 @@
 //! repair: each write of an operation leaves a tree that is right (see the crate).
 
 use std::cell::RefCell;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -110,7 +111,7 @@ impl Slot {
 
 /// The owner's name in a lock.
 fn name(compute: u16, epoch: u8) -> u64 {
-    u64::from(compute + 1) << EPOCH_BITS | u64::from(epoch) % (1 << EPOCH_BITS)
+    (u64::from(compute + 1) << EPOCH_BITS) | (u64::from(epoch) % (1 << EPOCH_BITS))
 }
 
 /// Who is waiting for a local lock.
@@ -325,8 +326,8 @@ async fn wait_for_turn(table: &Rc<RefCell<Table>>, slot: Slot) -> Turn {
         let mut table = table.borrow_mut();
         table.numbers += 1;
         let number = table.numbers;
-        if !table.held.contains_key(&slot) {
-            table.held.insert(slot, LocalLock::default());
+        if let Entry::Vacant(free) = table.held.entry(slot) {
+            free.insert(LocalLock::default());
             return Turn::Local;
         }
         number

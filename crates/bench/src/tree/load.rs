@@ -120,7 +120,7 @@ impl Keys {
     /// Keys of a tree with `entries` entries at the start.
     pub(super) fn new(entries: u64, theta: f64) -> Keys {
         let space = entries / 4 * 5 + 5;
-        let mut stride = space / 8 * 5 | 1;
+        let mut stride = (space / 8 * 5) | 1;
         while divisor(stride, space) > 1 {
             stride += 2;
         }

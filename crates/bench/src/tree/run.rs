@@ -198,10 +198,6 @@ impl Setup {
 }
 
 /// One client: one operation after another until the window closes.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "what a client is, spelled out once"
-)]
 async fn asking(
     client: Client<Node>,
     node: Node,

@@ -174,8 +174,8 @@ fn who_slept_through_its_lease_is_fenced_and_does_no_harm() {
                 compute: 0,
                 epoch: 1,
             };
-            told.borrow_mut()
-                .push(node.call(KEEPER, ask).await.unwrap());
+            let answer = node.call(KEEPER, ask).await.unwrap();
+            told.borrow_mut().push(answer);
         }
     });
     // The sleeper is paused before it has posted its write.
