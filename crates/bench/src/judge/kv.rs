@@ -22,9 +22,11 @@ use crate::on_far;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OurEngine;
 
-fn config() -> Config {
+/// The cleaner inside sets; the index sized for the round's keys, as the others' tables are.
+fn config(terms: &Terms) -> Config {
     Config {
         cleaning: Cleaning::Inline,
+        keys_expected: terms.keys,
         ..Config::default()
     }
 }
@@ -54,11 +56,11 @@ impl Contender for OurEngine {
 
     fn create(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
         let segment_bytes = segment_bytes_for(terms.far_bytes);
-        Ok(on_far!(far, medium => boxed(Kv::create(medium, segment_bytes, config())?)))
+        Ok(on_far!(far, medium => boxed(Kv::create(medium, segment_bytes, config(terms))?)))
     }
 
-    fn open(&self, far: Far, _: &Terms) -> Result<Box<dyn Engine>, Error> {
-        Ok(on_far!(far, medium => boxed(Kv::open(medium, config())?)))
+    fn open(&self, far: Far, terms: &Terms) -> Result<Box<dyn Engine>, Error> {
+        Ok(on_far!(far, medium => boxed(Kv::open(medium, config(terms))?)))
     }
 
     fn target(&self) -> Option<(&dyn Target, Option<&'static str>)> {
@@ -106,13 +108,16 @@ fn name(key: &Key) -> store::Key<'_> {
     store::Key { db: 0, bytes: key }
 }
 
+fn plain(bytes: &[u8]) -> Value<'_> {
+    Value {
+        bytes,
+        ..Value::default()
+    }
+}
+
 impl Door {
     fn put(&mut self, key: &Key, bytes: &[u8]) -> Result<(), store::Error> {
-        let value = Value {
-            bytes,
-            ..Value::default()
-        };
-        self.session.put(name(key), value).map(|_| ())
+        self.session.put(name(key), plain(bytes)).map(|_| ())
     }
 
     fn commit(&mut self) -> Result<(), store::Error> {
@@ -139,8 +144,8 @@ fn judged(done: Result<(), store::Error>) -> Result<(), Refusal> {
 
 impl Worker for Door {
     fn set(&mut self, key: &Key, value: &[u8]) -> Result<(), Refusal> {
-        let done = self.put(key, value).and_then(|()| self.commit());
-        judged(done)
+        let done = self.session.put_alone(name(key), plain(value));
+        judged(done.and_then(|(_, ticket)| Ok(self.session.wait(ticket)?)))
     }
 
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> bool {
