@@ -82,13 +82,10 @@ pub(crate) fn lazy(size: Size) -> Result<(), String> {
 
 /// The checks are checked: every bug the engine lists by name is found out, and every place at which it
 /// makes something durable.
-pub(crate) fn faults(size: Size) -> Result<(), String> {
+pub(crate) fn faults(_: Size) -> Result<(), String> {
     let binary = with_faults("faults", "")?;
     let mut command = Command::new(binary);
     command.args(["check", "faults", "--target", "kv"]);
-    if size == Size::Lane {
-        command.args(["--only", "kv"]);
-    }
     // A minute of a usual CPU; slower ones get the time they need for the same seeds.
     command.args(["--seconds", "180"]);
     output(&mut command).map(|_| ())

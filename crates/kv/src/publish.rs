@@ -50,18 +50,19 @@ impl<M: Medium> Worker<M> {
         self.pin();
         for (run, at_once) in runs(writes) {
             self.let_groups_pass(run);
-            self.publish_run(run, at_once);
+            self.publish_run(run, at_once, true);
         }
         writes.clear();
         Ok(())
     }
 
-    fn publish_run(&self, run: &[Write], at_once: bool) {
+    /// Publishes writes that are durable; whether they are this session's own.
+    fn publish_run(&self, run: &[Write], at_once: bool, own: bool) {
         let (mut live, mut tombs) = (0, 0);
         let group = at_once && !fault!("kv.group_seen_half");
         let group = group.then(|| GroupPublication::start(&self.engine));
         for write in run {
-            let (more_live, more_tombs) = self.publish(write);
+            let (more_live, more_tombs) = self.publish(write, own);
             live += more_live;
             tombs += more_tombs;
         }
@@ -103,7 +104,7 @@ impl<M: Medium> Worker<M> {
         let mut writes: Vec<Write> = theirs.iter().filter_map(|p| self.write_of(p)).collect();
         writes.sort_unstable_by_key(|write| write.at);
         self.let_groups_pass(&writes);
-        self.publish_run(&writes, true);
+        self.publish_run(&writes, true, false);
     }
 
     /// Another session's write, as its record has it.
@@ -130,7 +131,7 @@ impl<M: Medium> Worker<M> {
     }
 
     /// Publishes one write. Returns by how much live and tombstone bytes grew.
-    fn publish(&self, write: &Write) -> (i64, i64) {
+    fn publish(&self, write: &Write, own: bool) -> (i64, i64) {
         let engine = &*self.engine;
         let swung = match write.outrun {
             true => Swung::Never,
@@ -139,7 +140,8 @@ impl<M: Medium> Worker<M> {
         match swung {
             Swung::Before => (0, 0),
             Swung::Never => {
-                if write.large {
+                // Another session's may have been published by that one meanwhile: it is its own to free.
+                if write.large && own {
                     engine.free_extents_of(write.at);
                 }
                 (0, 0)
