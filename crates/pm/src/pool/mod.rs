@@ -28,7 +28,7 @@
 //! | grow: medium, superblock     | a medium longer than recorded  | ignores the rest (P3)          |
 //!
 //! `open` writes the copy it takes again before the other one, and waits in between. Of copies that are
-//! equal it flushes B: one of the two was durable before the other was written, and if that was A, a
+//! equal it writes B again: one of the two was durable before the other was written, and if that was A, a
 //! process that was killed may not have waited for B; the next update begins with A. So whatever is
 //! accepted is durable before anyone builds on it, also when the crash was of the process only.
 
@@ -41,7 +41,7 @@ use std::time::SystemTime;
 use superblock::{BYTES, Copy, Features, MAGIC, Superblock, VERSION};
 
 use crate::lane::Lane;
-use crate::medium::{Medium, Off, Poisoned, persist};
+use crate::medium::{Medium, Off, Poisoned};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
@@ -273,7 +273,7 @@ impl<M: Medium> Pool<M> {
         identity: Identity,
     ) -> Result<Pool<M>, PoolError> {
         let superblock = new_superblock(layout, medium.len(), identity)?;
-        write_copies(&medium, lane, &superblock, COPIES)?;
+        write_copies(&medium, lane, &superblock, &COPIES)?;
         Ok(Pool::of(medium, superblock))
     }
 
@@ -293,10 +293,10 @@ impl<M: Medium> Pool<M> {
             return Err(PoolError::Short { recorded, found });
         }
         match healthy {
-            Healthy::Both => persist(&medium, lane, COPY_B, COPY_BYTES)?,
+            Healthy::Both => write_copies(&medium, lane, &superblock, &[COPY_B])?,
             // The copy that counts comes first: it may not be durable yet.
-            Healthy::A => write_copies(&medium, lane, &superblock, COPIES)?,
-            Healthy::B => write_copies(&medium, lane, &superblock, [COPY_B, COPY_A])?,
+            Healthy::A => write_copies(&medium, lane, &superblock, &COPIES)?,
+            Healthy::B => write_copies(&medium, lane, &superblock, &[COPY_B, COPY_A])?,
         }
         Ok(Pool::of(medium, superblock))
     }
@@ -400,7 +400,7 @@ impl<M: Medium> Pool<M> {
             return Ok(());
         }
         next.update += 1;
-        write_copies(&self.medium, lane, &next, COPIES)?;
+        write_copies(&self.medium, lane, &next, &COPIES)?;
         self.segments.store(next.segments as u32, Ordering::Release);
         *current = next;
         Ok(())
@@ -439,15 +439,15 @@ fn read_copies<M: Medium>(medium: &M) -> [Copy; 2] {
     })
 }
 
-/// Writes one copy, waits until it is durable, then the other (P1).
+/// Writes one copy, waits until it is durable, then the next (P1).
 fn write_copies<M: Medium>(
     medium: &M,
     lane: &mut Lane,
     superblock: &Superblock,
-    places: [Off; 2],
+    places: &[Off],
 ) -> Result<(), Poisoned> {
     let bytes = superblock.to_bytes();
-    for at in places {
+    for &at in places {
         medium.copy_in(lane, at, &[&bytes]);
         let ticket = medium.drain(lane);
         medium.settle(ticket)?;
