@@ -7,8 +7,8 @@
 //!                                                      └ processes of its own, killed ──▶ what is left?
 //! ```
 //!
-//! * [`engine`] is an engine behind the table, as the judge sees engines.
-//! * [`cli`] are the arguments and the report, [`kill`] the phase that kills.
+//! * `engine` is an engine behind the table, as the judge sees engines.
+//! * `cli` are the arguments and the report, `kill` the phase that kills.
 //!
 //! What such an engine asks of far memory is not counted, and its power cannot be cut at every fence: it maps its own
 //! file. It can be killed; and linked with our libpmem (`pmem/`), what it has not drained is lost then.

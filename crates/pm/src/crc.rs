@@ -1,7 +1,7 @@
 //! CRC-32C of a few bytes: what every record carries twice, and every read asks again.
 //!
 //! Records are short, and for them the calls and tables of an implementation made for long buffers cost
-//! several times what the processor's own instruction does. So up to [`LONG_BYTES`] that instruction
+//! several times what the processor's own instruction does. So up to `LONG_BYTES` that instruction
 //! runs here, eight bytes at a time; beyond, and on processors without it, the `crc32c` crate has several
 //! streams and tables.
 

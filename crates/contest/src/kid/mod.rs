@@ -9,7 +9,7 @@
 //! is one write and one drain. Threads share nothing but the lines: each has a partition of far memory to append to
 //! and lists of the blocks it freed. There is no read cache; three were tried by its authors and paid for nothing.
 //!
-//! * [`lines`] is the index, [`heap`] what lies in far memory, [`lists`] what is free there.
+//! * `lines` is the index, `heap` what lies in far memory, `lists` what is free there.
 //!
 //! # What is wrong with it
 //! It is here as it was published. `docs/papers/tair-kid.md` tells where we differ; these are its own defects, each

@@ -12,7 +12,7 @@
 //! phase an update is one more record in front of the older one. In the get phase, when every set is an update, the
 //! value is written over in place; and where the read cache takes it, only there.
 //!
-//! * [`slab`] is a record, [`records`] where it is, [`flush`] how it comes to far memory, [`cache`] the read cache.
+//! * `slab` is a record, `records` where it is, `flush` how it comes to far memory, `cache` the read cache.
 //!
 //! # What is wrong with it
 //! 1. Nothing survives: nothing in far memory can be found without the index in DRAM.
