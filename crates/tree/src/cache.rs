@@ -10,12 +10,13 @@ use std::rc::Rc;
 use farbank_fabric::GAddr;
 use farbank_pm::sim::Rng;
 
-use crate::layout::Page;
+use crate::key::Key;
+use crate::page::Page;
 
 pub(crate) struct Kept {
     pub(crate) page: Rc<Page>,
     pub(crate) at: GAddr,
-    highest: Option<u64>,
+    highest: Option<Key>,
     uses: u64,
     /// Its place in [`Cache::order`].
     place: usize,
@@ -26,9 +27,9 @@ pub(crate) struct Cache {
     bytes_max: usize,
     node_bytes: usize,
     /// By level from 1 on, by lowest key.
-    levels: Vec<BTreeMap<u64, Kept>>,
+    levels: Vec<BTreeMap<Key, Kept>>,
     /// The lowest keys of the kept nodes of level 1, to draw from.
-    order: Vec<u64>,
+    order: Vec<Key>,
     rng: Rng,
 }
 
@@ -44,10 +45,10 @@ impl Cache {
     }
 
     /// The kept node of `level` that covers `key`, and where it was read.
-    pub(crate) fn find(&mut self, level: u8, key: u64) -> Option<(GAddr, Rc<Page>)> {
+    pub(crate) fn find(&mut self, level: u8, key: &Key) -> Option<(GAddr, Rc<Page>)> {
         let nodes = self.levels.get_mut(usize::from(level))?;
-        let (_, kept) = nodes.range_mut(..=key).next_back()?;
-        if kept.highest.is_some_and(|highest| highest <= key) {
+        let (_, kept) = nodes.range_mut::<Key, _>(..=key).next_back()?;
+        if kept.highest.as_ref().is_some_and(|highest| highest <= key) {
             return None;
         }
         kept.uses += 1;
@@ -55,7 +56,7 @@ impl Cache {
     }
 
     /// The lowest level from `level` up that has a node for `key`.
-    pub(crate) fn lowest(&mut self, level: u8, key: u64) -> Option<(GAddr, Rc<Page>)> {
+    pub(crate) fn lowest(&mut self, level: u8, key: &Key) -> Option<(GAddr, Rc<Page>)> {
         (usize::from(level)..self.levels.len()).find_map(|level| self.find(level as u8, key))
     }
 
@@ -69,10 +70,10 @@ impl Cache {
         while self.levels.len() <= level {
             self.levels.push(BTreeMap::new());
         }
-        self.drop_node(head.level, head.lowest);
+        self.drop_node(head.level, &head.lowest);
         if level == 1 {
             self.make_room();
-            self.order.push(head.lowest);
+            self.order.push(head.lowest.clone());
         }
         let kept = Kept {
             page: Rc::clone(page),
@@ -87,26 +88,27 @@ impl Cache {
     fn make_room(&mut self) {
         while !self.order.is_empty() && (self.order.len() + 1) * self.node_bytes > self.bytes_max {
             let count = self.order.len() as u64;
-            let two = [0; 2].map(|_| self.order[self.rng.below(count) as usize]);
-            let uses = two.map(|lowest| self.levels[1][&lowest].uses);
+            let two = [0; 2].map(|_| self.rng.below(count) as usize);
+            let uses = two.map(|place| self.levels[1][&self.order[place]].uses);
             let loser = if uses[0] <= uses[1] { two[0] } else { two[1] };
-            self.drop_node(1, loser);
+            let lowest = self.order[loser].clone();
+            self.drop_node(1, &lowest);
         }
     }
 
     /// Forgets the node of `level` whose lowest key is `lowest`.
-    pub(crate) fn drop_node(&mut self, level: u8, lowest: u64) {
+    pub(crate) fn drop_node(&mut self, level: u8, lowest: &Key) {
         let Some(nodes) = self.levels.get_mut(usize::from(level)) else {
             return;
         };
-        let Some(kept) = nodes.remove(&lowest) else {
+        let Some(kept) = nodes.remove(lowest) else {
             return;
         };
         if level == 1 {
             self.order.swap_remove(kept.place);
-            if let Some(&moved) = self.order.get(kept.place) {
+            if let Some(moved) = self.order.get(kept.place) {
                 let node = self.levels[1]
-                    .get_mut(&moved)
+                    .get_mut(moved)
                     .expect("listed nodes are kept");
                 node.place = kept.place;
             }

@@ -11,8 +11,8 @@ use farbank_pm::sim::Rng;
 use crate::Error;
 use crate::cache::Cache;
 use crate::config::Config;
-use crate::layout::Page;
 use crate::lock::{Held, Letting, Table};
+use crate::page::Page;
 use crate::tally::Op;
 
 /// The root's address, on server 0.

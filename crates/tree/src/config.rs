@@ -105,15 +105,12 @@ impl Config {
     /// The same on nodes of so few entries that splits, merges and new roots are many: for trials.
     #[must_use]
     pub fn with_small_nodes(self) -> Config {
-        let node_bytes = match self.layout.format {
-            Format::Safe => 192,
-            Format::Paper => 160,
+        let entries = match self.layout.format {
+            Format::Safe => 7,
+            Format::Paper => 6,
         };
         Config {
-            layout: Layout {
-                node_bytes,
-                ..self.layout
-            },
+            layout: self.layout.with_keys(self.layout.key_bytes, entries),
             ..self
         }
     }

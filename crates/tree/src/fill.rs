@@ -4,8 +4,9 @@ use farbank_fabric::GAddr;
 
 use crate::client::ROOT;
 use crate::config::Config;
-use crate::layout::{Entry, Head, Page, State};
+use crate::key::Key;
 use crate::lock::RESERVED_BYTES;
+use crate::page::{Entry, Head, Page, State};
 
 /// Where the nodes go, and where they end: what the makers of trees write through.
 pub trait Place {
@@ -26,11 +27,11 @@ struct Filler<'a> {
 
 /// Makes a tree of `entries`, which are in order of their keys, on `servers` memory servers, every node `share` full.
 /// Nodes go to the servers in turn.
-pub fn fill(
+pub fn fill<K: Into<Key>>(
     config: &Config,
     servers: u16,
     share: f64,
-    entries: impl Iterator<Item = (u64, u64)>,
+    entries: impl Iterator<Item = (K, u64)>,
     place: &mut dyn Place,
 ) {
     let mut filler = Filler {
@@ -39,7 +40,10 @@ pub fn fill(
         next: vec![RESERVED_BYTES.next_multiple_of(4096); servers.into()],
         made: 0,
     };
-    let entries = entries.map(|(key, value)| Entry { key, value });
+    let entries = entries.map(|(key, value)| Entry {
+        key: key.into(),
+        value,
+    });
     let mut nodes = filler.level(0, share, entries);
     let mut level = 0;
     while nodes.len() > 1 {
@@ -54,7 +58,13 @@ pub fn fill(
 
 /// Makes an empty tree.
 pub fn create(config: &Config, servers: u16, place: &mut dyn Place) {
-    fill(config, servers, 1.0, std::iter::empty(), place);
+    fill(
+        config,
+        servers,
+        1.0,
+        std::iter::empty::<(u64, u64)>(),
+        place,
+    );
 }
 
 impl Filler<'_> {
@@ -71,7 +81,7 @@ impl Filler<'_> {
         let each = ((self.config.layout.entries() as f64 * share) as usize).max(2);
         let mut entries = entries.peekable();
         let mut nodes = Vec::new();
-        let (mut at, mut lowest) = (self.allocate(), 0);
+        let (mut at, mut lowest) = (self.allocate(), Key::LEAST);
         loop {
             let mut some: Vec<Entry> = entries.by_ref().take(each).collect();
             let low = match level {
@@ -79,7 +89,7 @@ impl Filler<'_> {
                 // The first child is named by no separator.
                 _ => GAddr(some.remove(0).value),
             };
-            let highest = entries.peek().map(|entry| entry.key);
+            let highest = entries.peek().map(|entry| entry.key.clone());
             let sibling = match highest {
                 Some(_) => self.allocate(),
                 None => GAddr::NULL,
@@ -89,8 +99,8 @@ impl Filler<'_> {
                 sibling,
                 level,
                 state: State::Live,
-                lowest,
-                highest,
+                lowest: lowest.clone(),
+                highest: highest.clone(),
             };
             let mut page = Page::new(self.config.layout, &head, 0);
             page.refill(&some);

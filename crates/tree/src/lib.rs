@@ -49,10 +49,12 @@ mod client;
 mod config;
 pub mod faults;
 mod fill;
+mod key;
 mod layout;
 mod lock;
 mod merge;
 mod ops;
+mod page;
 mod range;
 mod seek;
 mod split;
@@ -66,6 +68,7 @@ use farbank_fabric::GAddr;
 pub use client::{Client, Compute};
 pub use config::{Config, Local, Locks, Release};
 pub use fill::{Place, create, fill};
+pub use key::{KEY_BYTES_MAX, Key};
 pub use layout::{Format, Layout};
 
 /// Why an operation did not do what was asked. After an error of the fabric it may have been done.
@@ -81,6 +84,13 @@ pub enum Error {
     },
     /// There is no tree there.
     NoTree,
+    /// A key that has more bytes than keys of this tree.
+    KeyTooLong {
+        /// How many it has.
+        bytes: usize,
+        /// How many it may have.
+        most: usize,
+    },
     /// The published layout has no value 0.
     Reserved,
     /// A node that contradicts itself.
@@ -96,6 +106,9 @@ impl fmt::Display for Error {
             Error::Fabric(error) => error.fmt(f),
             Error::Full { server } => write!(f, "memory server {server} has no room for a node"),
             Error::NoTree => f.write_str("there is no tree: its root is null"),
+            Error::KeyTooLong { bytes, most } => {
+                write!(f, "a key of {bytes} bytes, where keys have {most}")
+            }
             Error::Reserved => f.write_str("value 0 means absent in the published layout"),
             Error::Damaged { at } => write!(f, "the node at {at:?} contradicts itself"),
         }

@@ -17,9 +17,9 @@ use farbank_pm::fault;
 
 use crate::Error;
 use crate::client::{Client, Found};
-use crate::layout::{Head, State};
 use crate::lock::Held;
 use crate::ops::Locked;
+use crate::page::{Head, State};
 
 /// Leaf `a`, its right sibling `b`, and the parent that has both.
 struct Family {
@@ -60,7 +60,7 @@ impl<F: Fabric> Client<F> {
         if head.sibling.is_null() {
             return Ok(None);
         }
-        let Some(way) = self.seek(head.lowest, 1, 0).await? else {
+        let Some(way) = self.seek(&head.lowest, 1, 0).await? else {
             return Ok(None);
         };
         for node in [head.sibling, way.at] {
@@ -87,11 +87,11 @@ impl<F: Fabric> Client<F> {
         let both = left.page.each().count() + b.page.each().count();
         right.level == 0
             && right.state == State::Live
-            && a.highest == Some(right.lowest)
+            && a.highest.as_ref() == Some(&right.lowest)
             && both * 4 <= self.home.config.layout.entries() * 3
             && above.level == 1
-            && above.covers(a.lowest)
-            && matches!(parent.page.find(right.lowest), Ok(Some((_, child))) if child == b.at.0)
+            && above.covers(&a.lowest)
+            && matches!(parent.page.find(&right.lowest), Ok(Some((_, child))) if child == b.at.0)
     }
 
     /// (a) to (d).
@@ -106,7 +106,7 @@ impl<F: Fabric> Client<F> {
         let moving = Head {
             low: a.at,
             state: State::Moving,
-            ..right
+            ..right.clone()
         };
         b.page.set_head(&moving);
         if !fault!("tree.moved_unannounced") {
@@ -116,12 +116,12 @@ impl<F: Fabric> Client<F> {
         entries.extend(b.page.sorted().expect(LOCKED));
         a.page.refill(&entries);
         a.page.set_head(&Head {
-            highest: right.highest,
+            highest: right.highest.clone(),
             sibling: right.sibling,
             ..left
         });
         self.write_node(&mut a).await?;
-        let separator = parent.page.find(right.lowest).expect(LOCKED);
+        let separator = parent.page.find(&right.lowest).expect(LOCKED);
         let (slot, _) = separator.expect("it was found before");
         parent.page.set_entry(slot, None);
         self.write_node(&mut parent).await?;

@@ -9,8 +9,10 @@ use farbank_pm::fault;
 use crate::Error;
 use crate::client::{Client, Found};
 use crate::config::Config;
-use crate::layout::{Entry, Format, Page, State};
+use crate::key::Key;
+use crate::layout::Format;
 use crate::lock::Held;
+use crate::page::{Entry, Page, State};
 use crate::seek::{Step, judge};
 
 /// A node that is locked and was read since.
@@ -23,11 +25,12 @@ pub(crate) struct Locked {
 
 impl<F: Fabric> Client<F> {
     /// The value of `key`.
-    pub async fn get(&self, key: u64) -> Result<Option<u64>, Error> {
+    pub async fn get(&self, key: impl Into<Key>) -> Result<Option<u64>, Error> {
+        let key = self.fitting(key.into())?;
         loop {
-            let found = self.leaf(key).await?;
+            let found = self.leaf(&key).await?;
             // An entry that is being written is read again, not taken for absent.
-            match found.page.find(key) {
+            match found.page.find(&key) {
                 Ok(entry) => return Ok(entry.map(|(_, value)| value)),
                 Err(_) if fault!("tree.torn_is_absent") => return Ok(None),
                 Err(_) => self.note(|op| op.read_retries += 1),
@@ -36,29 +39,31 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Makes `value` the value of `key`; answers with what it was. On `Ok` every later read of any client sees it.
-    pub async fn insert(&self, key: u64, value: u64) -> Result<Option<u64>, Error> {
+    pub async fn insert(&self, key: impl Into<Key>, value: u64) -> Result<Option<u64>, Error> {
+        let key = self.fitting(key.into())?;
         if self.home.config.layout.format == Format::Paper && value == 0 {
             return Err(Error::Reserved);
         }
-        let mut locked = self.lock_leaf(key).await?;
+        let mut locked = self.lock_leaf(&key).await?;
         let page = &mut locked.found.page;
-        let old = page.find(key).expect("nobody else writes a locked leaf");
+        let old = page.find(&key).expect("nobody else writes a locked leaf");
         let slot = old.map(|(slot, _)| slot).or_else(|| page.free_slot());
         let entry = Entry { key, value };
         let Some(slot) = slot else {
             self.split(locked, entry).await?;
             return Ok(None);
         };
-        page.set_entry(slot, Some(entry));
-        self.write_slot(locked, slot, key).await?;
+        page.set_entry(slot, Some(&entry));
+        self.write_slot(locked, slot, &entry.key).await?;
         Ok(old.map(|(_, value)| value))
     }
 
     /// Removes `key`; answers with what it had.
-    pub async fn remove(&self, key: u64) -> Result<Option<u64>, Error> {
-        let mut locked = self.lock_leaf(key).await?;
+    pub async fn remove(&self, key: impl Into<Key>) -> Result<Option<u64>, Error> {
+        let key = self.fitting(key.into())?;
+        let mut locked = self.lock_leaf(&key).await?;
         let page = &mut locked.found.page;
-        let old = page.find(key).expect("nobody else writes a locked leaf");
+        let old = page.find(&key).expect("nobody else writes a locked leaf");
         let Some((slot, value)) = old else {
             self.unlock(locked.held).await?;
             return Ok(None);
@@ -70,31 +75,43 @@ impl<F: Fabric> Client<F> {
             false => Some(locked),
         };
         if let Some(locked) = locked {
-            self.write_slot(locked, slot, key).await?;
+            self.write_slot(locked, slot, &key).await?;
         }
         Ok(Some(value))
     }
 
+    /// `key`, if a key of this tree has room for it.
+    pub(crate) fn fitting(&self, key: Key) -> Result<Key, Error> {
+        let most = self.home.config.layout.key_bytes;
+        match key.len() <= most {
+            true => Ok(key),
+            false => Err(Error::KeyTooLong {
+                bytes: key.len(),
+                most,
+            }),
+        }
+    }
+
     /// Writes entry `slot` of a locked node back, or all of it, and lets go.
-    async fn write_slot(&self, mut locked: Locked, slot: usize, key: u64) -> Result<(), Error> {
+    async fn write_slot(&self, mut locked: Locked, slot: usize, key: &Key) -> Result<(), Error> {
         let (at, unknown_above) = (locked.found.at, locked.unknown_above);
         let head = locked.found.page.head();
         let verb = written(&self.home.config, at, &mut locked.found.page, slot);
         self.write_and_unlock(locked.held, vec![verb]).await?;
         if unknown_above && head.covers(key) {
-            self.add_separator(head.level + 1, head.lowest, at).await?;
+            self.add_separator(head.level + 1, &head.lowest, at).await?;
         }
         Ok(())
     }
 
     /// The leaf for `key`, locked.
-    async fn lock_leaf(&self, key: u64) -> Result<Locked, Error> {
+    async fn lock_leaf(&self, key: &Key) -> Result<Locked, Error> {
         let locked = self.lock_node(key, 0).await?;
         locked.ok_or(Error::NoTree)
     }
 
     /// The node of `level` for `key`, locked. `None`: the tree is not that high.
-    pub(crate) async fn lock_node(&self, key: u64, level: u8) -> Result<Option<Locked>, Error> {
+    pub(crate) async fn lock_node(&self, key: &Key, level: u8) -> Result<Option<Locked>, Error> {
         let mut skip = 0;
         loop {
             let Some(way) = self.seek(key, level, skip).await? else {
@@ -149,7 +166,12 @@ impl<F: Fabric> Client<F> {
 
     /// A locked leaf that is moving is one whose mover died: it has moved, and is freed for good, or it has not, and
     /// lives on. Answers where to go on, if not here.
-    async fn settle(&self, held: Held, mut found: Found, key: u64) -> Result<Option<GAddr>, Error> {
+    async fn settle(
+        &self,
+        held: Held,
+        mut found: Found,
+        key: &Key,
+    ) -> Result<Option<GAddr>, Error> {
         let mut head = found.page.head();
         let target = match self.read(head.low).await {
             Ok(target) => target,

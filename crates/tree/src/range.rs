@@ -9,34 +9,39 @@ use farbank_pm::fault;
 
 use crate::Error;
 use crate::client::{Client, Found};
-use crate::layout::{Page, State};
+use crate::key::Key;
+use crate::page::{Entry, Page, State};
 
 /// Leaves that are read at once.
 const LEAVES: usize = 32;
 
 impl<F: Fabric> Client<F> {
     /// The first `count` keys from `from` on, and their values, by key.
-    pub async fn range(&self, from: u64, count: usize) -> Result<Vec<(u64, u64)>, Error> {
+    pub async fn range(
+        &self,
+        from: impl Into<Key>,
+        count: usize,
+    ) -> Result<Vec<(Key, u64)>, Error> {
         let mut found = Vec::new();
         let mut ahead: Vec<Found> = Vec::new();
-        let mut next = from;
+        let mut next = self.fitting(from.into())?;
         while found.len() < count {
             if ahead.is_empty() {
-                ahead = self.read_ahead(next, count - found.len()).await?;
+                ahead = self.read_ahead(&next, count - found.len()).await?;
             }
             let leaf = match ahead.pop() {
-                Some(leaf) if is_leaf_for(&leaf.page, next) => leaf,
+                Some(leaf) if is_leaf_for(&leaf.page, &next) => leaf,
                 Some(leaf) if fault!("tree.range_trusts_parent") => leaf,
                 _ => {
                     ahead.clear();
-                    self.leaf(next).await?
+                    self.leaf(&next).await?
                 }
             };
             let entries = match leaf.page.sorted() {
                 Ok(entries) => entries,
-                Err(_) => self.whole(leaf.at, next).await?,
+                Err(_) => self.whole(leaf.at, &next).await?,
             };
-            let wanted = entries.iter().filter(|entry| entry.key >= next);
+            let wanted = entries.into_iter().filter(|entry| entry.key >= next);
             found.extend(wanted.map(|entry| (entry.key, entry.value)));
             match leaf.page.head().highest {
                 Some(highest) => next = highest,
@@ -49,7 +54,7 @@ impl<F: Fabric> Client<F> {
 
     /// Reads the leaves that a kept parent names from `key` on, as many as `count` keys may need; the first is the
     /// last of the answer.
-    async fn read_ahead(&self, key: u64, count: usize) -> Result<Vec<Found>, Error> {
+    async fn read_ahead(&self, key: &Key, count: usize) -> Result<Vec<Found>, Error> {
         let layout = self.home.config.layout;
         let leaves = (count.div_ceil(layout.entries() / 2) + 1).min(LEAVES);
         let kept = self.home.cache.borrow_mut().find(1, key);
@@ -59,7 +64,7 @@ impl<F: Fabric> Client<F> {
         let Ok(entries) = parent.sorted() else {
             return Ok(Vec::new());
         };
-        let before = entries.partition_point(|entry| entry.key <= key);
+        let before = entries.partition_point(|entry| entry.key <= *key);
         let first = match before {
             0 => parent.head().low,
             _ => GAddr(entries[before - 1].value),
@@ -90,7 +95,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// The entries of a leaf, one of which was being written when it was read.
-    async fn whole(&self, at: GAddr, key: u64) -> Result<Vec<crate::layout::Entry>, Error> {
+    async fn whole(&self, at: GAddr, key: &Key) -> Result<Vec<Entry>, Error> {
         loop {
             self.note(|op| op.read_retries += 1);
             let found = self.read(at).await?;
@@ -106,7 +111,7 @@ impl<F: Fabric> Client<F> {
 }
 
 /// Whether this is the leaf in which the keys from `key` on start.
-fn is_leaf_for(page: &Page, key: u64) -> bool {
+fn is_leaf_for(page: &Page, key: &Key) -> bool {
     let head = page.head();
     head.level == 0 && head.state == State::Live && head.covers(key)
 }

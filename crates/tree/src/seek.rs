@@ -7,13 +7,14 @@ use farbank_pm::fault;
 
 use crate::Error;
 use crate::client::{Client, Found, ROOT};
-use crate::layout::{Page, State};
+use crate::key::Key;
+use crate::page::{Entry, Page, State};
 
 /// A node that may be the one that was looked for, and who said so.
 pub(crate) struct Way {
     pub(crate) at: GAddr,
     /// The kept node that named it; `None`: it was named by what has just been read.
-    hint: Option<(u8, u64)>,
+    hint: Option<(u8, Key)>,
     /// Separators of its parent before the one that named it.
     before: usize,
 }
@@ -29,11 +30,11 @@ pub(crate) enum Step {
 }
 
 /// Of an internal node: the child for `key`, `skip` separators to the left of the right one, and how many there are left of it.
-fn child_for(page: &Page, key: u64, skip: usize) -> Option<(GAddr, usize)> {
-    let mut below: Vec<_> = page
+fn child_for(page: &Page, key: &Key, skip: usize) -> Option<(GAddr, usize)> {
+    let mut below: Vec<Entry> = page
         .each()
         .filter_map(|found| found.ok().map(|(_, entry)| entry))
-        .filter(|entry| entry.key <= key)
+        .filter(|entry| entry.key <= *key)
         .collect();
     if skip == 0 {
         let nearest = below.iter().max();
@@ -53,7 +54,7 @@ impl<F: Fabric> Client<F> {
     /// The way to the node of `level` for `key`, by what is kept if anything is. `None`: the tree is not that high.
     pub(crate) async fn seek(
         &self,
-        key: u64,
+        key: &Key,
         level: u8,
         skip: usize,
     ) -> Result<Option<Way>, Error> {
@@ -130,7 +131,7 @@ impl<F: Fabric> Client<F> {
     /// What led to `way` was wrong: forgets it. Answers how many separators to skip next time.
     pub(crate) fn lost(&self, way: &Way, skip: usize) -> usize {
         self.outdated(way);
-        match way.hint {
+        match &way.hint {
             Some(_) => 0,
             // What was just read named a leaf that is no more: its entries went to the left of it.
             None => (skip + 1).min(skip + way.before),
@@ -139,17 +140,17 @@ impl<F: Fabric> Client<F> {
 
     /// The kept node that named `way`, if one did, says no more what is: forgets it.
     pub(crate) fn outdated(&self, way: &Way) {
-        if let Some((level, lowest)) = way.hint {
-            self.home.cache.borrow_mut().drop_node(level, lowest);
+        if let Some((level, lowest)) = &way.hint {
+            self.home.cache.borrow_mut().drop_node(*level, lowest);
         }
     }
 
     /// Forgets every kept node above `level` on the way to `key`.
-    fn forget_above(&self, level: u8, key: u64) {
+    fn forget_above(&self, level: u8, key: &Key) {
         let mut cache = self.home.cache.borrow_mut();
         while let Some((_, page)) = cache.lowest(level + 1, key) {
             let head = page.head();
-            cache.drop_node(head.level, head.lowest);
+            cache.drop_node(head.level, &head.lowest);
         }
     }
 
@@ -159,7 +160,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// The leaf for `key`, read.
-    pub(crate) async fn leaf(&self, key: u64) -> Result<Found, Error> {
+    pub(crate) async fn leaf(&self, key: &Key) -> Result<Found, Error> {
         let mut skip = 0;
         loop {
             let way = self.seek(key, 0, skip).await?.ok_or(Error::NoTree)?;
@@ -187,7 +188,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// A leaf that is moving is read where it moves to, if it has.
-    pub(crate) async fn moved(&self, found: Found, key: u64) -> Result<Found, Error> {
+    pub(crate) async fn moved(&self, found: Found, key: &Key) -> Result<Found, Error> {
         let target = self.read(found.page.head().low).await?;
         let there = target.page.head();
         match there.level == 0 && there.state == State::Live && there.covers(key) {
@@ -198,12 +199,12 @@ impl<F: Fabric> Client<F> {
 }
 
 /// Whether a node is the one of `level` for `key`.
-pub(crate) fn judge(page: &Page, key: u64, level: u8) -> Step {
+pub(crate) fn judge(page: &Page, key: &Key, level: u8) -> Step {
     let head = page.head();
     if fault!("tree.fences_unchecked") && head.level == level {
         return Step::Here;
     }
-    if head.level != level || key < head.lowest {
+    if head.level != level || head.state == State::Nothing || *key < head.lowest {
         return Step::Lost;
     }
     match head.state {

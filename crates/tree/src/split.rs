@@ -15,8 +15,9 @@ use farbank_pm::fault;
 
 use crate::Error;
 use crate::client::{Client, ROOT};
-use crate::layout::{Entry, Head, Page, State};
+use crate::key::Key;
 use crate::ops::Locked;
+use crate::page::{Entry, Head, Page, State};
 
 impl<F: Fabric> Client<F> {
     /// Splits a locked node that has no room for `entry`, and adds it.
@@ -35,19 +36,24 @@ impl<F: Fabric> Client<F> {
         entries.insert(place, entry);
         let upper = entries.split_off(entries.len() / 2);
         let (lowest, low, upper) = match left.head().level {
-            0 => (upper[0].key, GAddr::NULL, &upper[..]),
+            0 => (upper[0].key.clone(), GAddr::NULL, &upper[..]),
             // The first child of the upper half needs no key of its own.
-            _ => (upper[0].key, GAddr(upper[0].value), &upper[1..]),
+            _ => (upper[0].key.clone(), GAddr(upper[0].value), &upper[1..]),
         };
         let old = left.head();
-        let head = Head { low, lowest, ..old };
+        let level = old.level;
+        let head = Head {
+            low,
+            lowest: lowest.clone(),
+            ..old.clone()
+        };
         let mut right = Page::new(self.home.config.layout, &head, version);
         right.refill(upper);
         right.seal();
         left.refill(&entries);
         left.set_head(&Head {
             sibling: new_at,
-            highest: Some(lowest),
+            highest: Some(lowest.clone()),
             ..old
         });
         left.seal();
@@ -60,14 +66,14 @@ impl<F: Fabric> Client<F> {
             writes.swap(0, 1);
         }
         self.write_and_unlock(held, writes).await?;
-        self.add_separator(old.level + 1, lowest, new_at).await
+        self.add_separator(level + 1, &lowest, new_at).await
     }
 
     /// Has the nodes of `level` lead to `child`, whose keys start at `key`.
     pub(crate) async fn add_separator(
         &self,
         level: u8,
-        key: u64,
+        key: &Key,
         child: GAddr,
     ) -> Result<(), Error> {
         let mut locked = loop {
@@ -79,7 +85,7 @@ impl<F: Fabric> Client<F> {
         };
         let page = &mut locked.found.page;
         let known = page.find(key).expect("nobody else writes a locked node");
-        if known.is_some() || page.head().lowest == key {
+        if known.is_some() || page.head().lowest == *key {
             return self.unlock(locked.held).await;
         }
         match self.begins(child, level - 1, key).await {
@@ -87,11 +93,14 @@ impl<F: Fabric> Client<F> {
             Ok(false) => return self.unlock(locked.held).await,
             Err(error) => return Err(self.unlock_after(locked.held, error).await),
         }
-        let value = child.0;
-        let Some(slot) = page.free_slot() else {
-            return Box::pin(self.split(locked, Entry { key, value })).await;
+        let entry = Entry {
+            key: key.clone(),
+            value: child.0,
         };
-        page.set_entry(slot, Some(Entry { key, value }));
+        let Some(slot) = page.free_slot() else {
+            return Box::pin(self.split(locked, entry)).await;
+        };
+        page.set_entry(slot, Some(&entry));
         page.seal();
         let write = Verb::write(locked.found.at, locked.found.page.bytes);
         self.write_and_unlock(locked.held, vec![write]).await
@@ -100,16 +109,16 @@ impl<F: Fabric> Client<F> {
     /// Whether the node at `at` is still the one of `level` whose keys start at `key`. While its parent is locked it
     /// stays so. Without this a separator that was long on its way would name a leaf that has been merged away since, and may
     /// be another by now.
-    async fn begins(&self, at: GAddr, level: u8, key: u64) -> Result<bool, Error> {
+    async fn begins(&self, at: GAddr, level: u8, key: &Key) -> Result<bool, Error> {
         if level > 0 || fault!("tree.separator_outlives_leaf") {
             return Ok(true);
         }
         let head = self.read(at).await?.page.head();
-        Ok(head.level == 0 && head.state == State::Live && head.lowest == key)
+        Ok(head.level == 0 && head.state == State::Live && head.lowest == *key)
     }
 
     /// Puts a root of `level` over the present one, unless somebody has meanwhile; then answers false.
-    async fn grow(&self, level: u8, key: u64, child: GAddr) -> Result<bool, Error> {
+    async fn grow(&self, level: u8, key: &Key, child: GAddr) -> Result<bool, Error> {
         let held = self.lock(ROOT).await?;
         let grown = self.new_root(level, key, child).await;
         match grown {
@@ -127,7 +136,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    async fn new_root(&self, level: u8, key: u64, child: GAddr) -> Result<Option<GAddr>, Error> {
+    async fn new_root(&self, level: u8, key: &Key, child: GAddr) -> Result<Option<GAddr>, Error> {
         let old = self.root().await?;
         if self.read(old).await?.page.head().level >= level {
             return Ok(None);
@@ -138,12 +147,15 @@ impl<F: Fabric> Client<F> {
             sibling: GAddr::NULL,
             level,
             state: State::Live,
-            lowest: 0,
+            lowest: Key::LEAST,
             highest: None,
         };
         let mut page = Page::new(self.home.config.layout, &head, version);
-        let value = child.0;
-        page.set_entry(0, Some(Entry { key, value }));
+        let entry = Entry {
+            key: key.clone(),
+            value: child.0,
+        };
+        page.set_entry(0, Some(&entry));
         page.seal();
         self.round_trip(Verb::write(at, page.bytes)).await?;
         Ok(Some(at))

@@ -19,7 +19,7 @@ use farbank_fabric::{GAddr, Nanos};
 use farbank_pm::sim::Rng;
 
 use crate::tally::Op;
-use crate::{Client, Compute, Config, Error, Place};
+use crate::{Client, Compute, Config, Error, Key, Layout, Place};
 
 /// What goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -186,11 +186,12 @@ impl Trial {
     }
 
     fn rack(&self, seed: u64) -> Sim {
+        // Slow cards make long windows, and chance fills them. A node takes the same time however long keys are.
+        let bytes_per_ns = 0.2 * (self.config.layout.node_bytes as f64 / 192.0).max(1.0);
         let constants = Constants {
             read_line_order: self.read_line_order,
-            // Slow cards make long windows, and chance fills them.
-            bytes_per_ns: 0.2,
-            pcie_bytes_per_ns: 0.2,
+            bytes_per_ns,
+            pcie_bytes_per_ns: bytes_per_ns,
             jitter_ns: 1_000,
             lease_ns: LEASE_NS,
             timeout_ns: TIMEOUT_NS,
@@ -198,7 +199,10 @@ impl Trial {
             ..Constants::default()
         };
         let sim = Sim::new(COMPUTES + 1, SERVERS, 4 << 20, constants, seed);
-        let start = start(seed).into_iter();
+        let layout = self.config.layout;
+        let start = start(seed)
+            .into_iter()
+            .map(|(number, value)| (key_of(layout, number), value));
         crate::fill(&self.config, SERVERS, 0.8, start, &mut At(&sim));
         sim
     }
@@ -323,6 +327,31 @@ fn shrinks(seed: u64) -> bool {
     seed.is_multiple_of(2)
 }
 
+/// The key called `number`: where keys are long, four in a row differ in the last byte only.
+fn key_of(layout: Layout, number: u64) -> Key {
+    if layout.key_bytes == 8 {
+        return Key::from(number);
+    }
+    let mut bytes = vec![0; layout.key_bytes];
+    bytes[..8].copy_from_slice(&Key::from(number / 4).first_bytes());
+    *bytes.last_mut().expect("keys have bytes") = (number % 4) as u8;
+    Key::new(&bytes)
+}
+
+/// Entries by the numbers of their keys.
+fn numbered(layout: Layout, entries: Vec<(Key, u64)>) -> Vec<(u64, u64)> {
+    let number = |key: &Key| {
+        let mut bytes = vec![0; layout.key_bytes];
+        key.fill(&mut bytes);
+        match layout.key_bytes {
+            8 => key.first(),
+            _ => key.first() * 4 + u64::from(bytes[layout.key_bytes - 1]),
+        }
+    };
+    let numbered = |(key, value)| (number(&key), value);
+    entries.into_iter().map(numbered).collect()
+}
+
 /// What is there at the start.
 fn start(seed: u64) -> Vec<(u64, u64)> {
     let there = if shrinks(seed) { KEYS } else { 0 };
@@ -332,10 +361,12 @@ fn start(seed: u64) -> Vec<(u64, u64)> {
 /// Everything there is, found in two ways, after which every key is written.
 async fn look(client: &Client<Node>) -> Result<Vec<(u64, u64)>, String> {
     let failed = |error: Error| format!("the last reader: {error}");
+    let layout = client.home.config.layout;
     let range = client.range(0, usize::MAX >> 1).await.map_err(failed)?;
+    let range = numbered(layout, range);
     let mut single = Vec::new();
     for key in 0..KEYS {
-        if let Some(value) = client.get(key).await.map_err(failed)? {
+        if let Some(value) = client.get(key_of(layout, key)).await.map_err(failed)? {
             single.push((key, value));
         }
     }
@@ -345,7 +376,10 @@ async fn look(client: &Client<Node>) -> Result<Vec<(u64, u64)>, String> {
         ));
     }
     for key in 0..KEYS {
-        let old = client.insert(key, u64::MAX).await.map_err(failed)?;
+        let old = client
+            .insert(key_of(layout, key), u64::MAX)
+            .await
+            .map_err(failed)?;
         let was = range.iter().find(|(other, _)| *other == key);
         if old != was.map(|(_, value)| *value) {
             return Err(format!(
@@ -429,13 +463,15 @@ fn calling(
     }
 }
 
-async fn answer(client: &Client<Node>, key: u64, ask: Ask) -> Result<Vec<(u64, u64)>, Error> {
-    let one = |found: Option<u64>| found.map(|value| (key, value)).into_iter().collect();
+async fn answer(client: &Client<Node>, number: u64, ask: Ask) -> Result<Vec<(u64, u64)>, Error> {
+    let one = |found: Option<u64>| found.map(|value| (number, value)).into_iter().collect();
+    let layout = client.home.config.layout;
+    let key = key_of(layout, number);
     match ask {
         Ask::Get => client.get(key).await.map(one),
         Ask::Insert(value) => client.insert(key, value).await.map(one),
         Ask::Remove => client.remove(key).await.map(one),
-        Ask::Range => client.range(key, RANGE).await,
+        Ask::Range => Ok(numbered(layout, client.range(key, RANGE).await?)),
     }
 }
 

@@ -79,3 +79,18 @@ fn the_same_seed_gives_the_same_digest() {
     assert_eq!(digests[0], digests[1]);
     assert_ne!(digests[0], digests[2]);
 }
+
+#[test]
+fn keys_of_many_bytes_change_nothing() {
+    for config in [
+        Config::sherman(),
+        Config::sherman_published(),
+        Config::fg_plus(),
+    ] {
+        for key_bytes in [9, 64, 1024] {
+            let layout = config.layout.with_keys(key_bytes, 1);
+            let config = Config { layout, ..config };
+            assert_eq!(tried(trial(config, Disaster::None), 0..6), 0);
+        }
+    }
+}

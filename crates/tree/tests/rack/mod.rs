@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use farbank_fabric::GAddr;
 use farbank_fabric::sim::{Constants, Node, Sim};
-use farbank_tree::{Client, Compute, Config, Place};
+use farbank_tree::{Client, Compute, Config, Key, Place};
 
 pub(crate) struct Rack {
     pub(crate) sim: Sim,
@@ -27,6 +27,12 @@ impl Place for At<'_> {
 }
 
 const SERVERS: u16 = 3;
+
+/// Entries whose keys are numbers, by those.
+pub(crate) fn numbers(entries: Vec<(Key, u64)>) -> Vec<(u64, u64)> {
+    let number = |(key, value): (Key, u64)| (key.first(), value);
+    entries.into_iter().map(number).collect()
+}
 
 impl Rack {
     /// An empty tree and `computes` compute servers.
@@ -92,7 +98,7 @@ impl Rack {
         let made = Rc::new(RefCell::new(Vec::new()));
         let put = Rc::clone(&made);
         self.sim.spawn(0, async move {
-            *put.borrow_mut() = client.range(0, usize::MAX >> 1).await.unwrap();
+            *put.borrow_mut() = numbers(client.range(0, usize::MAX >> 1).await.unwrap());
         });
         self.run();
         made.take()

@@ -1,0 +1,490 @@
+//! The bytes of a node, read and changed where [`Layout`] says.
+
+use farbank_fabric::GAddr;
+
+use crate::key::{KEY_BYTES_MAX, Key};
+use crate::layout::{
+    Format, HEAD_FIXED, LINE, LINE_BODY, LINE_HEAD, Layout, PAPER_FRONT, SMALL_VALUE,
+};
+
+/// Whether a node is one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// No node: bytes that nobody has written.
+    Nothing,
+    Live,
+    /// A leaf whose entries are about to be those of the leaf [`Head::low`].
+    Moving,
+    /// A leaf that was, until its entries became those of the leaf [`Head::low`].
+    Freed,
+}
+
+/// What a node says of itself besides its entries.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Head {
+    /// The child below the first key; of a leaf that is moving or freed, where its entries go.
+    pub(crate) low: GAddr,
+    /// The next node of its level.
+    pub(crate) sibling: GAddr,
+    /// 0 is a leaf.
+    pub(crate) level: u8,
+    pub(crate) state: State,
+    /// Its keys are at least this.
+    pub(crate) lowest: Key,
+    /// Its keys are below this; `None`: there is no bound.
+    pub(crate) highest: Option<Key>,
+}
+
+impl Head {
+    /// Whether `key` would be in this node.
+    pub(crate) fn covers(&self, key: &Key) -> bool {
+        self.lowest <= *key && self.highest.as_ref().is_none_or(|highest| key < highest)
+    }
+}
+
+/// An entry.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: Key,
+    pub(crate) value: u64,
+}
+
+/// The bytes read were not one node: they were being written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Torn;
+
+/// A node's bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Page {
+    pub(crate) layout: Layout,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Page {
+    /// A node without entries, of version `version`.
+    pub(crate) fn new(layout: Layout, head: &Head, version: u8) -> Page {
+        let bytes = vec![0; layout.node_bytes];
+        let mut page = Page { layout, bytes };
+        page.set_version(version);
+        page.set_head(head);
+        page
+    }
+
+    /// Copies out `to` from byte `from` of the head or, in the safe format, of the bodies of all lines.
+    fn copy_out(&self, mut from: usize, mut to: &mut [u8]) {
+        if self.layout.format == Format::Paper {
+            let at = PAPER_FRONT + from;
+            to.copy_from_slice(&self.bytes[at..at + to.len()]);
+            return;
+        }
+        while !to.is_empty() {
+            let within = from % LINE_BODY;
+            let (now, later) = to.split_at_mut((LINE_BODY - within).min(to.len()));
+            let at = from / LINE_BODY * LINE + LINE_HEAD + within;
+            now.copy_from_slice(&self.bytes[at..at + now.len()]);
+            (from, to) = (from + now.len(), later);
+        }
+    }
+
+    /// Copies `bytes` in where [`Page::copy_out`] finds them.
+    fn copy_in(&mut self, mut to: usize, mut bytes: &[u8]) {
+        if self.layout.format == Format::Paper {
+            let at = PAPER_FRONT + to;
+            self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+            return;
+        }
+        while !bytes.is_empty() {
+            let within = to % LINE_BODY;
+            let (now, later) = bytes.split_at((LINE_BODY - within).min(bytes.len()));
+            let at = to / LINE_BODY * LINE + LINE_HEAD + within;
+            self.bytes[at..at + now.len()].copy_from_slice(now);
+            (to, bytes) = (to + now.len(), later);
+        }
+    }
+
+    fn key_at(&self, from: usize) -> Key {
+        let mut first = [0; 8];
+        self.copy_out(from, &mut first);
+        if self.layout.key_bytes == first.len() {
+            return Key::from_first(first);
+        }
+        let mut bytes = [0; KEY_BYTES_MAX];
+        let bytes = &mut bytes[..self.layout.key_bytes];
+        self.copy_out(from, bytes);
+        Key::new(bytes)
+    }
+
+    fn set_key(&mut self, at: usize, key: &Key) {
+        if self.layout.key_bytes == 8 {
+            return self.copy_in(at, &key.first_bytes());
+        }
+        let mut bytes = [0; KEY_BYTES_MAX];
+        let bytes = &mut bytes[..self.layout.key_bytes];
+        key.fill(bytes);
+        self.copy_in(at, bytes);
+    }
+
+    pub(crate) fn head(&self) -> Head {
+        let mut fixed = [0; HEAD_FIXED];
+        self.copy_out(0, &mut fixed);
+        let state = match fixed[17] & 3 {
+            0 => State::Nothing,
+            1 => State::Live,
+            2 => State::Moving,
+            _ => State::Freed,
+        };
+        let bounded = fixed[17] & 4 != 0;
+        Head {
+            low: GAddr(word(&fixed)),
+            sibling: GAddr(word(&fixed[8..])),
+            level: fixed[16],
+            state,
+            lowest: self.key_at(HEAD_FIXED),
+            highest: bounded.then(|| self.key_at(HEAD_FIXED + self.layout.key_bytes)),
+        }
+    }
+
+    pub(crate) fn set_head(&mut self, head: &Head) {
+        let mut fixed = [0; HEAD_FIXED];
+        fixed[..8].copy_from_slice(&head.low.0.to_le_bytes());
+        fixed[8..16].copy_from_slice(&head.sibling.0.to_le_bytes());
+        fixed[16] = head.level;
+        fixed[17] = head.state as u8 | u8::from(head.highest.is_some()) << 2;
+        self.copy_in(0, &fixed);
+        self.set_key(HEAD_FIXED, &head.lowest);
+        let highest = head.highest.as_ref().unwrap_or(&Key::LEAST);
+        self.set_key(HEAD_FIXED + self.layout.key_bytes, highest);
+    }
+
+    /// The node's version.
+    pub(crate) fn version(&self) -> u8 {
+        match self.layout.format {
+            Format::Paper => self.bytes[PAPER_FRONT - 1],
+            Format::Safe => self.bytes[0],
+        }
+    }
+
+    fn set_version(&mut self, version: u8) {
+        match self.layout.format {
+            Format::Paper => {
+                self.bytes[PAPER_FRONT - 1] = version;
+                *self.bytes.last_mut().expect("nodes have bytes") = version;
+            }
+            Format::Safe => {
+                for line in self.bytes.chunks_mut(LINE) {
+                    line[0] = version;
+                }
+            }
+        }
+    }
+
+    /// Makes the bytes ready to be written whole: they are a new version.
+    pub(crate) fn seal(&mut self) {
+        let next = match self.layout.format {
+            // Four bits, though they have a byte: the published rule of 8 us is about 16.
+            Format::Paper => (self.version() + 1) % 16,
+            Format::Safe => self.version().wrapping_add(1),
+        };
+        self.set_version(next);
+        if self.layout.checked {
+            let crc = u64::from(crc32c::crc32c(&self.bytes[8..]));
+            match self.layout.format {
+                Format::Paper => self.bytes[..8].copy_from_slice(&crc.to_le_bytes()),
+                Format::Safe => unreachable!("only the paper's format has a checksum"),
+            }
+        }
+    }
+
+    /// Whether these bytes are one node.
+    pub(crate) fn check(&self) -> Result<(), Torn> {
+        let whole = match self.layout.format {
+            Format::Paper if self.layout.checked => {
+                word(&self.bytes) == u64::from(crc32c::crc32c(&self.bytes[8..]))
+            }
+            Format::Paper => self.bytes.last() == Some(&self.version()),
+            Format::Safe => self
+                .bytes
+                .chunks(LINE)
+                .all(|line| line[0] == self.version()),
+        };
+        if whole { Ok(()) } else { Err(Torn) }
+    }
+
+    /// Entry `slot`, if there is one.
+    pub(crate) fn entry(&self, slot: usize) -> Result<Option<Entry>, Torn> {
+        match self.layout.format {
+            Format::Paper => self.paper_entry(slot),
+            Format::Safe => self.safe_entry(slot),
+        }
+    }
+
+    fn paper_entry(&self, slot: usize) -> Result<Option<Entry>, Torn> {
+        let bytes = &self.bytes[self.layout.range_of(slot)];
+        let last = bytes.len() - 1;
+        if !self.layout.checked && bytes[0] & 15 != bytes[last] >> 4 {
+            return Err(Torn);
+        }
+        let nibbles = |i: usize| bytes[i] >> 4 | bytes[i + 1] << 4;
+        let key_bytes = self.layout.key_bytes;
+        let value = u64::from_le_bytes(std::array::from_fn(|i| nibbles(key_bytes + i)));
+        if value == 0 {
+            return Ok(None);
+        }
+        let key = match key_bytes {
+            8 => Key::from_first(std::array::from_fn(nibbles)),
+            _ => Key::new(&(0..key_bytes).map(nibbles).collect::<Vec<u8>>()),
+        };
+        Ok(Some(Entry { key, value }))
+    }
+
+    fn safe_entry(&self, slot: usize) -> Result<Option<Entry>, Torn> {
+        let lines = self.layout.lines_of(slot);
+        let at = lines.first * LINE;
+        if self.bytes[at + 2] & 1 << lines.place == 0 {
+            return Ok(None);
+        }
+        let mut versions = (1..lines.count).map(|line| self.bytes[at + line * LINE + 1]);
+        if versions.any(|version| version != self.bytes[at + 1]) {
+            return Err(Torn);
+        }
+        let mut value = [0; SMALL_VALUE];
+        self.copy_out(lines.body_at + self.layout.key_bytes, &mut value);
+        Ok(Some(Entry {
+            key: self.key_at(lines.body_at),
+            value: u64::from_le_bytes(value),
+        }))
+    }
+
+    /// Puts `entry`, or nothing, in `slot`; the bytes that changed are [`Layout::range_of`] it.
+    pub(crate) fn set_entry(&mut self, slot: usize, entry: Option<&Entry>) {
+        match self.layout.format {
+            Format::Paper => self.set_paper_entry(slot, entry),
+            Format::Safe => self.set_safe_entry(slot, entry),
+        }
+    }
+
+    fn set_paper_entry(&mut self, slot: usize, entry: Option<&Entry>) {
+        let key_bytes = self.layout.key_bytes;
+        let mut raw = vec![0; self.layout.entry_bytes()];
+        if let Some(Entry { key, value }) = entry {
+            key.fill(&mut raw[..key_bytes]);
+            raw[key_bytes..].copy_from_slice(&value.to_le_bytes());
+        }
+        let range = self.layout.range_of(slot);
+        let bytes = &mut self.bytes[range];
+        let version = bytes[0].wrapping_add(1) & 15;
+        let last = bytes.len() - 1;
+        bytes[0] = version | raw[0] << 4;
+        for i in 1..last {
+            bytes[i] = raw[i - 1] >> 4 | raw[i] << 4;
+        }
+        bytes[last] = raw[last - 1] >> 4 | version << 4;
+    }
+
+    fn set_safe_entry(&mut self, slot: usize, entry: Option<&Entry>) {
+        let lines = self.layout.lines_of(slot);
+        let at = lines.first * LINE;
+        for line in 0..lines.count {
+            let version = &mut self.bytes[at + line * LINE + 1];
+            *version = version.wrapping_add(1);
+        }
+        let Some(Entry { key, value }) = entry else {
+            self.bytes[at + 2] &= !(1 << lines.place);
+            return;
+        };
+        self.bytes[at + 2] |= 1 << lines.place;
+        self.set_key(lines.body_at, key);
+        let value_at = lines.body_at + self.layout.key_bytes;
+        self.copy_in(value_at, &value.to_le_bytes());
+    }
+
+    /// All entries there are, with their slots.
+    pub(crate) fn each(&self) -> impl Iterator<Item = Result<(usize, Entry), Torn>> {
+        (0..self.layout.entries()).filter_map(|slot| match self.entry(slot) {
+            Ok(None) => None,
+            Ok(Some(entry)) => Some(Ok((slot, entry))),
+            Err(torn) => Some(Err(torn)),
+        })
+    }
+
+    /// All entries, by key.
+    pub(crate) fn sorted(&self) -> Result<Vec<Entry>, Torn> {
+        let mut entries: Vec<Entry> = self
+            .each()
+            .map(|found| found.map(|(_, entry)| entry))
+            .collect::<Result<_, _>>()?;
+        entries.sort_unstable();
+        Ok(entries)
+    }
+
+    /// Replaces all entries.
+    pub(crate) fn refill(&mut self, entries: &[Entry]) {
+        for slot in 0..self.layout.entries() {
+            let entry = entries.get(slot);
+            if entry.is_some() || self.entry(slot) != Ok(None) {
+                self.set_entry(slot, entry);
+            }
+        }
+    }
+
+    /// Where `key` is, and what it has.
+    pub(crate) fn find(&self, key: &Key) -> Result<Option<(usize, u64)>, Torn> {
+        for found in self.each() {
+            let (slot, entry) = found?;
+            if entry.key == *key {
+                return Ok(Some((slot, entry.value)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first slot that is free.
+    pub(crate) fn free_slot(&self) -> Option<usize> {
+        (0..self.layout.entries()).find(|&slot| self.entry(slot) == Ok(None))
+    }
+}
+
+/// The word that `bytes` starts with.
+fn word(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(*bytes.first_chunk().expect("there are eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layouts() -> Vec<Layout> {
+        let mut all = Vec::new();
+        for format in [Format::Safe, Format::Paper] {
+            all.push(Layout::new(format));
+            for key_bytes in [9, 16, 21, 22, 52, 53, 54, 64, 256, 1024] {
+                all.push(Layout::new(format).with_keys(key_bytes, 48));
+            }
+        }
+        all
+    }
+
+    /// Keys that take all the bytes there are, and differ in the last.
+    fn key(layout: Layout, number: u8) -> Key {
+        let mut bytes = vec![7; layout.key_bytes];
+        *bytes.last_mut().unwrap() = number + 1;
+        Key::new(&bytes)
+    }
+
+    fn head(layout: Layout) -> Head {
+        Head {
+            low: GAddr::host(3, 4096),
+            sibling: GAddr::host(1, 8192),
+            level: 0,
+            state: State::Live,
+            lowest: key(layout, 5),
+            highest: Some(key(layout, 200)),
+        }
+    }
+
+    fn entries(layout: Layout, value: u64) -> Vec<Entry> {
+        let entry = |number| Entry {
+            key: key(layout, number),
+            value,
+        };
+        (0..20).map(entry).collect()
+    }
+
+    #[test]
+    fn nodes_of_a_kibibyte_have_46_safe_entries_or_57_of_the_papers_17_bytes() {
+        assert_eq!(Layout::new(Format::Safe).entries(), 46);
+        let paper = Layout::new(Format::Paper);
+        assert_eq!((paper.entries(), paper.range_of(3).len()), (57, 17));
+    }
+
+    #[test]
+    fn a_node_has_as_many_entries_as_were_asked_for_and_its_bytes_are_enough() {
+        for layout in layouts() {
+            let last = layout.range_of(layout.entries() - 1);
+            assert!(last.end <= layout.node_bytes, "{layout:?}");
+            let smaller = Layout {
+                node_bytes: layout.node_bytes - 64,
+                ..layout
+            };
+            assert!(layout.entries() >= 46, "{layout:?}");
+            assert!(smaller.entries() < layout.entries(), "{layout:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_put_in_a_slot_is_found_and_disturbs_nothing() {
+        for layout in layouts() {
+            let mut page = Page::new(layout, &head(layout), 3);
+            let count = layout.entries();
+            for slot in 0..count {
+                let (key, value) = (key(layout, slot as u8), 0x0102_0304_0506_0708 + slot as u64);
+                page.set_entry(slot, Some(&Entry { key, value }));
+            }
+            assert_eq!(page.head(), head(layout), "{layout:?}");
+            assert_eq!(page.check(), Ok(()), "{layout:?}");
+            for slot in 0..count {
+                let found = page.find(&key(layout, slot as u8));
+                let value = 0x0102_0304_0506_0708 + slot as u64;
+                assert_eq!(found, Ok(Some((slot, value))), "{layout:?}");
+            }
+            page.set_entry(1, None);
+            assert_eq!(page.free_slot(), Some(1), "{layout:?}");
+            assert_eq!(page.find(&key(layout, 1)), Ok(None), "{layout:?}");
+        }
+    }
+
+    #[test]
+    fn changing_a_slot_changes_only_its_range() {
+        for layout in layouts() {
+            let mut page = Page::new(layout, &head(layout), 3);
+            page.refill(&entries(layout, 2));
+            let before = page.bytes.clone();
+            let key = key(layout, 99);
+            page.set_entry(7, Some(&Entry { key, value: 9 }));
+            let range = layout.range_of(7);
+            for (at, (old, new)) in before.iter().zip(&page.bytes).enumerate() {
+                assert!(old == new || range.contains(&at), "{layout:?}: byte {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_of_several_lines_of_different_writes_is_torn() {
+        let layout = Layout::new(Format::Safe).with_keys(256, 20);
+        let mut page = Page::new(layout, &head(layout), 3);
+        page.refill(&entries(layout, 2));
+        let old = page.bytes.clone();
+        let key = key(layout, 7);
+        page.set_entry(7, Some(&Entry { key, value: 3 }));
+        let range = layout.range_of(7);
+        assert_eq!(range.len(), 5 * LINE);
+        for line in range.step_by(LINE) {
+            let mut mixed = page.clone();
+            mixed.bytes[line..line + LINE].copy_from_slice(&old[line..line + LINE]);
+            assert_eq!((mixed.check(), mixed.entry(7)), (Ok(()), Err(Torn)));
+        }
+    }
+
+    #[test]
+    fn lines_of_two_versions_are_torn_in_the_safe_format_and_pass_in_the_papers() {
+        for (format, torn) in [(Format::Safe, true), (Format::Paper, false)] {
+            let layout = Layout::new(format);
+            let mut old = Page::new(layout, &head(layout), 0);
+            old.refill(&entries(layout, 1));
+            let mut new = old.clone();
+            new.refill(&entries(layout, 2));
+            new.seal();
+            let mut mixed = new.clone();
+            mixed.bytes[512..576].copy_from_slice(&old.bytes[512..576]);
+            assert_eq!(mixed.check().is_err(), torn, "{format:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_nobody_wrote_are_no_node() {
+        for layout in layouts() {
+            let bytes = vec![0; layout.node_bytes];
+            assert_eq!(Page { layout, bytes }.head().state, State::Nothing);
+        }
+    }
+}
