@@ -21,6 +21,13 @@ pub(crate) const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 /// pm's tests that an interpreter can run: the rest maps memory and files.
 const IN_MIRI: [&str; 5] = ["epoch::", "fault::", "lane::", "sim::tests::", "table::"];
 
+/// Those of them that go through tens of thousands of images: minutes each, and the same code as the others.
+const NOT_IN_MIRI: [&str; 3] = [
+    "a_drain_left_out",
+    "records_torn_together",
+    "a_comparison_asks",
+];
+
 /// Tests of the engine that show nothing new under a sanitizer and take minutes: they judge thousands of
 /// damaged pools. A few of each kind remain.
 const NOT_IN_ASAN: [&str; 4] = [
@@ -67,52 +74,72 @@ fn has_sources() -> bool {
     })
 }
 
+/// How the nightly toolchain runs tests in one lane.
+struct Tests {
+    folder: &'static str,
+    variables: &'static [(&'static str, &'static str)],
+    arguments: &'static [&'static str],
+}
+
+const MIRI: Tests = Tests {
+    folder: "miri",
+    // A new pool has a random id and a date.
+    variables: &[("MIRIFLAGS", "-Zmiri-disable-isolation")],
+    arguments: &["miri", "test", "--quiet"],
+};
+
+const ASAN: Tests = Tests {
+    folder: "asan",
+    variables: &[
+        ("RUSTFLAGS", "-Zsanitizer=address"),
+        ("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=1"),
+    ],
+    arguments: &["test", "--quiet", "--target", TRIPLE],
+};
+
+const TSAN: Tests = Tests {
+    folder: "tsan",
+    variables: &[
+        ("RUSTFLAGS", "-Zsanitizer=thread"),
+        ("TSAN_OPTIONS", "halt_on_error=1"),
+    ],
+    arguments: &["test", "--quiet", "-Zbuild-std", "--target", TRIPLE],
+};
+
+impl Tests {
+    /// Runs those of a package that `what` chooses, without the `skipped`.
+    fn run(&self, package: &str, what: &[&str], skipped: &[&str]) -> Result<(), String> {
+        let mut command = nightly(self.folder);
+        command.envs(self.variables.iter().copied());
+        command.args(self.arguments).args(["--package", package]);
+        command.args(what);
+        let skips = skipped.iter().flat_map(|name| ["--skip", *name]);
+        succeed(command.args(skips))
+    }
+}
+
 /// pm and the engine in little, interpreted: undefined behaviour, leaks, races, weak memory.
 pub(crate) fn miri(_size: Size) -> Result<(), String> {
     install_nightly()?;
-    let test = |package: &str, what: &[&str]| {
-        let mut command = nightly("miri");
-        // A new pool has a random id and a date.
-        command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
-        command.args(["miri", "test", "--quiet", "--package", package]);
-        succeed(command.args(what))
-    };
-    test("farbank-pm", &[&["--lib", "--"], &IN_MIRI[..]].concat())?;
-    test("farbank-kv", &["--test", "small"])
+    let modules = [&["--lib", "--"], &IN_MIRI[..]].concat();
+    MIRI.run("farbank-pm", &modules, &NOT_IN_MIRI)?;
+    MIRI.run("farbank-kv", &["--test", "small"], &[])
 }
 
 /// Real media, engine, damage and server with every access checked; and nothing leaks.
 pub(crate) fn asan(_size: Size) -> Result<(), String> {
     install_nightly()?;
-    let test = |package: &str, what: &[&str]| {
-        let mut command = nightly("asan");
-        command.env("RUSTFLAGS", "-Zsanitizer=address");
-        command.env("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=1");
-        command.args(["test", "--quiet", "--target", TRIPLE, "--package", package]);
-        succeed(command.args(what))
-    };
-    test("farbank-pm", &["--lib", "--test", "real"])?;
+    ASAN.run("farbank-pm", &["--lib", "--test", "real"], &[])?;
     let engine = ["--lib", "--test", "engine", "--test", "damage", "--"];
-    let skipped: Vec<&str> = NOT_IN_ASAN
-        .iter()
-        .flat_map(|name| ["--skip", *name])
-        .collect();
-    test("farbank-kv", &[&engine[..], &skipped].concat())?;
-    test("farbank-server", &["--lib", "--tests"])
+    ASAN.run("farbank-kv", &engine, &NOT_IN_ASAN)?;
+    ASAN.run("farbank-server", &["--lib", "--tests"], &[])
 }
 
 /// Threads of pm, engine and server, every access checked for an order with every other.
 pub(crate) fn tsan(_size: Size) -> Result<(), String> {
     install_nightly()?;
-    let test = |package: &str, what: &[&str]| {
-        let mut command = nightly("tsan");
-        command.env("RUSTFLAGS", "-Zsanitizer=thread");
-        command.env("TSAN_OPTIONS", "halt_on_error=1");
-        command.args(["test", "--quiet", "-Zbuild-std", "--target", TRIPLE]);
-        succeed(command.args(["--package", package]).args(what))
-    };
-    test("farbank-pm", &["--lib", "--test", "real"])?;
+    TSAN.run("farbank-pm", &["--lib", "--test", "real"], &[])?;
     let engine = ["--lib", "--test", "engine", "--test", "small"];
-    test("farbank-kv", &engine)?;
-    test("farbank-server", &["--lib", "--tests"])
+    TSAN.run("farbank-kv", &engine, &[])?;
+    TSAN.run("farbank-server", &["--lib", "--tests"], &[])
 }

@@ -149,7 +149,7 @@ fn moment(persistency: Persistency, seed: u64, range: u64) -> CrashState {
 #[test]
 fn a_reader_sees_lazily_exactly_what_it_sees_on_all_images() {
     // An interpreter gets through the small ones of a few.
-    let (tried, images_max) = if cfg!(miri) { (20, 64) } else { (600, 4096) };
+    let (tried, images_max) = if cfg!(miri) { (8, 64) } else { (600, 4096) };
     for persistency in Persistency::ALL {
         let (mut all_images, mut all_leaves, mut seeds, mut mixed) = (0, 0, 0, 0);
         for seed in 0..tried {
