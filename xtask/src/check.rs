@@ -94,16 +94,17 @@ pub(crate) fn faults(_: Size) -> Result<(), String> {
 /// Threads under schedules of chance and of priorities; and what only schedules find is found.
 pub(crate) fn schedules(size: Size) -> Result<(), String> {
     let binary = with_faults("shuttle", "--cfg shuttle")?;
-    let schedules = match size {
-        Size::Lane => "5000",
-        Size::Gate => "100000",
+    let (schedules, alone) = match size {
+        Size::Lane => ("2000", "1000"),
+        Size::Gate => ("100000", "10000"),
     };
     for rest in [
-        ["--schedules", schedules].as_slice(),
-        &["--schedules", CONTROL_SCHEDULES, "--controls"],
+        ["kv", "--schedules", schedules].as_slice(),
+        &["kv-alone", "--schedules", alone],
+        &["kv", "--schedules", CONTROL_SCHEDULES, "--controls"],
     ] {
         let mut command = Command::new(&binary);
-        command.args(["check", "schedules", "--target", "kv", "--seed", "0x10000"]);
+        command.args(["check", "schedules", "--seed", "0x10000", "--target"]);
         output(command.args(rest))?;
     }
     Ok(())

@@ -80,16 +80,11 @@ pub(crate) const ALL: [Named; 14] = [
 ];
 
 /// Those that only threads can find.
-pub(crate) const IN_THREADS: [Named; 5] = [
+pub(crate) const IN_THREADS: [Named; 4] = [
     Named {
         name: "kv.flush_takes_extents",
         what: "FLUSHALL frees the extents of a large value that is numbered after it",
         source: "schedule 31 of seed 0x11, chosen at random: a bug of this engine until then",
-    },
-    Named {
-        name: "kv.reader_unpinned",
-        what: "a reader follows offsets without a pin",
-        source: "invariant C1 of cleaner.rs",
     },
     Named {
         name: "kv.stripe_released_early",

@@ -142,7 +142,7 @@ impl<M: Medium> Worker<M> {
     pub(crate) fn pin(&mut self) {
         self.reads += 1;
         let renew = self.reads >= READS_PER_PIN && !self.adrift;
-        if (!self.pinned || renew) && !fault!("kv.reader_unpinned") {
+        if !self.pinned || renew {
             self.engine.epochs.pin(&self.slot);
             (self.pinned, self.reads) = (true, 0);
         }

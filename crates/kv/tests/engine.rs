@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use farbank_kv::Kv;
-use farbank_kv::store::{DATABASES, Error, Key, Ops, Store, Value, Verdict, View};
+use farbank_kv::store::{DATABASES, Error, Key, Meta, Ops, Store, Value, Verdict, View};
 use farbank_pm::sim::{Persistency, Sim};
 use support::{Time, User, key, kill, memory, reopen};
 
@@ -399,6 +399,33 @@ fn a_delete_staged_before_its_value_is_moved_hides_the_copy_for_good() {
     drop((a, b));
     let kv = kill(kv, Time::new().config());
     assert_eq!(User::of(&kv).get(b"k"), None);
+}
+
+#[test]
+fn what_is_being_read_stays_until_it_has_been_read() {
+    let kv = memory(8192 + 24 * 4096, 4096);
+    let (mut writer, mut reader) = (User::of(&kv), kv.session());
+    writer.set(b"k", &[1; 400]);
+    let mut out = Vec::new();
+    // The header has been read, the value not yet: the record moves, and every segment is wanted.
+    let mut refused = None;
+    let mut meanwhile = |_: &Meta, _: &mut Vec<u8>| {
+        let write = |n: u16| {
+            let written = writer.try_set(b"hot", &[n as u8; 400]);
+            kv.clean().and(written)
+        };
+        refused = (0..1_000).map(write).find_map(Result::err);
+    };
+    let found = reader.get(key(b"k"), View::Durable, &mut out, &mut meanwhile);
+    assert_eq!((found, out), (Ok(true), vec![1; 400]));
+    assert_eq!(
+        refused,
+        Some(Error::Full),
+        "somebody got the reader's place"
+    );
+    assert!(kv_stats(&kv).moved_bytes > 400, "the value has not moved");
+    reader.commit().unwrap();
+    writer.set(b"hot", &[1; 400]);
 }
 
 #[test]

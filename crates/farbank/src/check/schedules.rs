@@ -1,8 +1,11 @@
 //! `farbank check schedules`: threads under every schedule that chance finds, crashed in between.
 
+#[cfg(shuttle)]
+use std::ops::Range;
+
 use clap::{Args, ValueEnum};
 #[cfg(shuttle)]
-use farbank_check::schedules::{Report, Scheduler};
+use farbank_check::schedules::{Config, Report, SCHEDULES_PER_SEED, Scheduler, schedules};
 use farbank_pm::fault::{Fault, NAMED};
 
 use super::{TargetChoice, number};
@@ -15,6 +18,10 @@ Schedules need a build of their own, in which shuttle takes the place of locks, 
       -- check schedules --schedules 4000
 
 `cargo xtask lanes schedules` does that, and more.";
+
+/// Schedules after which the other scheduler has its turn, where a deviation is looked for.
+#[cfg(shuttle)]
+const TURN: u64 = 10 * SCHEDULES_PER_SEED;
 
 /// Run threads under many schedules, and judge what every crash in between could leave.
 #[derive(Args)]
@@ -101,26 +108,17 @@ impl Schedules {
 
     #[cfg(shuttle)]
     fn run_them(self) -> Result<(), Failure> {
-        use farbank_check::schedules::{Config, schedules};
-
         let choices: &[Scheduler] = match self.scheduler {
             SchedulerChoice::Random => &[Scheduler::Random],
             SchedulerChoice::Pct => &[Scheduler::Pct],
             SchedulerChoice::Both => &Scheduler::ALL,
         };
-        let run = |scheduler: Scheduler, fault: Option<Fault>| {
-            let config = Config {
-                fault,
-                ..Config::new(scheduler, self.seed, self.schedules)
-            };
-            schedules(self.target.target(), &config, &mut |_| true)
-        };
         if self.controls {
-            return self.control(choices, &run);
+            return self.control(choices);
         }
         let mut reports = Vec::new();
         for scheduler in choices {
-            let report = run(*scheduler, self.fault.clone());
+            let report = self.explore(*scheduler, self.fault.clone(), 0..self.schedules);
             if !self.json {
                 println!("{report}");
             }
@@ -129,34 +127,52 @@ impl Schedules {
         self.conclude(&reports)
     }
 
+    /// Runs these of the schedules that begin with the first seed.
+    #[cfg(shuttle)]
+    fn explore(&self, scheduler: Scheduler, fault: Option<Fault>, numbers: Range<u64>) -> Report {
+        let seed = self.seed + numbers.start / SCHEDULES_PER_SEED;
+        let config = Config {
+            fault,
+            ..Config::new(scheduler, seed, numbers.end - numbers.start)
+        };
+        schedules(self.target.target(), &config, &mut |_| true)
+    }
+
+    /// Looks for a deviation, the schedulers in turns. With what found it: after how many of its schedules.
+    #[cfg(shuttle)]
+    fn find(&self, choices: &[Scheduler], fault: &Fault) -> Option<(Report, u64)> {
+        let starts = (0..self.schedules).step_by(TURN as usize);
+        let turns = starts.map(|start| start..self.schedules.min(start + TURN));
+        for (turn, scheduler) in turns.flat_map(|t| choices.iter().map(move |s| (t.clone(), *s))) {
+            let report = self.explore(scheduler, Some(fault.clone()), turn.clone());
+            if report.violation.is_some() {
+                let after = turn.start + report.counts.schedules;
+                return Some((report, after));
+            }
+        }
+        None
+    }
+
     /// Each deviation that only threads can find, until one of the schedulers finds it.
     #[cfg(shuttle)]
-    fn control(
-        &self,
-        choices: &[Scheduler],
-        run: &dyn Fn(Scheduler, Option<Fault>) -> Report,
-    ) -> Result<(), Failure> {
+    fn control(&self, choices: &[Scheduler]) -> Result<(), Failure> {
         let (mut found, mut missed) = (Vec::new(), Vec::new());
         for named in self.target.target().faults_in_threads() {
-            let fault = Fault::Name(named.name.into());
-            let mut reports = choices.iter().map(|s| run(*s, Some(fault.clone())));
-            match reports.find(|report| report.violation.is_some()) {
-                Some(report) => {
-                    let after = report.counts.schedules;
-                    if !self.json {
-                        println!(
-                            "{:28} found by {} after {after}",
-                            named.name, report.scheduler
-                        );
-                    }
-                    found.push(format!(
-                        "{{\"fault\":\"{}\",\"run\":{}}}",
-                        named.name,
-                        report.json()
-                    ));
-                }
-                None => missed.push(named.name),
+            let Some((report, after)) = self.find(choices, &Fault::Name(named.name.into())) else {
+                missed.push(named.name);
+                continue;
+            };
+            if !self.json {
+                println!(
+                    "{:28} found by {} after {after}",
+                    named.name, report.scheduler
+                );
             }
+            found.push(format!(
+                "{{\"fault\":\"{}\",\"after\":{after},\"run\":{}}}",
+                named.name,
+                report.json()
+            ));
         }
         let (holds, runs) = (missed.is_empty(), found.join(","));
         if self.json {
