@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use farbank_pm::sim::{CrashState, Sim, next_script};
+use farbank_pm::sim::{CrashState, Sim, Undecided, next_script};
 
 use super::judge::{digest_of, judge_shown};
 use super::run::Run;
@@ -37,9 +37,10 @@ pub fn lazily<E>(
     cap: usize,
     mut each: impl FnMut(&Sim) -> Result<(), E>,
 ) -> Result<Leaves, E> {
+    let undecided = Undecided::of(state);
     let (mut script, mut leaves) = (Vec::new(), 0);
     loop {
-        let sim = Sim::lazy(state, &script);
+        let sim = undecided.follow(&script);
         each(&sim)?;
         leaves += 1;
         let next = next_script(&sim.decisions());

@@ -182,7 +182,7 @@ impl Medium for Sim {
         let mut state = self.state();
         match state.decide_whole(at, len, &<[u8]>::len) {
             None => crc_of(&state.visible, at, len, seed),
-            Some(torn) if torn.is_empty() => crc_of(&state.representative(), at, len, seed),
+            Some(torn) if torn.is_empty() => crc_of(&state.representative(at, len), at, len, seed),
             Some(whole) => crc32c::crc32c_append(seed, &whole),
         }
     }
@@ -207,7 +207,7 @@ impl Medium for Sim {
             return check(to) != 0;
         };
         if whole.is_empty() {
-            let image = state.representative();
+            let image = state.representative(at, to.len());
             let mut rest = to;
             image.pieces(at, rest.len(), |piece| {
                 let (head, tail) = std::mem::take(&mut rest).split_at_mut(piece.len());

@@ -78,12 +78,7 @@ impl Sim {
     /// a choice that does not exist: the reader is not deterministic, or read something else before.
     #[must_use]
     pub fn lazy(crash: &CrashState, script: &[u32]) -> Sim {
-        let durable = crash.durable.clone();
-        let mut state = State::new(durable.clone(), durable, Queues::new());
-        state.cas_drains = crash.cas_drains;
-        let lazy = Lazy::new(crash, script, &mut state.visible);
-        state.lazy = Some(Box::new(lazy));
-        Sim::with_state(state, crash.persistency)
+        Undecided::of(crash).follow(script)
     }
 
     /// What was decided, in order. Empty for memory that is not lazy.
@@ -142,20 +137,73 @@ impl State {
             .then(|| lazy.decide_whole(&mut self.visible, &range, check))
     }
 
-    /// The visible bytes, and values for what is open that agree with every decision.
-    pub(super) fn representative(&self) -> Image {
+    /// The visible bytes, and in `at..at + len` values for what is open that agree with every decision.
+    pub(super) fn representative(&self, at: Off, len: usize) -> Image {
         let mut image = self.visible.clone();
         if let Some(lazy) = &self.lazy {
-            lazy.fill(&mut image);
+            lazy.fill(&mut image, &(at.0..at.0.saturating_add(len as u64)));
         }
         image
     }
 }
 
+/// A moment of which nothing has been decided yet, for whoever follows many scripts from it.
+pub struct Undecided {
+    persistency: Persistency,
+    durable: Image,
+    /// The durable image, and what every cut keeps.
+    visible: Image,
+    units: Units,
+    cas_drains: bool,
+    places: Option<Arc<Places>>,
+}
+
+impl Undecided {
+    /// What that crash left open.
+    #[must_use]
+    pub fn of(crash: &CrashState) -> Undecided {
+        let mut visible = crash.durable.clone();
+        let units = crash.queues.iter().map(|(&at, queue)| {
+            let mut unit = Unit::new(crash.persistency, &crash.durable, queue);
+            unit.settle(&mut visible);
+            (at, Arc::new(unit))
+        });
+        Undecided {
+            units: units.collect(),
+            persistency: crash.persistency,
+            durable: crash.durable.clone(),
+            visible,
+            cas_drains: crash.cas_drains,
+            places: crash.places.clone(),
+        }
+    }
+
+    /// The memory, as [`Sim::lazy`] has it.
+    #[must_use]
+    pub fn follow(&self, script: &[u32]) -> Sim {
+        let mut state = State::new(self.durable.clone(), self.visible.clone(), Queues::new());
+        state.cas_drains = self.cas_drains;
+        state.lazy = Some(Box::new(Lazy {
+            unit_bytes: self.persistency.unit_bytes() as u64,
+            units: self.units.clone(),
+            clauses: Vec::new(),
+            script: Script {
+                entries: script.to_vec(),
+                decisions: Vec::new(),
+            },
+            places: self.places.clone(),
+        }));
+        Sim::with_state(state, self.persistency)
+    }
+}
+
+/// Lines or sectors by number; shared between scripts until they are decided.
+type Units = BTreeMap<u64, Arc<Unit>>;
+
 /// What a crash has left undecided.
 pub(super) struct Lazy {
     unit_bytes: u64,
-    units: BTreeMap<u64, Unit>,
+    units: Units,
     clauses: Vec<Clause>,
     script: Script,
     places: Option<Arc<Places>>,
@@ -195,6 +243,7 @@ type Clause = Vec<(ChainId, Vec<u32>)>;
 type Narrowed = BTreeMap<ChainId, Vec<u32>>;
 
 /// One line or sector.
+#[derive(Clone)]
 struct Unit {
     queue: Vec<Store>,
     chains: Chains,
@@ -204,6 +253,7 @@ struct Unit {
 }
 
 /// A word that had volatile stores.
+#[derive(Clone)]
 struct Word {
     at: u64,
     durable: u64,
@@ -464,29 +514,13 @@ fn mask(word: u64, range: &Range<u64>) -> u64 {
 }
 
 impl Lazy {
-    fn new(crash: &CrashState, script: &[u32], visible: &mut Image) -> Lazy {
-        let units = crash.queues.iter().map(|(&at, queue)| {
-            let mut unit = Unit::new(crash.persistency, &crash.durable, queue);
-            unit.settle(visible);
-            (at, unit)
-        });
-        Lazy {
-            unit_bytes: crash.persistency.unit_bytes() as u64,
-            units: units.collect(),
-            clauses: Vec::new(),
-            script: Script {
-                entries: script.to_vec(),
-                decisions: Vec::new(),
-            },
-            places: crash.places.clone(),
-        }
-    }
-
     /// The units that have words in the range.
     fn within(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, &Unit)> + Clone {
         let first = range.start / self.unit_bytes;
         let end = range.end.div_ceil(self.unit_bytes).max(first);
-        self.units.range(first..end).map(|(&at, unit)| (at, unit))
+        self.units
+            .range(first..end)
+            .map(|(&at, unit)| (at, &**unit))
     }
 
     fn is_open(&self, range: &Range<u64>) -> bool {
@@ -497,9 +531,9 @@ impl Lazy {
     /// What the reader stored hides what the crash left.
     pub(super) fn overwrite(&mut self, at: Off) {
         let unit = self.units.get_mut(&(at.0 / self.unit_bytes));
-        let mut words = unit.into_iter().flat_map(|u| &mut u.words);
-        if let Some(word) = words.find(|w| w.at == at.0) {
-            word.known = Known::Overwritten;
+        let word = |unit: &Unit| unit.words.iter().position(|w| w.at == at.0);
+        if let Some((word, unit)) = unit.and_then(|unit| Some((word(unit)?, unit))) {
+            Arc::make_mut(unit).words[word].known = Known::Overwritten;
         }
     }
 
@@ -652,15 +686,12 @@ impl Lazy {
         let mut calls: Vec<u64> = stores.map(|s| s.call).chain([0]).collect();
         calls.sort_unstable();
         calls.dedup();
-        let mut now = Vec::with_capacity((range.end - range.start) as usize);
-        visible.pieces(
-            Off(range.start),
-            (range.end - range.start) as usize,
-            |piece| {
-                now.extend_from_slice(piece);
-                true
-            },
-        );
+        let len = (range.end - range.start) as usize;
+        let mut now = Vec::with_capacity(len);
+        visible.pieces(Off(range.start), len, |piece| {
+            now.extend_from_slice(piece);
+            true
+        });
         let version = |call: u64| {
             let mut content = now.clone();
             let of_crash = words.clone().filter(|w| w.known != Known::Overwritten);
@@ -680,7 +711,7 @@ impl Lazy {
     /// Keeps these prefixes only.
     fn narrow(&mut self, visible: &mut Image, narrowed: Narrowed) {
         for ((at, chain), set) in narrowed {
-            let unit = self.units.get_mut(&at).expect("it was found");
+            let unit = Arc::make_mut(self.units.get_mut(&at).expect("it was found"));
             unit.allowed[chain] = set;
             unit.settle(visible);
         }
@@ -726,9 +757,9 @@ impl Lazy {
         unit.allowed.iter().enumerate().map(least).collect()
     }
 
-    fn fill(&self, image: &mut Image) {
+    fn fill(&self, image: &mut Image, range: &Range<u64>) {
         let solved = self.solve(&Narrowed::new()).expect("L1");
-        for (&at, unit) in &self.units {
+        for (at, unit) in self.within(range) {
             let least = self.least(&solved, at, unit);
             for word in unit.words.iter().filter(|w| w.known == Known::Open) {
                 image.set_word(Off(word.at), word.value(|chain| least[chain]));

@@ -85,7 +85,7 @@ use crate::sync::{Arc, Mutex, MutexGuard};
 pub use crash::{CrashState, Moment, Survivor};
 pub use cuts::{Cut, Images};
 pub use image::{Image, Rng};
-pub use lazy::{Decision, next_script};
+pub use lazy::{Decision, Undecided, next_script};
 pub use places::{Act, Place, Places, brief};
 
 use places::{NOWHERE, PlaceId};
@@ -256,7 +256,7 @@ impl Sim {
     /// has been decided, and decides nothing.
     #[must_use]
     pub fn visible(&self) -> Image {
-        self.state().representative()
+        self.state().representative(Off(0), usize::MAX)
     }
 
     /// This moment, as a crash would find it.
