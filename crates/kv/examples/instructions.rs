@@ -1,4 +1,4 @@
-//! So many sets, or gets, and nothing else: for counting instructions.
+//! So many sets, in batches or alone, or gets, and nothing else: for counting instructions.
 //!
 //! ```text
 //! cargo run --release -p farbank-kv --example instructions -- set 20000
@@ -25,9 +25,9 @@ const VALUE: [u8; 100] = [7; 100];
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (what, count) = match arguments.as_slice() {
-        [what, count] if what == "set" || what == "get" => (what, count.parse().unwrap_or(0)),
+        [what, count] if ["set", "alone", "get"].contains(&what.as_str()) => (what, count.parse().unwrap_or(0)),
         _ => {
-            eprintln!("usage: instructions set|get COUNT");
+            eprintln!("usage: instructions set|alone|get COUNT");
             std::process::exit(2);
         }
     };
@@ -38,6 +38,7 @@ fn main() {
     for n in 0..count {
         match what.as_str() {
             "set" => set(&mut *session, n % KEYS),
+            "alone" => set_alone(&mut *session, n % KEYS),
             _ => get(&mut *session, n % KEYS, &mut out),
         }
     }
@@ -73,25 +74,32 @@ fn store() -> Kv<Mapped> {
 }
 
 fn set(session: &mut dyn Session, n: u32) {
-    let value = Value {
+    let name = n.to_le_bytes();
+    session.put(key(&name), value()).expect("the pool has room");
+    session.commit().expect("memory does not fail");
+}
+
+fn set_alone(session: &mut dyn Session, n: u32) {
+    let name = n.to_le_bytes();
+    let done = session.put_alone(key(&name), value());
+    done.expect("the pool has room, and memory does not fail");
+}
+
+fn key(bytes: &[u8]) -> Key<'_> {
+    Key { db: 0, bytes }
+}
+
+fn value() -> Value<'static> {
+    Value {
         bytes: &VALUE,
         ..Value::default()
-    };
-    let key = Key {
-        db: 0,
-        bytes: &n.to_le_bytes(),
-    };
-    session.put(key, value).expect("the pool has room");
-    session.commit().expect("memory does not fail");
+    }
 }
 
 fn get(session: &mut dyn Session, n: u32, out: &mut Vec<u8>) {
     out.clear();
-    let key = Key {
-        db: 0,
-        bytes: &n.to_le_bytes(),
-    };
-    let found = session.get(key, View::Durable, out, &mut |_: &Meta, _| {});
+    let name = n.to_le_bytes();
+    let found = session.get(key(&name), View::Durable, out, &mut |_: &Meta, _| {});
     assert_eq!(found, Ok(true), "a key that was set");
     assert_eq!(out.len(), VALUE.len());
     session.commit().expect("memory does not fail");

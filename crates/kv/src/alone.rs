@@ -79,13 +79,17 @@ impl<M: Medium> Worker<M> {
         };
         header.body_crc = body_crc(draft.key.bytes, value.bytes);
         // The group's word has had time to arrive; its line has until the record is copied in.
-        engine.index.touch(hash);
+        let mut spot = engine.index.spot(hash);
+        engine.index.touch(&spot);
         let mut locked = engine.stripe(hash).lock();
+        if !engine.index.is_current(&spot) {
+            spot = engine.index.spot(hash);
+        }
         if locked.of(hash).next().is_some() {
             return Ok(None);
         }
         let news = self.news >= NEWS_EXPECTED;
-        let likely = if news { None } else { engine.likely(hash) };
+        let likely = if news { None } else { engine.likely(&spot) };
         let class = engine.lifetime(likely);
         if !self.log.takes_alone(engine, class, len) {
             return Ok(None);
@@ -96,18 +100,22 @@ impl<M: Medium> Worker<M> {
         self.log
             .copy_in_alone(engine, &mut self.lane, class, &header, &body);
         // While the record drains: what it replaces, and growth.
-        let old = engine.seek(hash, draft.key, 0, |_| ());
-        let grown = old.is_none() && engine.make_index_room(hash);
+        let old = engine.seek_at(&spot, draft.key, 0, |_| ());
+        let grown = old.is_none() && !engine.index.has_room(&spot);
+        if grown {
+            spot = engine.lengthen(&spot);
+        }
         let ticket = engine.medium().drain(&mut self.lane);
         self.log.drained_alone(engine, class, ticket);
         engine.poll(ticket)?; // A2: what could not be drained is not published.
-        match old {
-            Some(old) => {
-                let swung = engine.index.replace(hash, old.at, at);
-                debug_assert!(swung, "nobody else changes the index under this lock");
+        match &old {
+            Some((hit, _)) => engine.index.swing(&spot, hit, at),
+            None => {
+                let placed = engine.index.place(&spot, at);
+                debug_assert!(placed, "room was made");
             }
-            None => engine.insert(hash, at),
         }
+        let old = old.map(|(_, found)| found);
         self.count_put(old, at, len as u32, header.db, header.expires_ms);
         drop(locked);
         self.news = match old {

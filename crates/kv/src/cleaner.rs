@@ -349,7 +349,7 @@ impl<M: Medium> Engine<M> {
         met: &[(Off, Header, u64)],
     ) -> bool {
         for (_, _, hash) in met {
-            self.index.touch(*hash);
+            self.index.touch(&self.index.spot(*hash));
         }
         met.iter()
             .all(|(at, header, hash)| self.copy_record(cleaner, pass, victim, *at, header, *hash))

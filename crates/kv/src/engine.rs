@@ -1,7 +1,5 @@
 //! What all sessions of one pool share, and how a record is found and read.
 
-use std::cell::Cell;
-
 use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::Epochs;
 use farbank_pm::fault;
@@ -18,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::cleaner::Cleaner;
 use crate::config::{Cleaning, Config};
 use crate::free::Free;
-use crate::index::Index;
+use crate::index::{Hit, Index, Spot};
 use crate::past::RootWords;
 use crate::read::FETCHED_HEAD;
 use crate::record::{HEADER_MAX, Header, Type, body_crc};
@@ -367,24 +365,25 @@ impl<M: Medium> Engine<M> {
     }
 
     /// The header of the record at `at`, if its checksum holds.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn header(&self, at: Off) -> Option<Header> {
         let within = self.geometry.within(at);
         if within + HEADER_MAX > self.geometry.segment_bytes {
             return None;
         }
         let seed = self.info_at(at).seed.load(Relaxed) ^ within as u32;
-        let decoded = Cell::new(None);
         let vouched = |bytes: &[u8]| {
             let bytes = bytes.try_into().expect("as many as were asked for");
-            decoded.set(Header::decode(bytes, seed));
-            decoded.get().map_or(0, |header| header.len())
+            match Header::is_vouched_for(bytes, seed) {
+                true => Header::len_in(bytes),
+                false => 0,
+            }
         };
         let mut bytes = [0; HEADER_MAX];
         if !self.medium().copy_out_if(at, &mut bytes, &vouched) {
             return None;
         }
-        let header = decoded.get()?;
+        let header = Header::parse(&bytes)?;
         (within + self.record_len(&header) <= self.geometry.segment_bytes).then_some(header)
     }
 
@@ -421,7 +420,7 @@ impl<M: Medium> Engine<M> {
 
     /// Whether the record at `at` is `key`'s: its header, or `None` if it is another's. A damaged
     /// header counts as a match without a header: nobody else can be asked about it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn judge(&self, at: Off, key: Key<'_>) -> Option<Found> {
         let Some(header) = self.header(at) else {
             return Some(Found {
@@ -470,16 +469,30 @@ impl<M: Medium> Engine<M> {
         hash: u64,
         key: Key<'_>,
         fetched: usize,
-        mut pass: impl FnMut(Off),
+        pass: impl FnMut(Off),
     ) -> Option<Found> {
-        let mut damaged: Option<Found> = None;
-        let found = self.index.search(hash, |at| {
+        let sought = self.seek_at(&self.index.spot(hash), key, fetched, pass);
+        sought.map(|(_, found)| found)
+    }
+
+    /// As [`Engine::seek`], at a place of the index; and the entry.
+    #[inline]
+    pub(crate) fn seek_at(
+        &self,
+        spot: &Spot,
+        key: Key<'_>,
+        fetched: usize,
+        mut pass: impl FnMut(Off),
+    ) -> Option<(Hit, Found)> {
+        let mut damaged: Option<(Hit, Found)> = None;
+        let sound = self.index.search_at(spot, |hit| {
+            let at = hit.at();
             self.medium().prefetch(at, fetched);
             match self.judge(at, key) {
-                Some(found) if found.header.is_some() => Some(found),
+                Some(found) if found.header.is_some() => Some((hit, found)),
                 Some(found) => {
-                    if let Some(before) = damaged.replace(found) {
-                        pass(before.at);
+                    if let Some((before, _)) = damaged.replace((hit, found)) {
+                        pass(before.at());
                     }
                     None
                 }
@@ -489,21 +502,21 @@ impl<M: Medium> Engine<M> {
                 }
             }
         });
-        match (found, damaged) {
+        match (sound, damaged) {
             (None, damaged) => damaged,
-            (Some(_), Some(other)) => {
-                pass(other.at);
-                found
+            (sound, Some((other, _))) => {
+                pass(other.at());
+                sound
             }
-            (Some(_), None) => found,
+            (sound, None) => sound,
         }
     }
 
-    /// Under the stripe's lock: where the record of `hash`'s key lies, most likely; it is fetched, and what
-    /// is known of its segment.
+    /// Under the stripe's lock: where the record of a key lies, most likely; it is fetched, and what is
+    /// known of its segment.
     #[inline]
-    pub(crate) fn likely(&self, hash: u64) -> Option<Off> {
-        let at = self.index.first(&self.index.spot(hash))?.at();
+    pub(crate) fn likely(&self, spot: &Spot) -> Option<Off> {
+        let at = self.index.search_at(spot, Some)?.at();
         self.medium().prefetch(at, FETCHED_HEAD);
         farbank_pm::table::prefetch_for_write(self.info_at(at));
         Some(at)
@@ -526,12 +539,11 @@ impl<M: Medium> Engine<M> {
             .insert(hash, at, &self.epochs, &|at| self.rehash(at));
     }
 
-    /// Under the stripe's lock: sees to it that [`Engine::insert`] need not grow the index. Whether that
-    /// took lines.
-    #[inline]
-    pub(crate) fn make_index_room(&self, hash: u64) -> bool {
+    /// Under the stripe's lock: makes room in a full group of the index. Where its entries are to be
+    /// looked for from now on.
+    pub(crate) fn lengthen(&self, spot: &Spot) -> Spot {
         self.index
-            .make_room(hash, &self.epochs, &|at| self.rehash(at))
+            .lengthen(spot, &self.epochs, &|at| self.rehash(at))
     }
 
     /// Counts a record that the index now points at.

@@ -273,27 +273,46 @@ impl Index {
         farbank_pm::table::prefetch(self.directory.get(self.number(hash) as usize));
     }
 
-    /// Has the CPU fetch the group's first line to look at for `hash`.
-    #[inline]
-    pub(crate) fn touch(&self, hash: u64) {
-        self.spot(hash);
-    }
-
-    /// Where `hash`'s entry is to be looked for; has the CPU fetch that line.
+    /// Where `hash`'s entry is to be looked for.
     #[inline]
     pub(crate) fn spot(&self, hash: u64) -> Spot {
         let (number, group) = self.find(hash);
         let tag = tag_of(hash, group.depth);
-        if group.lines > 0 {
-            let line = group.first + home(tag, group.lines);
-            farbank_pm::table::prefetch(self.rows.get(line));
-        }
         Spot { number, group, tag }
     }
 
-    /// The first entry at `spot` that may be its hash's.
+    /// Has the CPU fetch the first line to look at.
     #[inline]
-    pub(crate) fn first(&self, spot: &Spot) -> Option<Hit> {
+    pub(crate) fn touch(&self, spot: &Spot) {
+        if spot.group.lines > 0 {
+            let line = spot.group.first + home(spot.tag, spot.group.lines);
+            farbank_pm::table::prefetch(self.rows.get(line));
+        }
+    }
+
+    /// Whether the group is as it was when `spot` was made. Under its stripe's lock it stays so.
+    #[inline]
+    pub(crate) fn is_current(&self, spot: &Spot) -> bool {
+        let word = self.directory.get(spot.number).load(Ordering::Acquire);
+        word == spot.group.word()
+    }
+
+    /// Whether nothing has changed there since: the group's run is the same, and so is the entry. Under
+    /// the pin under which both were found, so that neither run nor offset can have come back.
+    #[inline]
+    pub(crate) fn holds(&self, spot: &Spot, hit: &Hit) -> bool {
+        let current = self.is_current(spot);
+        let entry = self.rows.get(hit.row).0[hit.slot].load(Ordering::Acquire);
+        current && entry == hit.entry
+    }
+
+    /// Calls `look` with each entry at `spot` that may be its hash's until it answers.
+    #[inline]
+    pub(crate) fn search_at<R>(
+        &self,
+        spot: &Spot,
+        mut look: impl FnMut(Hit) -> Option<R>,
+    ) -> Option<R> {
         let Spot { group, tag, .. } = *spot;
         if group.lines == 0 {
             return None;
@@ -304,8 +323,10 @@ impl Index {
             let slots = &self.rows.get(row).0;
             for (slot, word) in slots.iter().enumerate() {
                 let entry = word.load(Ordering::Acquire);
-                if agrees(entry, tag) {
-                    return Some(Hit { row, slot, entry });
+                if agrees(entry, tag)
+                    && let Some(answer) = look(Hit { row, slot, entry })
+                {
+                    return Some(answer);
                 }
             }
             if slots.iter().any(|slot| slot.load(Ordering::Relaxed) == 0) {
@@ -316,109 +337,50 @@ impl Index {
         None
     }
 
-    /// Whether nothing has changed there since: the group's run is the same, and so is the entry. Under
-    /// the pin under which both were found, so that neither run nor offset can have come back.
-    #[inline]
-    pub(crate) fn holds(&self, spot: &Spot, hit: &Hit) -> bool {
-        let word = self.directory.get(spot.number).load(Ordering::Acquire);
-        let entry = self.rows.get(hit.row).0[hit.slot].load(Ordering::Acquire);
-        word == spot.group.word() && entry == hit.entry
-    }
-
     /// Calls `look` with the offset of each entry that may be `hash`'s until it answers.
     #[inline]
     pub(crate) fn search<R>(&self, hash: u64, mut look: impl FnMut(Off) -> Option<R>) -> Option<R> {
-        let (_, group) = self.find(hash);
-        let tag = tag_of(hash, group.depth);
-        self.probe(group, tag, |slot| {
-            let entry = slot.load(Ordering::Acquire);
-            if agrees(entry, tag) {
-                look(at_of(entry))
-            } else {
-                None
-            }
-        })
+        self.search_at(&self.spot(hash), |hit| look(hit.at()))
     }
 
-    /// Visits the slots where `tag` may be, in order, until `visit` answers.
+    /// The entry at `spot` that names `at`.
     #[inline]
-    fn probe<R>(
-        &self,
-        group: Group,
-        tag: u64,
-        mut visit: impl FnMut(&AtomicU64) -> Option<R>,
-    ) -> Option<R> {
-        if group.lines == 0 {
-            return None;
-        }
-        let mut line = home(tag, group.lines);
-        for _ in 0..group.lines {
-            let row = &self.rows.get(group.first + line).0;
-            for slot in row {
-                if let Some(answer) = visit(slot) {
-                    return Some(answer);
-                }
-            }
-            if row.iter().any(|slot| slot.load(Ordering::Relaxed) == 0) {
-                return None;
-            }
-            line = if line + 1 == group.lines { 0 } else { line + 1 };
-        }
-        None
+    fn hit(&self, spot: &Spot, at: Off) -> Option<Hit> {
+        self.search_at(spot, |hit| (hit.at() == at).then_some(hit))
     }
 
     /// Whether an entry for `hash` names `at`.
     pub(crate) fn names(&self, hash: u64, at: Off) -> bool {
-        self.search(hash, |found| (found == at).then_some(()))
-            .is_some()
+        self.hit(&self.spot(hash), at).is_some()
     }
 
-    /// The slot that names `at`, and the tag to write there.
+    /// Under the stripe's lock: makes the entry that was found at `spot` in this holding of it name `new`.
     #[inline]
-    fn slot(&self, hash: u64, at: Off) -> Option<(&AtomicU64, u64)> {
-        let (_, group) = self.find(hash);
-        let tag = tag_of(hash, group.depth);
-        let mut line = if group.lines == 0 {
-            0
-        } else {
-            home(tag, group.lines)
-        };
-        for _ in 0..group.lines {
-            for slot in &self.rows.get(group.first + line).0 {
-                let entry = slot.load(Ordering::Relaxed);
-                if agrees(entry, tag) && at_of(entry) == at {
-                    return Some((slot, tag));
-                }
-            }
-            line = if line + 1 == group.lines { 0 } else { line + 1 };
-        }
-        None
+    pub(crate) fn swing(&self, spot: &Spot, hit: &Hit, new: Off) {
+        debug_assert!(self.holds(spot, hit), "nobody else changes the index");
+        self.rows.get(hit.row).0[hit.slot].store(entry(spot.tag, new), Ordering::Release);
     }
 
     /// Under the stripe's lock: makes the entry that names `old` name `new`. False if none does.
     #[inline]
     pub(crate) fn replace(&self, hash: u64, old: Off, new: Off) -> bool {
-        let Some((slot, tag)) = self.slot(hash, old) else {
-            return false;
-        };
-        slot.store(entry(tag, new), Ordering::Release);
-        true
+        let spot = self.spot(hash);
+        let hit = self.hit(&spot, old);
+        if let Some(hit) = &hit {
+            self.swing(&spot, hit, new);
+        }
+        hit.is_some()
     }
 
     /// Under the stripe's lock: removes the entry that names `at`. False if none does.
     pub(crate) fn remove(&self, hash: u64, at: Off) -> bool {
-        let (_, group) = self.find(hash);
-        let tag = tag_of(hash, group.depth);
-        let removed = self.probe_rows(group, tag, |row| {
-            let slot = row.iter().find(|slot| {
-                let entry = slot.load(Ordering::Relaxed);
-                agrees(entry, tag) && at_of(entry) == at
-            })?;
-            let full = row.iter().all(|slot| slot.load(Ordering::Relaxed) != 0);
-            slot.store(if full { GONE } else { 0 }, Ordering::Release);
-            Some(())
-        });
-        removed.is_some()
+        let Some(Hit { row, slot, .. }) = self.hit(&self.spot(hash), at) else {
+            return false;
+        };
+        let slots = &self.rows.get(row).0;
+        let full = slots.iter().all(|slot| slot.load(Ordering::Relaxed) != 0);
+        slots[slot].store(if full { GONE } else { 0 }, Ordering::Release);
+        true
     }
 
     #[inline]
@@ -428,13 +390,10 @@ impl Index {
         tag: u64,
         visit: impl FnMut(&[AtomicU64; SLOTS]) -> Option<R>,
     ) -> Option<R> {
-        let start = if group.lines == 0 {
-            0
-        } else {
-            home(tag, group.lines)
-        };
-        (0..group.lines)
-            .map(|step| &self.rows.get(group.first + (start + step) % group.lines).0)
+        let start = home(tag, group.lines);
+        let lines = (start..group.lines).chain(0..start);
+        lines
+            .map(|line| &self.rows.get(group.first + line).0)
             .find_map(visit)
     }
 
@@ -447,53 +406,42 @@ impl Index {
         epochs: &Epochs,
         rehash: &dyn Fn(Off) -> Option<u64>,
     ) {
-        if !self.place(hash, at) {
-            self.make_room(hash, epochs, rehash);
-            let placed = self.place(hash, at);
+        let spot = self.spot(hash);
+        if !self.place(&spot, at) {
+            let spot = self.lengthen(&spot, epochs, rehash);
+            let placed = self.place(&spot, at);
             debug_assert!(placed, "room was made");
         }
     }
 
-    /// Puts an entry in the first free slot; false if its group is full.
+    /// Under the stripe's lock: puts an entry in the first free slot; false if its group is full.
     #[inline]
-    fn place(&self, hash: u64, at: Off) -> bool {
-        let (_, group) = self.find(hash);
-        let tag = tag_of(hash, group.depth);
-        let placed = self.probe_rows(group, tag, |row| {
+    pub(crate) fn place(&self, spot: &Spot, at: Off) -> bool {
+        let placed = self.probe_rows(spot.group, spot.tag, |row| {
             let slot = free_slot(row)?;
-            slot.store(entry(tag, at), Ordering::Release);
+            slot.store(entry(spot.tag, at), Ordering::Release);
             Some(())
         });
         placed.is_some()
     }
 
-    /// Under the stripe's lock: sees to it that an entry can be added without growing. Whether the index
-    /// has grown for that.
+    /// Under the stripe's lock: whether [`Index::place`] would find a slot.
     #[inline]
-    pub(crate) fn make_room(
-        &self,
-        hash: u64,
-        epochs: &Epochs,
-        rehash: &dyn Fn(Off) -> Option<u64>,
-    ) -> bool {
-        let (number, group) = self.find(hash);
-        let tag = tag_of(hash, group.depth);
-        let has_room = self.probe_rows(group, tag, |row| free_slot(row).map(|_| ()));
-        if has_room.is_none() {
-            self.lengthen(number, group, epochs, rehash);
-        }
-        has_room.is_none()
+    pub(crate) fn has_room(&self, spot: &Spot) -> bool {
+        let free = |row: &[AtomicU64; SLOTS]| free_slot(row).map(|_| ());
+        self.probe_rows(spot.group, spot.tag, free).is_some()
     }
 
-    /// Gives a full group a longer run.
+    /// Under the stripe's lock: gives a full group a longer run. Where its entries are to be looked for
+    /// from now on.
     #[inline(never)]
-    fn lengthen(
+    pub(crate) fn lengthen(
         &self,
-        number: usize,
-        group: Group,
+        spot: &Spot,
         epochs: &Epochs,
         rehash: &dyn Fn(Off) -> Option<u64>,
-    ) {
+    ) -> Spot {
+        let Spot { number, group, tag } = *spot;
         let entries = self.entries(group);
         // One line at a time, with at least one free slot to spare. The first groups start with as
         // many as they will have when splitting begins: short runs would be of no use later.
@@ -508,6 +456,11 @@ impl Index {
             .get(number)
             .store(run.word(), Ordering::Release);
         self.retire(group, epochs);
+        Spot {
+            number,
+            group: run,
+            tag,
+        }
     }
 
     /// The live entries of a group.

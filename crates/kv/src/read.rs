@@ -231,32 +231,40 @@ impl<M: Medium> Worker<M> {
     }
 
     /// Where the value of `key` that a reader may see lies; `None`: absent.
+    #[inline]
     fn visible(&mut self, hash: u64, key: Key<'_>, view: View) -> Option<Seen> {
-        let own = self.sees_own(view);
-        if self.looks_at_lists(view) && !self.engine.stripe(hash).is_quiet() {
-            let locked = self.engine.stripe(hash).lock();
-            let mut newest: Option<Pending> = None;
-            for pending in locked.of(hash) {
-                let readable = match pending.ticket {
-                    None => own && pending.session == self.id,
-                    // What was lost to an I/O error is not readable; what was there before is.
-                    Some(ticket) => {
-                        // What a reply relied on before is there for the replies after it.
-                        (own && (pending.session == self.id || ticket <= self.relied_on))
-                            || self.engine.poll(ticket).unwrap_or(false)
-                    }
-                };
-                let newer = newest.is_none_or(|n| n.seq < pending.seq);
-                if readable && newer && self.is_of(pending, key) {
-                    newest = Some(*pending);
-                }
-            }
-            if let Some(pending) = newest {
-                return Some(Seen::Listed(pending.at));
-            }
+        if self.looks_at_lists(view)
+            && !self.engine.stripe(hash).is_quiet()
+            && let Some(at) = self.listed(hash, key, view)
+        {
+            return Some(Seen::Listed(at));
         }
         let found = self.engine.seek(hash, key, FETCHED_VALUE, |_| ());
         found.map(Seen::Indexed)
+    }
+
+    /// Where the newest listed write of `key` that a reader may see lies.
+    #[inline(never)]
+    fn listed(&self, hash: u64, key: Key<'_>, view: View) -> Option<Off> {
+        let own = self.sees_own(view);
+        let locked = self.engine.stripe(hash).lock();
+        let mut newest: Option<Pending> = None;
+        for pending in locked.of(hash) {
+            let readable = match pending.ticket {
+                None => own && pending.session == self.id,
+                // What was lost to an I/O error is not readable; what was there before is.
+                Some(ticket) => {
+                    // What a reply relied on before is there for the replies after it.
+                    (own && (pending.session == self.id || ticket <= self.relied_on))
+                        || self.engine.poll(ticket).unwrap_or(false)
+                }
+            };
+            let newer = newest.is_none_or(|n| n.seq < pending.seq);
+            if readable && newer && self.is_of(pending, key) {
+                newest = Some(*pending);
+            }
+        }
+        newest.map(|pending| pending.at)
     }
 
     /// Runs `read` so that no group's publication falls into it.
@@ -421,13 +429,14 @@ impl<M: Medium> Worker<M> {
             hashes.push(hash);
         }
         self.ahead.clear();
-        self.ahead.extend(hashes.iter().map(|&hash| Ahead {
-            hash,
-            spot: engine.index.spot(hash),
-            hit: None,
+        self.ahead.extend(hashes.iter().map(|&hash| {
+            let spot = engine.index.spot(hash);
+            engine.index.touch(&spot);
+            let hit = None;
+            Ahead { hash, spot, hit }
         }));
         for ahead in &mut self.ahead {
-            ahead.hit = engine.index.first(&ahead.spot);
+            ahead.hit = engine.index.search_at(&ahead.spot, Some);
             if let Some(hit) = ahead.hit {
                 engine.medium().prefetch(hit.at(), bytes);
             }

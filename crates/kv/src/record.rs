@@ -157,13 +157,29 @@ impl Header {
     /// The header in `bytes`, if its checksum, started from `seed`, and its lengths hold.
     #[inline]
     pub(crate) fn decode(bytes: &[u8; HEADER_MAX], seed: u32) -> Option<Header> {
+        Header::is_vouched_for(bytes, seed).then(|| Header::parse(bytes))?
+    }
+
+    /// How long the header in `bytes` says it is.
+    #[inline]
+    pub(crate) fn len_in(bytes: &[u8; HEADER_MAX]) -> usize {
         let shape = u64_at(bytes, 16);
-        let len = HEADER_MIN
+        HEADER_MIN
             + if shape & EXPIRES != 0 { 8 } else { 0 }
-            + if shape & ATTRS != 0 { 8 } else { 0 };
-        if crc32c_append(seed, &bytes[4..len]) != u32_at(bytes, 0) {
-            return None;
-        }
+            + if shape & ATTRS != 0 { 8 } else { 0 }
+    }
+
+    /// Whether the header in `bytes` has its checksum, started from `seed`.
+    #[inline]
+    pub(crate) fn is_vouched_for(bytes: &[u8; HEADER_MAX], seed: u32) -> bool {
+        let covered = &bytes[4..Header::len_in(bytes)];
+        crc32c_append(seed, covered) == u32_at(bytes, 0)
+    }
+
+    /// The header in `bytes`, whose checksum holds.
+    #[inline]
+    pub(crate) fn parse(bytes: &[u8; HEADER_MAX]) -> Option<Header> {
+        let shape = u64_at(bytes, 16);
         let mut header = Header {
             body_crc: u32_at(bytes, 4),
             seq: u64_at(bytes, 8),
@@ -187,7 +203,7 @@ impl Header {
             (header.flags, header.db) = (attrs as u32, (attrs >> 32) as u8);
         }
         // What we never write is not a header of ours, whatever its checksum says.
-        (header.len() == len && header.seq <= SEQ_MAX).then_some(header)
+        (header.len() == Header::len_in(bytes) && header.seq <= SEQ_MAX).then_some(header)
     }
 }
 
@@ -238,10 +254,12 @@ impl Extent {
     }
 }
 
+#[inline]
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
+#[inline]
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }

@@ -20,21 +20,30 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     if bytes.len() >= LONG_BYTES || !std::is_x86_feature_detected!("sse4.2") || cfg!(miri) {
         return crc32c::crc32c_append(crc, bytes);
     }
-    let (runs, rest) = bytes.as_chunks::<RUN>();
     let mut state = u64::from(!crc);
+    let (runs, rest) = bytes.as_chunks::<RUN>();
     for run in runs {
         let (words, _) = run.as_chunks::<8>();
         for word in words {
             state = step(state, *word);
         }
     }
-    let (words, rest) = rest.as_chunks::<8>();
+    let (words, mut rest) = rest.as_chunks::<8>();
     for word in words {
         state = step(state, *word);
     }
     let mut state = state as u32;
-    for byte in rest {
+    if let Some((four, after)) = rest.split_first_chunk::<4>() {
+        let four = u32::from_le_bytes(*four);
         // SAFETY: the processor has the instruction; it reads and changes only these registers.
+        unsafe {
+            asm!("crc32 {state:e}, {four:e}", state = inout(reg) state, four = in(reg) four,
+                options(pure, nomem, nostack, preserves_flags));
+        }
+        rest = after;
+    }
+    for byte in rest {
+        // SAFETY: as above.
         unsafe {
             asm!("crc32 {state:e}, {byte}", state = inout(reg) state, byte = in(reg_byte) *byte,
                 options(pure, nomem, nostack, preserves_flags));

@@ -233,13 +233,23 @@ impl Window {
     #[inline]
     #[track_caller]
     pub(crate) fn matches(&self, at: Off, bytes: &[u8]) -> bool {
-        let from = self.address(at, bytes.len());
+        let mut from = self.address(at, bytes.len());
         let mut line = [0; LINE];
-        bytes.chunks(LINE).enumerate().all(|(n, ours)| {
+        let mut rest = bytes;
+        loop {
+            let (ours, after) = rest.split_at(rest.len().min(LINE));
             // SAFETY: `from` was checked for all of `bytes`, of which this is one part.
-            unsafe { read(from.add(n * LINE), line.as_mut_ptr(), ours.len()) };
-            line[..ours.len()] == *ours
-        })
+            unsafe { read(from, line.as_mut_ptr(), ours.len()) };
+            if line[..ours.len()] != *ours {
+                return false;
+            }
+            if after.is_empty() {
+                return true;
+            }
+            rest = after;
+            // SAFETY: what comes after a part is inside of what was checked.
+            from = unsafe { from.add(LINE) };
+        }
     }
 
     #[track_caller]
@@ -273,10 +283,11 @@ impl Window {
         {
             return;
         }
-        let first = at.0 / LINE as u64 * LINE as u64;
-        for line in (first..at.0 + len as u64).step_by(LINE) {
+        let mut line = at.0 / LINE as u64 * LINE as u64;
+        while line < at.0 + len as u64 {
             // SAFETY: inside the mapping; a prefetch changes nothing.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(self.base.add(line as usize).cast()) };
+            line += LINE as u64;
         }
     }
 
