@@ -90,7 +90,7 @@ impl<M: Medium> Worker<M> {
         }
         let news = self.news >= NEWS_EXPECTED;
         let likely = if news { None } else { engine.likely(&spot) };
-        let class = engine.lifetime(likely);
+        let class = engine.lifetime(likely.map(|hit| hit.at()));
         if !self.log.takes_alone(engine, class, len) {
             return Ok(None);
         }
@@ -100,7 +100,9 @@ impl<M: Medium> Worker<M> {
         self.log
             .copy_in_alone(engine, &mut self.lane, class, &header, &body);
         // While the record drains: what it replaces, and growth.
-        let old = engine.seek_at(&spot, draft.key, 0, |_| ());
+        let old = likely
+            .and_then(|hit| engine.follow(hit, draft.key))
+            .or_else(|| engine.seek_at(&spot, draft.key, 0, |_| ()));
         let grown = old.is_none() && !engine.index.has_room(&spot);
         if grown {
             spot = engine.lengthen(&spot);

@@ -512,14 +512,21 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Under the stripe's lock: where the record of a key lies, most likely; it is fetched, and what is
-    /// known of its segment.
+    /// Under the stripe's lock: the entry of the key, most likely; its record is fetched, and what is known
+    /// of its segment.
     #[inline]
-    pub(crate) fn likely(&self, spot: &Spot) -> Option<Off> {
-        let at = self.index.search_at(spot, Some)?.at();
-        self.medium().prefetch(at, FETCHED_HEAD);
-        farbank_pm::table::prefetch_for_write(self.info_at(at));
-        Some(at)
+    pub(crate) fn likely(&self, spot: &Spot) -> Option<Hit> {
+        let hit = self.index.search_at(spot, Some)?;
+        self.medium().prefetch(hit.at(), FETCHED_HEAD);
+        farbank_pm::table::prefetch_for_write(self.info_at(hit.at()));
+        Some(hit)
+    }
+
+    /// What an entry leads to, if that is a sound record of `key`.
+    #[inline]
+    pub(crate) fn follow(&self, hit: Hit, key: Key<'_>) -> Option<(Hit, Found)> {
+        let found = self.judge(hit.at(), key)?;
+        found.header.is_some().then_some((hit, found))
     }
 
     /// Under the stripe's lock: whether `located` still tells the truth: the entry that was found is

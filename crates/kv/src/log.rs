@@ -84,6 +84,7 @@ impl Open {
                 .is_some_and(|ticket| matches!(engine.medium().poll(ticket), Ok(true)));
         let header = Header { settled, ..*header };
         let within = self.end();
+        self.buffer.reserve(engine.record_len(&header) + LINE);
         header.encode(self.seed ^ within as u32, &mut self.buffer);
         for part in body {
             self.buffer.extend_from_slice(part);

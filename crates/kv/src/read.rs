@@ -348,11 +348,10 @@ impl<M: Medium> Worker<M> {
         lists: bool,
     ) -> Option<Seen> {
         let Ahead { hash, hit, .. } = self.ahead[place];
-        let found = hit.filter(|_| !lists).and_then(|hit| {
-            let found = self.engine.judge(hit.at(), key);
-            found.filter(|found| found.header.is_some())
-        });
-        let Some(found) = found else {
+        let followed = hit
+            .filter(|_| !lists)
+            .and_then(|hit| self.engine.follow(hit, key));
+        let Some((_, found)) = followed else {
             return self.visible(hash, key, view);
         };
         let len = (found.len as usize).min(VALUE_FETCHED_MAX);
