@@ -33,8 +33,9 @@ use crate::store::{Error, Key, Ops, Value};
 
 /// From so many new keys in a row on, the next one is expected to be new.
 const NEWS_EXPECTED: u32 = 4;
-/// The engine is told of what was counted at least every this part of a segment.
-const PART_TOLD: u64 = 64;
+/// The engine is told of what was counted at least every this part of a segment: what it counts with is read by
+/// every set, and dear to write while others read it.
+const PART_TOLD: u64 = 8;
 
 impl<M: Medium> Worker<M> {
     /// Writes one value and commits.
@@ -126,7 +127,7 @@ impl<M: Medium> Worker<M> {
         };
         self.untold.live += len as i64 - old.map_or(0, |old| i64::from(old.len));
         self.untold.written += len as u64;
-        if let Some(old) = old.filter(|old| old.header.is_some_and(|h| h.large)) {
+        if let Some(old) = old.filter(|old| old.header.is_some_and(|h| h.is_large())) {
             engine.free_extents_of(old.at);
         }
         if grown {

@@ -512,7 +512,7 @@ impl<M: Medium> Engine<M> {
             return false;
         }
         let newer = self.locate(hash, key).found.and_then(|found| found.header);
-        newer.is_none_or(|newer| newer.seq < header.seq)
+        newer.is_none_or(|newer| newer.seq() < header.seq)
     }
 
     fn publish_moves(&self, moves: &[Move]) {

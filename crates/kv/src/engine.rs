@@ -19,7 +19,7 @@ use crate::free::Free;
 use crate::index::{Hit, Index, Spot};
 use crate::past::RootWords;
 use crate::read::FETCHED_HEAD;
-use crate::record::{HEADER_MAX, Header, Type, body_crc};
+use crate::record::{HEADER_MAX, Header, Raw, Type, body_crc};
 use crate::segment::{FIRST, Info, OVERHEAD, Place, State};
 use crate::store::{DATABASES, Key, Opened};
 use crate::stripe::{Pending, Stripe};
@@ -147,11 +147,11 @@ pub(crate) struct Engine<M: Medium> {
 }
 
 /// A record found by its key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub at: Off,
     /// `None`: its header is damaged; nothing else is known.
-    pub header: Option<Header>,
+    pub header: Option<Raw>,
     pub len: u32,
 }
 
@@ -365,26 +365,31 @@ impl<M: Medium> Engine<M> {
     }
 
     /// The header of the record at `at`, if its checksum holds.
-    #[inline(always)]
     pub(crate) fn header(&self, at: Off) -> Option<Header> {
+        self.raw(at)?.header()
+    }
+
+    /// As [`Engine::header`], not taken apart.
+    #[inline(always)]
+    fn raw(&self, at: Off) -> Option<Raw> {
         let within = self.geometry.within(at);
         if within + HEADER_MAX > self.geometry.segment_bytes {
             return None;
         }
         let seed = self.info_at(at).seed.load(Relaxed) ^ within as u32;
         let vouched = |bytes: &[u8]| {
-            let bytes = bytes.try_into().expect("as many as were asked for");
-            match Header::is_vouched_for(bytes, seed) {
-                true => Header::len_in(bytes),
+            let raw = Raw(bytes.try_into().expect("as many as were asked for"));
+            match raw.is_vouched_for(seed) {
+                true => raw.len(),
                 false => 0,
             }
         };
-        let mut bytes = [0; HEADER_MAX];
-        if !self.medium().copy_out_if(at, &mut bytes, &vouched) {
+        let mut raw = Raw([0; HEADER_MAX]);
+        if !self.medium().copy_out_if(at, &mut raw.0, &vouched) {
             return None;
         }
-        let header = Header::parse(&bytes)?;
-        (within + self.record_len(&header) <= self.geometry.segment_bytes).then_some(header)
+        let end = within + raw.record_len(self.geometry.payload());
+        (raw.is_known() && end <= self.geometry.segment_bytes).then_some(raw)
     }
 
     #[inline]
@@ -422,35 +427,31 @@ impl<M: Medium> Engine<M> {
     /// header counts as a match without a header: nobody else can be asked about it.
     #[inline(always)]
     pub(crate) fn judge(&self, at: Off, key: Key<'_>) -> Option<Found> {
-        let Some(header) = self.header(at) else {
-            return Some(Found {
-                at,
-                header: None,
-                len: 0,
-            });
+        let header = self.raw(at);
+        let Some(raw) = &header else {
+            return Some(Found { at, header, len: 0 });
         };
-        let len = self.record_len(&header) as u32;
-        let is_ours = header.db == key.db
-            && header.key_len == key.bytes.len()
-            && self
-                .medium()
-                .matches(at.plus(header.len() as u64), key.bytes);
+        let len = raw.record_len(self.geometry.payload()) as u32;
+        let is_ours = raw.db() == key.db
+            && raw.key_len() == key.bytes.len()
+            && self.medium().matches(at.plus(raw.len() as u64), key.bytes);
         if is_ours {
-            Some(Found {
-                at,
-                header: Some(header),
-                len,
-            })
-        } else if self.body_holds(at, &header) {
-            None
-        } else {
-            // Its key may have been ours before it was damaged.
-            Some(Found {
-                at,
-                header: None,
-                len,
-            })
+            return Some(Found { at, header, len });
         }
+        // Its key may have been ours before it was damaged.
+        self.is_damaged(at).then_some(Found {
+            at,
+            header: None,
+            len,
+        })
+    }
+
+    /// Whether the record at `at`, which looked like somebody's and was another's, is not sound.
+    #[cold]
+    fn is_damaged(&self, at: Off) -> bool {
+        !self
+            .header(at)
+            .is_some_and(|header| self.body_holds(at, &header))
     }
 
     /// Looks `key` up in the index. A sound record of the key wins over damaged ones.

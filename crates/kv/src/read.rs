@@ -11,7 +11,7 @@ use farbank_pm::{Medium, Off, Ticket};
 use crate::engine::{Engine, Found};
 use crate::index::{Hit, Spot};
 use crate::log::Log;
-use crate::record::{HEADER_MAX, Header, Type, body_crc};
+use crate::record::{HEADER_MAX, Header, Raw, Type, body_crc};
 use crate::session::{Newest, Worker, meta_of};
 use crate::store::{Error, Head, Item, Key, Meta, View};
 use crate::stripe::{Locked, Pending};
@@ -25,7 +25,7 @@ const FETCHED_VALUE: usize = 176;
 const VALUE_FETCHED_MAX: usize = 1024;
 
 /// Where a reader finds a value.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Seen {
     /// The index names it, and its header has been read.
     Indexed(Found),
@@ -169,16 +169,14 @@ impl<M: Medium> Worker<M> {
         head: Head<'_>,
     ) -> Result<bool, Error> {
         let start = out.len();
-        let sound = match found.header {
+        let sound = match &found.header {
             None => false,
-            Some(header)
-                if header.what != Type::Put || self.engine.is_expired(header.expires_ms) =>
-            {
+            Some(raw) if !raw.is_put() || self.engine.is_expired(raw.expires_ms()) => {
                 return Ok(false);
             }
-            Some(header) => {
-                head(&meta_of(&header), out);
-                self.append_body(key, found.at, &header, out)
+            Some(raw) => {
+                head(&raw.meta(), out);
+                self.append_body(key, found.at, raw, out)
             }
         };
         if !sound {
@@ -191,18 +189,24 @@ impl<M: Medium> Worker<M> {
 
     /// Appends the value of `key`'s record at `at`; false if a checksum fails.
     #[inline]
-    fn append_body(&self, key: Key<'_>, at: Off, header: &Header, out: &mut Vec<u8>) -> bool {
-        let rest = at.plus((header.len() + header.key_len) as u64);
-        let len = self.engine.body_len(header) - header.key_len;
-        if header.large {
-            let mut table = Vec::with_capacity(len);
-            self.engine.medium().append_out(rest, len, &mut table);
-            return body_crc(key.bytes, &table) == header.body_crc
-                && self.engine.read_extents(header.value_len, &table, out);
-        }
+    fn append_body(&self, key: Key<'_>, at: Off, raw: &Raw, out: &mut Vec<u8>) -> bool {
+        let rest = at.plus((raw.len() + raw.key_len()) as u64);
         let start = out.len();
-        self.engine.medium().append_out(rest, len, out);
-        body_crc(key.bytes, &out[start..]) == header.body_crc
+        if raw.is_large() {
+            return self.append_extents(key, rest, raw, out);
+        }
+        self.engine.medium().append_out(rest, raw.value_len(), out);
+        body_crc(key.bytes, &out[start..]) == raw.body_crc()
+    }
+
+    /// Appends a large value, whose extent table is at `at`.
+    #[cold]
+    fn append_extents(&self, key: Key<'_>, at: Off, raw: &Raw, out: &mut Vec<u8>) -> bool {
+        let len = raw.body_len(self.engine.geometry.payload()) - raw.key_len();
+        let mut table = Vec::with_capacity(len);
+        self.engine.medium().append_out(at, len, &mut table);
+        body_crc(key.bytes, &table) == raw.body_crc()
+            && self.engine.read_extents(raw.value_len(), &table, out)
     }
 
     /// Appends a value whose record's body has been read; false if a checksum fails.
@@ -381,7 +385,8 @@ impl<M: Medium> Worker<M> {
                     }
                     (place, _) => {
                         let hash = *hash;
-                        worker.visible(hash, *key, view) == *place
+                        let now = worker.visible(hash, *key, view);
+                        now.map(|seen| seen.at()) == place.map(|seen| seen.at())
                     }
                 }
             })

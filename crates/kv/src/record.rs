@@ -104,12 +104,7 @@ impl Header {
     /// what one extent holds.
     #[inline]
     pub(crate) fn body_len(&self, extent_payload: usize) -> usize {
-        self.key_len
-            + if self.large {
-                self.value_len.div_ceil(extent_payload) * EXTENT_ENTRY
-            } else {
-                self.value_len
-            }
+        body_len(self.key_len, self.value_len, self.large, extent_payload)
     }
 
     /// Bytes of the whole record, padding included.
@@ -154,56 +149,158 @@ impl Header {
         out.extend_from_slice(&bytes[..len]);
     }
 
-    /// The header in `bytes`, if its checksum, started from `seed`, and its lengths hold.
+    /// The header in `bytes`, if its checksum, started from `seed`, holds.
     #[inline]
     pub(crate) fn decode(bytes: &[u8; HEADER_MAX], seed: u32) -> Option<Header> {
-        Header::is_vouched_for(bytes, seed).then(|| Header::parse(bytes))?
+        let raw = Raw(*bytes);
+        raw.is_vouched_for(seed).then(|| raw.header())?
+    }
+}
+
+/// A header as it lies on the medium, with what follows it if it is short. It is taken apart only as far as
+/// it is asked: whoever looks a key up wants to know little of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Raw(pub [u8; HEADER_MAX]);
+
+impl Raw {
+    #[inline]
+    fn shape(&self) -> u64 {
+        u64_at(&self.0, 16)
     }
 
-    /// How long the header in `bytes` says it is.
+    /// Bytes of the header.
     #[inline]
-    pub(crate) fn len_in(bytes: &[u8; HEADER_MAX]) -> usize {
-        let shape = u64_at(bytes, 16);
+    pub(crate) fn len(&self) -> usize {
+        let shape = self.shape();
         HEADER_MIN
             + if shape & EXPIRES != 0 { 8 } else { 0 }
             + if shape & ATTRS != 0 { 8 } else { 0 }
     }
 
-    /// Whether the header in `bytes` has its checksum, started from `seed`.
+    /// Whether its checksum, started from `seed`, holds (R1).
     #[inline]
-    pub(crate) fn is_vouched_for(bytes: &[u8; HEADER_MAX], seed: u32) -> bool {
-        let covered = &bytes[4..Header::len_in(bytes)];
-        crc32c_append(seed, covered) == u32_at(bytes, 0)
+    pub(crate) fn is_vouched_for(&self, seed: u32) -> bool {
+        crc32c_append(seed, &self.0[4..self.len()]) == u32_at(&self.0, 0)
     }
 
-    /// The header in `bytes`, whose checksum holds.
+    /// Whether it is one that we write: what is not has no checksum of ours but by forgery.
     #[inline]
-    pub(crate) fn parse(bytes: &[u8; HEADER_MAX]) -> Option<Header> {
-        let shape = u64_at(bytes, 16);
-        let mut header = Header {
-            body_crc: u32_at(bytes, 4),
-            seq: u64_at(bytes, 8),
-            kind: (shape >> KIND_AT) as u8,
-            what: Type::from_bits((shape >> TYPE_AT) & 7)?,
-            large: shape & LARGE != 0,
+    pub(crate) fn is_known(&self) -> bool {
+        self.what().is_some() && self.seq() <= SEQ_MAX
+    }
+
+    #[inline]
+    fn what(&self) -> Option<Type> {
+        Type::from_bits((self.shape() >> TYPE_AT) & 7)
+    }
+
+    #[inline]
+    pub(crate) fn is_put(&self) -> bool {
+        self.what() == Some(Type::Put)
+    }
+
+    #[inline]
+    pub(crate) fn is_large(&self) -> bool {
+        self.shape() & LARGE != 0
+    }
+
+    #[inline]
+    pub(crate) fn body_crc(&self) -> u32 {
+        u32_at(&self.0, 4)
+    }
+
+    #[inline]
+    pub(crate) fn seq(&self) -> u64 {
+        u64_at(&self.0, 8)
+    }
+
+    #[inline]
+    pub(crate) fn kind(&self) -> u8 {
+        (self.shape() >> KIND_AT) as u8
+    }
+
+    #[inline]
+    pub(crate) fn key_len(&self) -> usize {
+        (self.shape() >> KEY_AT) as usize & ((1 << KEY_BITS) - 1)
+    }
+
+    #[inline]
+    pub(crate) fn value_len(&self) -> usize {
+        self.shape() as usize & ((1 << VALUE_BITS) - 1)
+    }
+
+    #[inline]
+    pub(crate) fn expires_ms(&self) -> u64 {
+        match self.shape() & EXPIRES {
+            0 => 0,
+            _ => u64_at(&self.0, HEADER_MIN),
+        }
+    }
+
+    /// Client flags and database.
+    #[inline]
+    fn attrs(&self) -> u64 {
+        match self.shape() & ATTRS {
+            0 => 0,
+            _ => u64_at(&self.0, self.len() - 8),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn flags(&self) -> u32 {
+        self.attrs() as u32
+    }
+
+    #[inline]
+    pub(crate) fn db(&self) -> u8 {
+        (self.attrs() >> 32) as u8
+    }
+
+    /// As [`Header::body_len`].
+    #[inline]
+    pub(crate) fn body_len(&self, extent_payload: usize) -> usize {
+        body_len(
+            self.key_len(),
+            self.value_len(),
+            self.is_large(),
+            extent_payload,
+        )
+    }
+
+    /// As [`Header::record_len`].
+    #[inline]
+    pub(crate) fn record_len(&self, extent_payload: usize) -> usize {
+        (self.len() + self.body_len(extent_payload)).next_multiple_of(ALIGN)
+    }
+
+    /// The header, if it is one that we write.
+    #[inline]
+    pub(crate) fn header(&self) -> Option<Header> {
+        let shape = self.shape();
+        let header = Header {
+            body_crc: self.body_crc(),
+            seq: self.seq(),
+            expires_ms: self.expires_ms(),
+            flags: self.flags(),
+            db: self.db(),
+            kind: self.kind(),
+            what: self.what()?,
+            large: self.is_large(),
             settled: shape & SETTLED != 0,
             member: shape & MEMBER != 0,
             moved: shape & MOVED != 0,
-            key_len: (shape >> KEY_AT) as usize & ((1 << KEY_BITS) - 1),
-            value_len: shape as usize & ((1 << VALUE_BITS) - 1),
-            ..Header::default()
+            key_len: self.key_len(),
+            value_len: self.value_len(),
         };
-        let mut at = HEADER_MIN;
-        if shape & EXPIRES != 0 {
-            header.expires_ms = u64_at(bytes, at);
-            at += 8;
-        }
-        if shape & ATTRS != 0 {
-            let attrs = u64_at(bytes, at);
-            (header.flags, header.db) = (attrs as u32, (attrs >> 32) as u8);
-        }
-        // What we never write is not a header of ours, whatever its checksum says.
-        (header.len() == Header::len_in(bytes) && header.seq <= SEQ_MAX).then_some(header)
+        (header.len() == self.len() && self.is_known()).then_some(header)
+    }
+}
+
+#[inline]
+fn body_len(key_len: usize, value_len: usize, large: bool, extent_payload: usize) -> usize {
+    match large {
+        false => key_len + value_len,
+        true => key_len + value_len.div_ceil(extent_payload) * EXTENT_ENTRY,
     }
 }
 

@@ -32,7 +32,7 @@ use crate::engine::{Engine, Located, Shared};
 use crate::log::{Log, NoRoom};
 use crate::publish::list_drained;
 use crate::read::{Ahead, Gathered, Seen};
-use crate::record::{Header, Type, body_crc};
+use crate::record::{Header, Raw, Type, body_crc};
 use crate::store::{
     Change, Error, Head, Item, KEY_BYTES_MAX, Key, Meta, Ops, VALUE_BYTES_MAX, Value, View,
 };
@@ -399,6 +399,20 @@ pub(crate) fn outrun(
     {
         write.outrun = true;
         *located = std::mem::take(&mut write.located);
+    }
+}
+
+impl Raw {
+    /// What a reader is told of a value besides its bytes.
+    #[inline]
+    pub(crate) fn meta(&self) -> Meta {
+        Meta {
+            value_bytes: self.value_len(),
+            expires_ms: self.expires_ms(),
+            flags: self.flags(),
+            kind: self.kind(),
+            version: self.seq(),
+        }
     }
 }
 
