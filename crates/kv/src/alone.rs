@@ -56,6 +56,7 @@ impl<M: Medium> Worker<M> {
                 if self.untold.written * PART_TOLD >= self.engine.geometry.payload() as u64 {
                     self.tell();
                 }
+                self.unpin(); // It was a batch: what was read before it is done with.
                 Ok((version, Ticket::DURABLE))
             }
             None => {
