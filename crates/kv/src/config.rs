@@ -24,7 +24,7 @@ pub struct Config {
     /// The pool may grow to this many bytes when it fills up (0: it does not grow).
     pub pool_bytes_max: u64,
     /// Keys the index has room for without growing, in an empty pool or after a scan (0: it grows as keys
-    /// come). Ten bytes of DRAM each, taken as keys come.
+    /// come). Ten bytes of DRAM each, taken when the pool is opened.
     pub keys_expected: u64,
     /// Threads that scan the pool at open.
     pub open_threads: usize,

@@ -125,6 +125,10 @@ pub(crate) struct Index {
     first_depth: u32,
     /// Lines a group of that depth starts with.
     first_lines: usize,
+    /// Lines of each group's home run, which lie in the order of the groups from the first row on; 0: none
+    /// was given any. Most groups stay there, so that their lines can be fetched before their words are
+    /// known.
+    home_lines: usize,
     /// Lines of a group, on average, just before one is split.
     lines_per_group: u64,
     // Apart from what is only read: everyone reads those, and these change with every run.
@@ -210,6 +214,7 @@ impl Index {
             touched: AtomicU64::new(0),
             first_depth: depth,
             first_lines: LINES_PER_GROUP as usize,
+            home_lines: 0,
             lines_per_group: LINES_PER_GROUP,
         };
         index.directory_words(0..groups, |_| Group {
@@ -267,15 +272,27 @@ impl Index {
         }
     }
 
-    /// Has the CPU fetch the word of `hash`'s group.
+    /// Has the CPU fetch the word of `hash`'s group, and the line that is likely to be looked at.
     #[inline]
     pub(crate) fn touch_group(&self, hash: u64) {
         farbank_pm::table::prefetch(self.directory.get(self.number(hash) as usize));
+        self.touch_home(hash);
+    }
+
+    /// Has the CPU fetch `hash`'s line in its group's home run.
+    #[inline]
+    fn touch_home(&self, hash: u64) {
+        if self.home_lines > 0 {
+            let number = hash as usize & ((1 << self.first_depth) - 1);
+            let line = home(tag_of(hash, self.first_depth), self.home_lines);
+            farbank_pm::table::prefetch(self.rows.get(number * self.home_lines + line));
+        }
     }
 
     /// Where `hash`'s entry is to be looked for.
     #[inline]
     pub(crate) fn spot(&self, hash: u64) -> Spot {
+        self.touch_home(hash);
         let (number, group) = self.find(hash);
         let tag = tag_of(hash, group.depth);
         Spot { number, group, tag }
@@ -644,6 +661,25 @@ impl Index {
         });
         self.lines.fetch_add(run.1 as u64, Ordering::Relaxed);
         run
+    }
+
+    /// Gives every group of an empty index a home run of `lines`, and touches its pages: nobody waits for
+    /// them later.
+    fn give_homes(&mut self, lines: usize) {
+        const ROWS_PER_PAGE: usize = 4096 / LINE;
+        let groups = 1_usize << self.first_depth;
+        let first = self.take_fresh(groups * lines);
+        debug_assert_eq!(first, 0, "nothing has been taken yet");
+        for row in (0..groups * lines).step_by(ROWS_PER_PAGE) {
+            self.rows.get(row).0[0].store(0, Ordering::Relaxed);
+        }
+        (self.first_lines, self.home_lines) = (lines, lines);
+        self.lines = CachePadded::new(AtomicU64::new((groups * lines) as u64));
+        self.directory_words(0..groups, |number| Group {
+            first: number * lines,
+            lines,
+            depth: self.first_depth,
+        });
     }
 
     /// So many rows that were never used, hence zero.

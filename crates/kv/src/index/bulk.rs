@@ -42,7 +42,7 @@ impl Bulk {
             // A seventh more than the average, for those that get more than their share.
             let each = (expected >> depth).max(1);
             let lines = (each + each / 7).div_ceil(SLOTS_PER_LINE);
-            index.first_lines = lines as usize;
+            index.give_homes(lines as usize);
             index.lines_per_group = lines + 1;
         }
         Bulk { index, depth }
@@ -60,30 +60,39 @@ impl Bulk {
             return;
         };
         let number = (hash & ((1 << self.depth) - 1)) as usize;
-        let lines = hashes.len().div_ceil(SLOTS);
-        if rows.end - rows.first < lines {
-            rows.first = self.index.take_fresh(Rows::TAKEN.max(lines));
-            rows.end = rows.first + Rows::TAKEN.max(lines);
+        let word = self.index.directory.get(number);
+        let mut run = Group::from_word(word.load(Ordering::Relaxed));
+        if run.lines * SLOTS < hashes.len() {
+            run = self.take(rows, run, hashes.len().div_ceil(SLOTS));
+            word.store(run.word(), Ordering::Release);
         }
-        let first = rows.first;
-        rows.first += lines;
-        let depth = self.depth;
-        let run = Group {
-            first,
-            lines,
-            depth,
-        };
         for (hash, at) in hashes {
-            let fresh = entry(tag_of(*hash, depth), *at);
+            let fresh = entry(tag_of(*hash, run.depth), *at);
             self.index.probe_rows(run, fresh >> OFFSET_BITS, |row| {
                 let slot = row.iter().find(|slot| slot.load(Ordering::Relaxed) == 0)?;
                 slot.store(fresh, Ordering::Relaxed);
                 Some(())
             });
         }
-        self.index.lines.fetch_add(lines as u64, Ordering::Relaxed);
-        let word = self.index.directory.get(number);
-        word.store(run.word(), Ordering::Release);
+    }
+
+    /// A run of `lines` fresh rows in place of a group's run, which is too short.
+    fn take(&self, rows: &mut Rows, old: Group, lines: usize) -> Group {
+        if rows.end - rows.first < lines {
+            rows.first = self.index.take_fresh(Rows::TAKEN.max(lines));
+            rows.end = rows.first + Rows::TAKEN.max(lines);
+        }
+        let first = rows.first;
+        rows.first += lines;
+        let more = (lines - old.lines) as u64;
+        self.index.lines.fetch_add(more, Ordering::Relaxed);
+        let mut space = self.index.space.lock().expect("no holder panics");
+        space.give(old.first, old.lines);
+        Group {
+            first,
+            lines,
+            depth: old.depth,
+        }
     }
 
     /// Gives back the rows a thread did not fill.

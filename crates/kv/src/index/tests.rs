@@ -150,3 +150,34 @@ fn an_exported_index_comes_back_at_any_stage_of_growth() {
         }
     }
 }
+
+#[test]
+fn an_index_sized_for_its_keys_keeps_those_and_more() {
+    const EXPECTED: u64 = 10_000;
+    let (index, epochs) = (Bulk::new(0, EXPECTED, 1).finish(), Epochs::default());
+    let bytes = index.bytes();
+    for key in 0..4 * EXPECTED {
+        index.insert(hash(key), at(key), &epochs, &no_rehash);
+        if key == EXPECTED {
+            let more = index.bytes() as f64 / bytes as f64;
+            assert!(more < 1.2, "{more} times what it was given");
+        }
+        grow(&index, &epochs);
+    }
+    assert!((0..4 * EXPECTED).all(|key| index.names(hash(key), at(key))));
+}
+
+#[test]
+fn groups_that_do_not_fit_their_homes_are_filled_elsewhere() {
+    let bulk = Bulk::new(10, 1_000, 1);
+    let groups = 1 << bulk.depth();
+    let of_group_0 = (0..200_u64).map(|n| n * groups);
+    let keys: Vec<(u64, Off)> = of_group_0.map(|hash| (hash, at(hash))).collect();
+    let mut rows = Rows::default();
+    bulk.fill(&mut rows, &keys);
+    bulk.fill(&mut rows, &[(1, at(1))]);
+    bulk.done(&rows);
+    let index = bulk.finish();
+    assert!(keys.iter().all(|(hash, at)| index.names(*hash, *at)));
+    assert!(index.names(1, at(1)) && !index.names(2, at(2)));
+}
