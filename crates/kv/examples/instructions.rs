@@ -1,4 +1,5 @@
-//! So many sets, in batches or alone, or gets, and nothing else: for counting instructions.
+//! So many sets, in batches or alone, or gets, one by one or 16 at a time, and nothing else: for counting
+//! instructions.
 //!
 //! ```text
 //! cargo run --release -p farbank-kv --example instructions -- set 20000
@@ -10,7 +11,7 @@
 
 use std::sync::Arc;
 
-use farbank_kv::store::{Key, Meta, Session, Value, View};
+use farbank_kv::store::{Item, Key, Meta, Session, Value, View};
 use farbank_kv::{Cleaning, Config, Kv};
 use farbank_pm::media::Mapped;
 use farbank_pm::pool::{Layout, Pool};
@@ -21,13 +22,14 @@ const POOL_BYTES: u64 = 64 << 20;
 const SEGMENT_BYTES: u64 = 1 << 20;
 const KEYS: u32 = 4096;
 const VALUE: [u8; 100] = [7; 100];
+const TOGETHER: u32 = 16;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (what, count) = match arguments.as_slice() {
-        [what, count] if ["set", "alone", "get"].contains(&what.as_str()) => (what, count.parse().unwrap_or(0)),
+        [what, count] if ["set", "alone", "get", "together"].contains(&what.as_str()) => (what, count.parse().unwrap_or(0)),
         _ => {
-            eprintln!("usage: instructions set|alone|get COUNT");
+            eprintln!("usage: instructions set|alone|get|together COUNT");
             std::process::exit(2);
         }
     };
@@ -39,6 +41,8 @@ fn main() {
         match what.as_str() {
             "set" => set(&mut *session, n % KEYS),
             "alone" => set_alone(&mut *session, n % KEYS),
+            "together" if n % TOGETHER != 0 => {}
+            "together" => get_together(&mut *session, n % KEYS),
             _ => get(&mut *session, n % KEYS, &mut out),
         }
     }
@@ -103,4 +107,14 @@ fn get(session: &mut dyn Session, n: u32, out: &mut Vec<u8>) {
     assert_eq!(found, Ok(true), "a key that was set");
     assert_eq!(out.len(), VALUE.len());
     session.commit().expect("memory does not fail");
+}
+
+fn get_together(session: &mut dyn Session, n: u32) {
+    let names: [[u8; 4]; TOGETHER as usize] = std::array::from_fn(|i| (n + i as u32).to_le_bytes());
+    let keys = names.each_ref().map(|name| key(name));
+    let mut found = 0;
+    let mut each = |_, item: Option<Item<'_>>| found += item.map_or(0, |item| item.bytes.len());
+    let done = session.get_many(&keys, View::Durable, &mut each);
+    done.expect("memory does not fail");
+    assert_eq!(found, keys.len() * VALUE.len());
 }

@@ -286,10 +286,12 @@ impl<M: Medium> Engine<M> {
     /// Whether something that expires at `expires_ms` is gone. What is once gone stays gone, even if
     /// the clock is set back over a restart: the clock is made durable first (on a file, by the
     /// cleaner, within a second).
+    #[inline]
     pub(crate) fn is_expired(&self, expires_ms: u64) -> bool {
-        if expires_ms == 0 {
-            return false;
-        }
+        expires_ms != 0 && self.has_passed(expires_ms)
+    }
+
+    fn has_passed(&self, expires_ms: u64) -> bool {
         let durable = self.durable_clock_ms.load(Relaxed);
         if expires_ms <= durable {
             return true;

@@ -668,6 +668,7 @@ impl Index {
     fn give_homes(&mut self, lines: usize) {
         const ROWS_PER_PAGE: usize = 4096 / LINE;
         let groups = 1_usize << self.first_depth;
+        self.rows = Table::new(groups * lines); // In one piece: huge pages, and no other to look in.
         let first = self.take_fresh(groups * lines);
         debug_assert_eq!(first, 0, "nothing has been taken yet");
         for row in (0..groups * lines).step_by(ROWS_PER_PAGE) {

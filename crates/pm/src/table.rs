@@ -28,7 +28,8 @@ const CHUNKS: usize = 40;
 
 /// A grow-only array of `T`, all-zero at first.
 pub struct Table<T> {
-    first: usize,
+    /// The first chunk holds `1 << first_bits`.
+    first_bits: u32,
     chunks: [OnceLock<Chunk<T>>; CHUNKS],
 }
 
@@ -38,7 +39,10 @@ impl<T: Zeroed> Table<T> {
     #[must_use]
     pub fn new(first: usize) -> Table<T> {
         Table {
-            first: first.min(chunk::FIRST_MAX).next_power_of_two(),
+            first_bits: first
+                .min(chunk::FIRST_MAX)
+                .next_power_of_two()
+                .trailing_zeros(),
             chunks: std::array::from_fn(|_| OnceLock::default()),
         }
     }
@@ -68,7 +72,8 @@ impl<T: Zeroed> Table<T> {
             return;
         };
         for chunk in 0..=self.place(last).0 {
-            self.chunks[chunk].get_or_init(|| Chunk::zeroed(self.first << chunk.saturating_sub(1)));
+            let len = 1 << (self.first_bits as usize + chunk.saturating_sub(1));
+            self.chunks[chunk].get_or_init(|| Chunk::zeroed(len));
         }
     }
 
@@ -85,14 +90,13 @@ impl<T: Zeroed> Table<T> {
     /// Chunks 0 and 1 hold `first` each, chunk k >= 1 holds `first << (k - 1)`.
     #[inline]
     fn place(&self, index: usize) -> (usize, usize) {
-        let unit = index >> self.first.trailing_zeros();
-        let chunk = (usize::BITS - unit.leading_zeros()) as usize;
-        let start = if chunk == 0 {
-            0
-        } else {
-            self.first << (chunk - 1)
-        };
-        (chunk, index - start)
+        let unit = index >> self.first_bits;
+        if unit == 0 {
+            return (0, index);
+        }
+        let level = unit.ilog2();
+        let start = 1 << (self.first_bits + level);
+        (level as usize + 1, index - start)
     }
 }
 

@@ -233,23 +233,36 @@ impl Window {
     #[inline]
     #[track_caller]
     pub(crate) fn matches(&self, at: Off, bytes: &[u8]) -> bool {
-        let mut from = self.address(at, bytes.len());
-        let mut line = [0; LINE];
-        let mut rest = bytes;
-        loop {
-            let (ours, after) = rest.split_at(rest.len().min(LINE));
-            // SAFETY: `from` was checked for all of `bytes`, of which this is one part.
-            unsafe { read(from, line.as_mut_ptr(), ours.len()) };
-            if line[..ours.len()] != *ours {
+        let from = self.address(at, bytes.len());
+        if !at.0.is_multiple_of(WORD as u64) {
+            return self.matches_anywhere(from, bytes);
+        }
+        let (words, tail) = bytes.as_chunks::<WORD>();
+        let mut at = at;
+        for ours in words {
+            if self.word(at).load(Ordering::Relaxed) != u64::from_le_bytes(*ours) {
                 return false;
             }
-            if after.is_empty() {
-                return true;
-            }
-            rest = after;
-            // SAFETY: what comes after a part is inside of what was checked.
-            from = unsafe { from.add(LINE) };
+            at = at.plus(WORD as u64);
         }
+        if tail.is_empty() {
+            return true;
+        }
+        let last = self.word(at).load(Ordering::Relaxed).to_le_bytes();
+        last[..tail.len()] == *tail
+    }
+
+    /// As [`Window::matches`], where no words begin; `from` was checked for all of `bytes`.
+    #[cold]
+    fn matches_anywhere(&self, mut from: *const u8, bytes: &[u8]) -> bool {
+        let mut line = [0; LINE];
+        bytes.chunks(LINE).all(|ours| {
+            // SAFETY: `from` was checked for all of `bytes`, of which this is one part.
+            unsafe { read(from, line.as_mut_ptr(), ours.len()) };
+            // SAFETY: what comes after a part is inside of what was checked, or its end.
+            from = unsafe { from.add(ours.len()) };
+            line[..ours.len()] == *ours
+        })
     }
 
     #[track_caller]
