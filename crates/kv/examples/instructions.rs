@@ -27,7 +27,9 @@ const TOGETHER: u32 = 16;
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (what, count) = match arguments.as_slice() {
-        [what, count] if ["set", "alone", "get", "together"].contains(&what.as_str()) => (what, count.parse().unwrap_or(0)),
+        [what, count] if ["set", "alone", "get", "together"].contains(&what.as_str()) => {
+            (what, count.parse().unwrap_or(0))
+        }
         _ => {
             eprintln!("usage: instructions set|alone|get|together COUNT");
             std::process::exit(2);
