@@ -110,6 +110,26 @@ pub(crate) fn schedules(size: Size) -> Result<(), String> {
     Ok(())
 }
 
+/// The tree under disasters on a simulated rack: what holds, and that what must fail does.
+pub(crate) fn tree(size: Size) -> Result<(), String> {
+    let binary = with_faults("faults", "")?;
+    let tree = |what: &str, rest: &[&str]| {
+        let mut command = Command::new(&binary);
+        command.args(["check", what, "--target", "tree"]);
+        output(command.args(rest)).map(|_| ())
+    };
+    let (schedules, others) = match size {
+        Size::Lane => ("6000", "1000"),
+        Size::Gate => ("20000", "5000"),
+    };
+    tree("schedules", &["--schedules", schedules])?;
+    for system in ["published", "fg+", "fg"] {
+        tree("schedules", &["--system", system, "--schedules", others])?;
+    }
+    tree("schedules", &["--controls"])?;
+    tree("faults", &["--threads", "1"])
+}
+
 /// A binary that has faults by name, in a folder of its own, so that nobody takes it for the real one.
 fn with_faults(folder: &str, flags: &str) -> Result<PathBuf, String> {
     let folder = target().join(folder);

@@ -75,6 +75,11 @@ const LANES: &[Lane] = &[
         check::schedules,
     ),
     Lane(
+        "tree",
+        "the tree loses nothing whoever dies, and what must fail does",
+        check::tree,
+    ),
+    Lane(
         "guest",
         "nothing acknowledged is lost when a machine loses its power",
         guest::run,
@@ -109,9 +114,10 @@ const LANES: &[Lane] = &[
 ];
 
 /// Lanes that build what they run themselves; the others run the release binary.
-const WITHOUT_BINARY: [&str; 9] = [
+const WITHOUT_BINARY: [&str; 10] = [
     "faults",
     "schedules",
+    "tree",
     "miri",
     "asan",
     "tsan",

@@ -145,3 +145,49 @@ fn what_cannot_be_checked_is_refused() {
         assert!(error.contains(text), "{arguments:?}: {error}");
     }
 }
+
+#[test]
+fn schedules_of_the_tree_hold_and_the_same_seeds_give_the_same_digest() {
+    let run = |seed: &str| {
+        let arguments = [
+            "schedules",
+            "--target",
+            "tree",
+            "--schedules",
+            "30",
+            "--seed",
+            seed,
+            "--json",
+        ];
+        let (code, out, error) = check(&arguments);
+        assert_eq!(code, Some(0), "{error}");
+        last_line(&out)
+    };
+    let [first, again, other] = ["0x10", "16", "17"].map(run);
+    assert_eq!(first["holds"], true, "{first}");
+    assert_eq!(first["schedules"], 30, "{first}");
+    assert_eq!(first["digest"], again["digest"]);
+    assert_ne!(first["digest"], other["digest"]);
+}
+
+#[test]
+fn a_tree_that_fails_is_told_with_its_history_and_the_command_that_shows_it_again() {
+    let (code, out, _) = check(&[
+        "schedules",
+        "--target",
+        "tree",
+        "--controls",
+        "--schedules",
+        "4000",
+        "--json",
+    ]);
+    assert_eq!(code, Some(0));
+    let caught = last_line(&out)["found"][0]["run"].clone();
+    let command = caught["command"].as_str().unwrap().to_owned();
+    let again: Vec<&str> = command.split(' ').skip(2).collect();
+    let (code, out, error) = check(&again);
+    assert_eq!(code, Some(1), "{command}: {error}");
+    assert!(out.contains(caught["what"].as_str().unwrap()), "{out}");
+    assert!(out.contains(&format!("again: {command}")), "{out}");
+    assert!(out.contains("client "), "{out}");
+}

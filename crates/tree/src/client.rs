@@ -9,8 +9,11 @@ use farbank_pm::fault;
 use farbank_pm::sim::Rng;
 
 use crate::Error;
+use crate::blocks::Blocks;
 use crate::cache::Cache;
 use crate::config::Config;
+use crate::doing::{Begun, Doing, Doings};
+use crate::fill::mark;
 use crate::lock::{Held, Letting, Table};
 use crate::page::Page;
 use crate::tally::Op;
@@ -27,6 +30,18 @@ pub(crate) struct Home<F> {
     pub(crate) locks: Rc<RefCell<Table>>,
     pub(crate) cache: RefCell<Cache>,
     nodes: RefCell<Vec<Nodes>>,
+    blocks: RefCell<Vec<Blocks>>,
+    pub(crate) doing: Rc<Doings>,
+    servers: RefCell<Vec<Known>>,
+}
+
+/// What a compute server knows of a memory server.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// It has the tree's mark.
+    marked: bool,
+    /// Why it is not asked any more in this life: it did not answer, or had lost its memory.
+    gone: Option<farbank_fabric::Error>,
 }
 
 /// The nodes a compute server can use on one memory server.
@@ -72,6 +87,9 @@ impl<F: Fabric> Compute<F> {
                 locks: Rc::default(),
                 cache: RefCell::new(cache),
                 nodes: RefCell::new((0..servers).map(|_| Nodes::default()).collect()),
+                blocks: RefCell::new((0..servers).map(|_| Blocks::default()).collect()),
+                doing: Rc::default(),
+                servers: RefCell::new(vec![Known::default(); servers]),
             }),
         }
     }
@@ -83,6 +101,11 @@ impl<F: Fabric> Compute<F> {
             home: Rc::clone(&self.home),
             op: Cell::default(),
         }
+    }
+
+    /// Whether any of its clients is in the middle of `what`.
+    pub(crate) fn is_doing(&self, what: Doing) -> bool {
+        self.home.doing.any(what)
     }
 
     /// Bytes of internal nodes it keeps.
@@ -104,18 +127,64 @@ impl<F: Fabric> Client<F> {
         self.op.set(op);
     }
 
+    /// Counts this client as in the middle of `what` until what is returned is dropped.
+    pub(crate) fn begin(&self, what: Doing) -> Begun {
+        self.home.doing.begin(what)
+    }
+
+    /// Sees, once, that memory server `server` has this tree's mark: one that came back with nothing in its memory
+    /// does not.
+    pub(crate) async fn admit(&self, server: u16) -> Result<(), Error> {
+        let index = usize::from(server);
+        if self.home.servers.borrow()[index].marked || fault!("tree.empty_server_admitted") {
+            return Ok(());
+        }
+        let (at, mark) = mark(server, &self.home.config.layout);
+        self.reachable(server)?;
+        let found = self.home.fabric.read(at, mark.len()).await;
+        let found = found.map_err(|error| self.noted(error))?;
+        if found.iter().all(|byte| *byte == 0) {
+            return Err(self.noted(farbank_fabric::Error::Empty { server }));
+        }
+        if found != mark {
+            return Err(Error::OtherLayout { server });
+        }
+        self.home.servers.borrow_mut()[index].marked = true;
+        Ok(())
+    }
+
+    /// An error at once, if `server` has failed to answer before: whoever has waited for it in vain once does not
+    /// do so again in this life.
+    pub(crate) fn reachable(&self, server: u16) -> Result<(), Error> {
+        let gone = self.home.servers.borrow()[usize::from(server)].gone;
+        gone.map_or(Ok(()), |error| Err(Error::Fabric(error)))
+    }
+
+    /// Remembers what `error` says of a memory server.
+    pub(crate) fn noted(&self, error: farbank_fabric::Error) -> Error {
+        use farbank_fabric::Error::{Empty, Timeout};
+        if let Timeout { server } | Empty { server } = error {
+            self.home.servers.borrow_mut()[usize::from(server)].gone = Some(error);
+        }
+        Error::Fabric(error)
+    }
+
     /// Renews this compute server's lease. Somebody has to, more often than leases last.
     pub async fn renew(&self) -> Result<(), Error> {
         self.call(KEEPER, Ask::Renew).await.map(|_| ())
     }
 
     pub(crate) async fn call(&self, server: u16, ask: Ask) -> Result<Answer, Error> {
-        Ok(self.home.fabric.call(server, ask).await?)
+        self.reachable(server)?;
+        let answer = self.home.fabric.call(server, ask).await;
+        answer.map_err(|error| self.noted(error))
     }
 
     pub(crate) async fn round_trip(&self, verb: Verb) -> Result<Verb, Error> {
+        self.reachable(verb.at().server())?;
         self.note(|op| op.round_trips += 1);
-        Ok(self.home.fabric.verb(verb).await?)
+        let done = self.home.fabric.verb(verb).await;
+        done.map_err(|error| self.noted(error))
     }
 
     /// Reads the node at `at`, as often as it takes to get it whole. Who was too slow for what the versions can tell
@@ -125,6 +194,7 @@ impl<F: Fabric> Client<F> {
         const DOUBLINGS: u32 = 6;
         let layout = self.home.config.layout;
         let mut late = 0;
+        self.admit(at.server()).await?;
         loop {
             let posted = self.home.fabric.now();
             let verb = self.round_trip(Verb::read(at, layout.node_bytes)).await?;
@@ -171,8 +241,9 @@ impl<F: Fabric> Client<F> {
             }
             _ => Ok(()),
         };
-        self.let_go(held, &letting);
-        done.and(released)
+        let done = done.and(released);
+        self.let_go(held, &letting, done.err());
+        done
     }
 
     /// Does `writes` in order, in one batch if they may be.
@@ -183,9 +254,10 @@ impl<F: Fabric> Client<F> {
         together: bool,
     ) -> Result<(), Error> {
         if together {
+            self.reachable(server)?;
             self.note(|op| op.round_trips += 1);
-            self.home.fabric.batch(server, writes).await?;
-            return Ok(());
+            let done = self.home.fabric.batch(server, writes).await;
+            return done.map(|_| ()).map_err(|error| self.noted(error));
         }
         for write in writes {
             self.round_trip(write).await?;
@@ -218,6 +290,11 @@ impl<F: Fabric> Client<F> {
                 _ => return Err(Error::Full { server }),
             }
         }
+    }
+
+    /// What this compute server has of blocks on `server`.
+    pub(crate) fn blocks<T>(&self, server: u16, with: impl FnOnce(&mut Blocks) -> T) -> T {
+        with(&mut self.home.blocks.borrow_mut()[usize::from(server)])
     }
 
     /// A leaf that nothing leads to any more can be used again. Who still has its address finds that it is not what he

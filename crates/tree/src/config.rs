@@ -35,11 +35,25 @@ pub enum Release {
     FetchAdd,
 }
 
-/// A tree's techniques and sizes. All compute servers of a tree must agree on `layout` and `locks`.
+/// What values are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Values {
+    /// Words of 8 bytes, in the leaf.
+    Words,
+    /// Any bytes, in blocks out of line ([`crate::Client::insert_bytes`]).
+    Blocks {
+        /// How many at most; no more than [`crate::VALUE_BYTES_MAX`], nor than a chunk of the fabric has.
+        bytes_max: usize,
+    },
+}
+
+/// A tree's techniques and sizes. All compute servers of a tree must agree on `layout`, `values` and `locks`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Config {
     /// How nodes are laid out; a checksum instead of versions means that nodes are written whole.
     pub layout: Layout,
+    /// What values are.
+    pub values: Values,
     /// Whether an update writes its entry only (Sherman's two levels of versions), not the node.
     pub entries_alone: bool,
     /// Whether writing back and releasing go in one batch (Sherman's command combination).
@@ -67,6 +81,7 @@ impl Config {
     pub fn sherman() -> Config {
         Config {
             layout: Layout::new(Format::Safe),
+            values: Values::Words,
             entries_alone: true,
             combine: true,
             locks: Locks::OnChip,

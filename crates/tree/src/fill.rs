@@ -5,6 +5,7 @@ use farbank_fabric::GAddr;
 use crate::client::ROOT;
 use crate::config::Config;
 use crate::key::Key;
+use crate::layout::{Format, Layout};
 use crate::lock::RESERVED_BYTES;
 use crate::page::{Entry, Head, Page, State};
 
@@ -15,6 +16,17 @@ pub trait Place {
 
     /// Says that nodes take the host memory of `server` up to byte `at`.
     fn taken(&mut self, server: u16, at: u64);
+}
+
+/// By what a server's memory is known to have a part of the tree in it: where it stands, and its bytes.
+pub(crate) fn mark(server: u16, layout: &Layout) -> (GAddr, Vec<u8>) {
+    const AT: u64 = 8;
+    let mut bytes = b"frbktree".to_vec();
+    bytes.extend((layout.node_bytes as u32).to_le_bytes());
+    bytes.extend((layout.key_bytes as u16).to_le_bytes());
+    bytes.push(u8::from(layout.format == Format::Paper));
+    bytes.push(layout.checked.into());
+    (GAddr::host(server, AT), bytes)
 }
 
 struct Filler<'a> {
@@ -34,10 +46,26 @@ pub fn fill<K: Into<Key>>(
     entries: impl Iterator<Item = (K, u64)>,
     place: &mut dyn Place,
 ) {
+    fill_after(config, beginning(servers), share, entries, place);
+}
+
+/// The first free byte of each server.
+pub(crate) fn beginning(servers: u16) -> Vec<u64> {
+    vec![RESERVED_BYTES.next_multiple_of(4096); servers.into()]
+}
+
+/// [`fill`], after what each server has up to `next`.
+pub(crate) fn fill_after<K: Into<Key>>(
+    config: &Config,
+    next: Vec<u64>,
+    share: f64,
+    entries: impl Iterator<Item = (K, u64)>,
+    place: &mut dyn Place,
+) {
     let mut filler = Filler {
         config,
         place,
-        next: vec![RESERVED_BYTES.next_multiple_of(4096); servers.into()],
+        next,
         made: 0,
     };
     let entries = entries.map(|(key, value)| Entry {
@@ -51,6 +79,10 @@ pub fn fill<K: Into<Key>>(
         nodes = filler.level(level, share, nodes.into_iter());
     }
     filler.place.put(ROOT, &nodes[0].value.to_le_bytes());
+    for server in 0..filler.next.len() as u16 {
+        let (at, mark) = mark(server, &config.layout);
+        filler.place.put(at, &mark);
+    }
     for (server, at) in filler.next.iter().enumerate() {
         filler.place.taken(server as u16, *at);
     }

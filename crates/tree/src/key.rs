@@ -73,6 +73,27 @@ impl Key {
         *self == Key::LEAST
     }
 
+    /// The least key above it of those of `bytes` bytes, if there is one.
+    pub(crate) fn next(&self, bytes: usize) -> Option<Key> {
+        let mut all = vec![0; bytes];
+        self.fill(&mut all);
+        let last = all.iter().rposition(|&byte| byte < u8::MAX)?;
+        all[last] += 1;
+        all[last + 1..].fill(0);
+        Some(Key::new(&all))
+    }
+
+    /// The greatest key below it of those of `bytes` bytes; of the least, itself.
+    pub(crate) fn previous(&self, bytes: usize) -> Key {
+        let mut all = vec![0; bytes];
+        self.fill(&mut all);
+        if let Some(last) = all.iter().rposition(|&byte| byte > 0) {
+            all[last] -= 1;
+            all[last + 1..].fill(u8::MAX);
+        }
+        Key::new(&all)
+    }
+
     /// Its bytes, filled up with zeros to fill `to`.
     ///
     /// # Panics
@@ -153,6 +174,15 @@ mod tests {
         assert_eq!(Key::new(b"abc").len(), 3);
         assert_eq!(Key::new(b"abcdefgh\0i\0").len(), 10);
         assert!(Key::new(b"\0").is_empty() && !Key::new(b"\0\0\0\0\0\0\0\0i").is_empty());
+        let next = |key: &[u8], bytes| Key::new(key).next(bytes);
+        assert_eq!(next(b"abcdefgh", 9), Some(Key::new(b"abcdefgh\x01")));
+        assert_eq!(next(b"abcdefg\xff", 8), Some(Key::new(b"abcdefh")));
+        assert_eq!(next(&[u8::MAX; 12], 12), None);
+        assert_eq!(
+            Key::new(b"a\0").previous(9),
+            Key::new(b"`\xff\xff\xff\xff\xff\xff\xff\xff")
+        );
+        assert_eq!(Key::LEAST.previous(8), Key::LEAST);
         let mut bytes = [9; 12];
         Key::new(b"abcdefghi").fill(&mut bytes);
         assert_eq!(&bytes, b"abcdefghi\0\0\0");

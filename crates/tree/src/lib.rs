@@ -25,6 +25,8 @@
 //! B3  Every write leaves B2 true, by itself: a new node is written before the node that leads to it (`split`), a
 //!     leaf's entries are in its neighbour before the leaf is freed (`merge`).
 //! B4  An operation waits for no lock while it holds one.
+//! B5  Before a compute server believes anything in a memory server's memory it has seen the tree's mark there; what nobody has
+//!     written is no node.
 //!
 //! # When somebody dies
 //! | who, when                           | others see                          | and do                                          |
@@ -44,9 +46,11 @@
 
 #![forbid(unsafe_code)]
 
+mod blocks;
 mod cache;
 mod client;
 mod config;
+mod doing;
 pub mod faults;
 mod fill;
 mod key;
@@ -65,8 +69,9 @@ use std::fmt;
 
 use farbank_fabric::GAddr;
 
+pub use blocks::{VALUE_BYTES_MAX, fill_bytes};
 pub use client::{Client, Compute};
-pub use config::{Config, Local, Locks, Release};
+pub use config::{Config, Local, Locks, Release, Values};
 pub use fill::{Place, create, fill};
 pub use key::{KEY_BYTES_MAX, Key};
 pub use layout::{Format, Layout};
@@ -84,6 +89,11 @@ pub enum Error {
     },
     /// There is no tree there.
     NoTree,
+    /// The tree on this server has nodes of another layout.
+    OtherLayout {
+        /// Which memory server.
+        server: u16,
+    },
     /// A key that has more bytes than keys of this tree.
     KeyTooLong {
         /// How many it has.
@@ -91,6 +101,15 @@ pub enum Error {
         /// How many it may have.
         most: usize,
     },
+    /// A value that has more bytes than values of this tree.
+    ValueTooLong {
+        /// How many it has.
+        bytes: usize,
+        /// How many it may have.
+        most: usize,
+    },
+    /// Values of this tree are words and bytes were asked for, or the other way round ([`Config::values`]).
+    OtherValues,
     /// The published layout has no value 0.
     Reserved,
     /// A node that contradicts itself.
@@ -106,9 +125,22 @@ impl fmt::Display for Error {
             Error::Fabric(error) => error.fmt(f),
             Error::Full { server } => write!(f, "memory server {server} has no room for a node"),
             Error::NoTree => f.write_str("there is no tree: its root is null"),
+            Error::OtherLayout { server } => write!(
+                f,
+                "the tree on memory server {server} was made with nodes or keys of another size or format"
+            ),
             Error::KeyTooLong { bytes, most } => {
                 write!(f, "a key of {bytes} bytes, where keys have {most}")
             }
+            Error::ValueTooLong { bytes, most } => {
+                write!(
+                    f,
+                    "a value of {bytes} bytes, where values have {most} at most"
+                )
+            }
+            Error::OtherValues => f.write_str(
+                "words are got and inserted in a tree of words, bytes in one of values out of line",
+            ),
             Error::Reserved => f.write_str("value 0 means absent in the published layout"),
             Error::Damaged { at } => write!(f, "the node at {at:?} contradicts itself"),
         }

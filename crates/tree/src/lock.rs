@@ -33,6 +33,7 @@ use farbank_pm::sim::Rng;
 use crate::Error;
 use crate::client::Client;
 use crate::config::{Config, Local, Locks, Release};
+use crate::doing::{Begun, Doing};
 
 /// Bits of a lock.
 const LOCK_BITS: u32 = 16;
@@ -97,6 +98,20 @@ impl Slot {
         (word & self.mask()) >> self.shift
     }
 
+    /// What who waits for it is given after its holder or taker has failed with `error`.
+    fn after(&self, error: Error) -> Turn {
+        use farbank_fabric::Error::{Empty, Fenced, Timeout};
+        match error {
+            Error::Fabric(Timeout { server } | Empty { server })
+                if server == self.word.server() =>
+            {
+                Turn::Failed(error)
+            }
+            Error::Fabric(Fenced) => Turn::Failed(error),
+            _ => Turn::Local,
+        }
+    }
+
     /// What releases it.
     fn release(&self, how: Release, owner: u64) -> Verb {
         match how {
@@ -107,6 +122,30 @@ impl Slot {
             }
         }
     }
+}
+
+/// How many locks on `servers` memory servers name compute server `compute` in life `epoch`.
+pub(crate) fn named(
+    sim: &farbank_fabric::sim::Sim,
+    config: &Config,
+    servers: u16,
+    lock_bytes: u64,
+    compute: u16,
+    epoch: u8,
+) -> u64 {
+    let owner = name(compute, epoch);
+    let mut count = 0;
+    for server in 0..servers {
+        let (at, bytes, each) = match config.locks {
+            Locks::OnChip => (GAddr::lock(server, 0), lock_bytes, LOCK_BITS as usize / 8),
+            Locks::Host => (GAddr::host(server, HOST_LOCKS_AT), HOST_LOCKS * 8, 8),
+        };
+        let mut all = vec![0; bytes as usize];
+        sim.peek(at, &mut all);
+        let expected = &owner.to_le_bytes()[..each];
+        count += all.chunks(each).filter(|lock| *lock == expected).count();
+    }
+    count as u64
 }
 
 /// The owner's name in a lock.
@@ -127,6 +166,8 @@ enum Turn {
     Local,
     /// Both.
     HandedOver,
+    /// Nothing: the lock cannot be had.
+    Failed(Error),
 }
 
 #[derive(Default)]
@@ -151,6 +192,8 @@ pub(crate) struct Held {
     slot: Slot,
     /// Whether it was handed on by another client of this compute server, without a round trip.
     pub(crate) handed: bool,
+    /// Says so to who asks what this compute server is doing.
+    _holding: Begun,
 }
 
 /// How a lock is let go.
@@ -165,20 +208,30 @@ impl<F: Fabric> Client<F> {
     /// Takes the lock of `node`.
     pub(crate) async fn lock(&self, node: GAddr) -> Result<Held, Error> {
         let slot = Slot::of(&self.home.fabric, &self.home.config, node);
-        if self.home.config.local != Local::None
-            && wait_for_turn(&self.home.locks, slot).await == Turn::HandedOver
-        {
-            return Ok(Held { slot, handed: true });
+        if self.home.config.local != Local::None {
+            match wait_for_turn(&self.home.locks, slot).await {
+                Turn::Local => {}
+                Turn::HandedOver => return Ok(self.held(slot, true)),
+                Turn::Failed(error) => {
+                    self.pass_on(slot, Turn::Failed(error));
+                    return Err(error);
+                }
+            }
         }
         match self.take(slot).await {
-            Ok(()) => Ok(Held {
-                slot,
-                handed: false,
-            }),
+            Ok(()) => Ok(self.held(slot, false)),
             Err(error) => {
-                self.pass_on(slot, Turn::Local);
+                self.pass_on(slot, slot.after(error));
                 Err(error)
             }
+        }
+    }
+
+    fn held(&self, slot: Slot, handed: bool) -> Held {
+        Held {
+            slot,
+            handed,
+            _holding: self.begin(Doing::Holding),
         }
     }
 
@@ -201,16 +254,13 @@ impl<F: Fabric> Client<F> {
         }
         let found = self.round_trip(slot.swap(0, self.name())).await;
         match found.map(|verb| slot.owner(verb.found())) {
-            Ok(0) => Ok(Some(Held {
-                slot,
-                handed: false,
-            })),
+            Ok(0) => Ok(Some(self.held(slot, false))),
             Ok(_) => {
                 self.pass_on(slot, Turn::Local);
                 Ok(None)
             }
             Err(error) => {
-                self.pass_on(slot, Turn::Local);
+                self.pass_on(slot, slot.after(error));
                 Err(error)
             }
         }
@@ -235,6 +285,7 @@ impl<F: Fabric> Client<F> {
             let found = slot.owner(verb.found());
             if found == expected {
                 self.note(|op| op.lock_retries += tries);
+                self.note(|op| op.taken_over += u32::from(expected != 0));
                 return Ok(());
             }
             tries += 1;
@@ -274,11 +325,25 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Ends the hold, after what [`Client::letting`] said has been done.
-    pub(crate) fn let_go(&self, held: Held, how: &Letting) {
-        match how {
-            Letting::Remote(_) => self.pass_on(held.slot, Turn::Local),
-            Letting::HandedOver => self.pass_on(held.slot, Turn::HandedOver),
+    pub(crate) fn let_go(&self, held: Held, how: &Letting, error: Option<Error>) {
+        let turn = match (error, how) {
+            (Some(error), _) if held.slot.after(error) != Turn::Local => held.slot.after(error),
+            (_, Letting::Remote(_)) => Turn::Local,
+            (_, Letting::HandedOver) => Turn::HandedOver,
+        };
+        self.pass_on(held.slot, turn);
+    }
+
+    /// Lets `held` go as well as can be, after `error`. Where the lock is out of reach, everybody who waits for it
+    /// here is told so at once: one after another they would find out in as many timeouts.
+    pub(crate) async fn unlock_after(&self, held: Held, error: Error) -> Error {
+        match held.slot.after(error) {
+            Turn::Failed(_) => self.pass_on(held.slot, Turn::Failed(error)),
+            _ => {
+                let _ = self.unlock(held).await;
+            }
         }
+        error
     }
 
     /// Releases `held` by itself.
@@ -288,7 +353,7 @@ impl<F: Fabric> Client<F> {
             Letting::Remote(verb) => self.round_trip(verb.clone()).await.map(|_| ()),
             Letting::HandedOver => Ok(()),
         };
-        self.let_go(held, &letting);
+        self.let_go(held, &letting, done.err());
         done
     }
 
@@ -312,7 +377,7 @@ impl<F: Fabric> Client<F> {
             return;
         };
         local.handed = match turn {
-            Turn::Local => 0,
+            Turn::Local | Turn::Failed(_) => 0,
             Turn::HandedOver => local.handed + 1,
         };
         local.called = Some((next.number, turn));

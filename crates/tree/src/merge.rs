@@ -8,18 +8,29 @@
 //!   (d)  B is freed, and can be used again: nothing leads to it
 //! ```
 //!
-//! A crash after (a) leaves B moving: the next writer of B finds that A does not cover it and has it live on. After (b)
-//! he finds that A does, and frees it; as its parent still names it, it is not used again. Only a child that has a
+//! A crash after (a) leaves B moving: the next writer of B finds that the chain of siblings still leads to it, and has it live on.
+//! After (b) he finds that it leads to another leaf, A or what has become of A, and frees B; as its parent still names it,
+//! it is not used again. Only a child that has a
 //! separator is merged away, so that a parent's first child is there for ever.
 
-use farbank_fabric::{Fabric, Verb};
+use farbank_fabric::{Fabric, GAddr, Verb};
 use farbank_pm::fault;
 
 use crate::Error;
 use crate::client::{Client, Found};
+use crate::doing::Doing;
 use crate::lock::Held;
 use crate::ops::Locked;
 use crate::page::{Head, State};
+
+/// Whether `error` says that another memory server than that of the node at `at` is gone.
+fn is_elsewhere(error: Error, at: GAddr) -> bool {
+    use farbank_fabric::Error::{Empty, Timeout};
+    matches!(
+        error,
+        Error::Fabric(Timeout { server } | Empty { server }) if server != at.server()
+    )
+}
 
 /// Leaf `a`, its right sibling `b`, and the parent that has both.
 struct Family {
@@ -32,14 +43,21 @@ impl<F: Fabric> Client<F> {
     /// Has the locked leaf take in its right sibling and lets it go; or gives it back, if that is not easily done.
     pub(crate) async fn merge(&self, locked: Locked) -> Result<Option<Locked>, Error> {
         let mut others = Vec::new();
-        let merged = match self.gather(&locked, &mut others).await {
+        let gathered = self.gather(&locked, &mut others).await;
+        let merged = match gathered {
             Ok(Some(family)) => self.move_entries(family).await.map(|()| true),
             Ok(None) => Ok(false),
+            // The leaf goes on without its neighbours.
+            Err(error) if is_elsewhere(error, locked.found.at) => Ok(false),
             Err(error) => Err(error),
         };
         let mut released = Ok(());
         for held in others {
-            released = released.and(self.unlock(held).await);
+            let unlocked = self.unlock(held).await;
+            // A lock that is gone with its server is nobody's.
+            if !unlocked.is_err_and(|error| is_elsewhere(error, locked.found.at)) {
+                released = released.and(unlocked);
+            }
         }
         if let (Ok(false), Ok(())) = (merged, released) {
             return Ok(Some(locked));
@@ -60,7 +78,7 @@ impl<F: Fabric> Client<F> {
         if head.sibling.is_null() {
             return Ok(None);
         }
-        let Some(way) = self.seek(&head.lowest, 1, 0).await? else {
+        let Some(way) = self.seek(&head.lowest, 1).await? else {
             return Ok(None);
         };
         for node in [head.sibling, way.at] {
@@ -109,6 +127,7 @@ impl<F: Fabric> Client<F> {
             ..right.clone()
         };
         b.page.set_head(&moving);
+        let _merging = self.begin(Doing::Merging);
         if !fault!("tree.moved_unannounced") {
             self.write_node(&mut b).await?;
         }

@@ -15,6 +15,13 @@ use crate::lock::Held;
 use crate::page::{Entry, Page, State};
 use crate::seek::{Step, judge};
 
+/// What a key is to have.
+pub(crate) enum New<'a> {
+    Word(u64),
+    /// In a block.
+    Bytes(&'a [u8]),
+}
+
 /// A node that is locked and was read since.
 pub(crate) struct Locked {
     pub(crate) held: Held,
@@ -26,11 +33,16 @@ pub(crate) struct Locked {
 impl<F: Fabric> Client<F> {
     /// The value of `key`.
     pub async fn get(&self, key: impl Into<Key>) -> Result<Option<u64>, Error> {
-        let key = self.fitting(key.into())?;
+        self.values_are(false)?;
+        self.word(&self.fitting(key.into())?).await
+    }
+
+    /// What the entry of `key` has: its value, or the name of its block.
+    pub(crate) async fn word(&self, key: &Key) -> Result<Option<u64>, Error> {
         loop {
-            let found = self.leaf(&key).await?;
+            let found = self.leaf(key).await?;
             // An entry that is being written is read again, not taken for absent.
-            match found.page.find(&key) {
+            match found.page.find(key) {
                 Ok(entry) => return Ok(entry.map(|(_, value)| value)),
                 Err(_) if fault!("tree.torn_is_absent") => return Ok(None),
                 Err(_) => self.note(|op| op.read_retries += 1),
@@ -40,30 +52,47 @@ impl<F: Fabric> Client<F> {
 
     /// Makes `value` the value of `key`; answers with what it was. On `Ok` every later read of any client sees it.
     pub async fn insert(&self, key: impl Into<Key>, value: u64) -> Result<Option<u64>, Error> {
-        let key = self.fitting(key.into())?;
+        self.values_are(false)?;
         if self.home.config.layout.format == Format::Paper && value == 0 {
             return Err(Error::Reserved);
         }
+        self.put(self.fitting(key.into())?, New::Word(value)).await
+    }
+
+    /// Makes `new` what `key` has; answers with what its entry had.
+    pub(crate) async fn put(&self, key: Key, new: New<'_>) -> Result<Option<u64>, Error> {
         let mut locked = self.lock_leaf(&key).await?;
+        let (value, block) = match new {
+            New::Word(value) => (value, None),
+            New::Bytes(bytes) => match self.new_block(locked.found.at.server(), bytes).await {
+                Ok((name, write)) => (name, Some(write)),
+                Err(error) => return Err(self.unlock_after(locked.held, error).await),
+            },
+        };
         let page = &mut locked.found.page;
         let old = page.find(&key).expect("nobody else writes a locked leaf");
         let slot = old.map(|(slot, _)| slot).or_else(|| page.free_slot());
         let entry = Entry { key, value };
         let Some(slot) = slot else {
-            self.split(locked, entry).await?;
+            self.split(locked, entry, block).await?;
             return Ok(None);
         };
         page.set_entry(slot, Some(&entry));
-        self.write_slot(locked, slot, &entry.key).await?;
+        self.write_slot(locked, slot, &entry.key, block).await?;
         Ok(old.map(|(_, value)| value))
     }
 
     /// Removes `key`; answers with what it had.
     pub async fn remove(&self, key: impl Into<Key>) -> Result<Option<u64>, Error> {
-        let key = self.fitting(key.into())?;
-        let mut locked = self.lock_leaf(&key).await?;
+        self.values_are(false)?;
+        self.take_out(&self.fitting(key.into())?).await
+    }
+
+    /// Removes `key`; answers with what its entry had.
+    pub(crate) async fn take_out(&self, key: &Key) -> Result<Option<u64>, Error> {
+        let mut locked = self.lock_leaf(key).await?;
         let page = &mut locked.found.page;
-        let old = page.find(&key).expect("nobody else writes a locked leaf");
+        let old = page.find(key).expect("nobody else writes a locked leaf");
         let Some((slot, value)) = old else {
             self.unlock(locked.held).await?;
             return Ok(None);
@@ -75,7 +104,7 @@ impl<F: Fabric> Client<F> {
             false => Some(locked),
         };
         if let Some(locked) = locked {
-            self.write_slot(locked, slot, &key).await?;
+            self.write_slot(locked, slot, key, None).await?;
         }
         Ok(Some(value))
     }
@@ -92,13 +121,21 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Writes entry `slot` of a locked node back, or all of it, and lets go.
-    async fn write_slot(&self, mut locked: Locked, slot: usize, key: &Key) -> Result<(), Error> {
+    /// Writes entry `slot` of a locked node back, or all of it, after the block it names, and lets go.
+    async fn write_slot(
+        &self,
+        mut locked: Locked,
+        slot: usize,
+        key: &Key,
+        block: Option<Verb>,
+    ) -> Result<(), Error> {
         let (at, unknown_above) = (locked.found.at, locked.unknown_above);
         let head = locked.found.page.head();
         let verb = written(&self.home.config, at, &mut locked.found.page, slot);
-        self.write_and_unlock(locked.held, vec![verb]).await?;
+        let writes = after_block(block, vec![verb]);
+        self.write_and_unlock(locked.held, writes).await?;
         if unknown_above && head.covers(key) {
+            self.note(|op| op.mended += 1);
             self.add_separator(head.level + 1, &head.lowest, at).await?;
         }
         Ok(())
@@ -112,9 +149,9 @@ impl<F: Fabric> Client<F> {
 
     /// The node of `level` for `key`, locked. `None`: the tree is not that high.
     pub(crate) async fn lock_node(&self, key: &Key, level: u8) -> Result<Option<Locked>, Error> {
-        let mut skip = 0;
+        let mut aim = key.clone();
         loop {
-            let Some(way) = self.seek(key, level, skip).await? else {
+            let Some(way) = self.seek(&aim, level).await? else {
                 return Ok(None);
             };
             let mut at = way.at;
@@ -154,14 +191,8 @@ impl<F: Fabric> Client<F> {
                     }
                 }
             }
-            skip = self.lost(&way, skip);
+            aim = self.lost(&way, aim);
         }
-    }
-
-    /// Lets `held` go as well as can be, after `error`.
-    pub(crate) async fn unlock_after(&self, held: Held, error: Error) -> Error {
-        let _ = self.unlock(held).await;
-        error
     }
 
     /// A locked leaf that is moving is one whose mover died: it has moved, and is freed for good, or it has not, and
@@ -173,19 +204,34 @@ impl<F: Fabric> Client<F> {
         key: &Key,
     ) -> Result<Option<GAddr>, Error> {
         let mut head = found.page.head();
-        let target = match self.read(head.low).await {
-            Ok(target) => target,
+        let target = match self.chained(key, head.low, found.at).await {
+            Ok(target) => target.map(|target| target.at),
             Err(error) => return Err(self.unlock_after(held, error).await),
         };
-        let there = target.page.head();
-        let has_moved = there.level == 0 && there.covers(key);
-        head.state = if has_moved { State::Freed } else { State::Live };
+        head.state = match target {
+            Some(_) => State::Freed,
+            None => State::Live,
+        };
+        head.low = target.unwrap_or(GAddr::NULL);
+        self.note(|op| op.mended += 1);
         found.page.set_head(&head);
         found.page.seal();
         let write = Verb::write(found.at, found.page.bytes);
         self.write_and_unlock(held, vec![write]).await?;
-        Ok(has_moved.then_some(target.at))
+        Ok(target)
     }
+}
+
+/// `writes`, after that of the block which they name.
+pub(crate) fn after_block(block: Option<Verb>, mut writes: Vec<Verb>) -> Vec<Verb> {
+    if let Some(block) = block {
+        let place = match fault!("tree.entry_before_block") {
+            true => writes.len(),
+            false => 0,
+        };
+        writes.insert(place, block);
+    }
+    writes
 }
 
 /// What writes entry `slot` of the node at `at` back.

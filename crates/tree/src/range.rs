@@ -22,9 +22,15 @@ impl<F: Fabric> Client<F> {
         from: impl Into<Key>,
         count: usize,
     ) -> Result<Vec<(Key, u64)>, Error> {
+        self.values_are(false)?;
+        self.words(&self.fitting(from.into())?, count).await
+    }
+
+    /// The first `count` keys from `from` on, and what their entries have.
+    pub(crate) async fn words(&self, from: &Key, count: usize) -> Result<Vec<(Key, u64)>, Error> {
         let mut found = Vec::new();
         let mut ahead: Vec<Found> = Vec::new();
-        let mut next = self.fitting(from.into())?;
+        let mut next = from.clone();
         while found.len() < count {
             if ahead.is_empty() {
                 ahead = self.read_ahead(&next, count - found.len()).await?;

@@ -15,8 +15,8 @@ pub(crate) struct Way {
     pub(crate) at: GAddr,
     /// The kept node that named it; `None`: it was named by what has just been read.
     hint: Option<(u8, Key)>,
-    /// Separators of its parent before the one that named it.
-    before: usize,
+    /// The least key for which it was named.
+    least: Key,
 }
 
 /// What a node turned out to be.
@@ -29,46 +29,31 @@ pub(crate) enum Step {
     Lost,
 }
 
-/// Of an internal node: the child for `key`, `skip` separators to the left of the right one, and how many there are left of it.
-fn child_for(page: &Page, key: &Key, skip: usize) -> Option<(GAddr, usize)> {
-    let mut below: Vec<Entry> = page
+/// Of an internal node: the child for `key`, and the least key for which it is named.
+pub(crate) fn child_for(page: &Page, key: &Key) -> (GAddr, Key) {
+    let entries = page
         .each()
-        .filter_map(|found| found.ok().map(|(_, entry)| entry))
-        .filter(|entry| entry.key <= *key)
-        .collect();
-    if skip == 0 {
-        let nearest = below.iter().max();
-        let child = nearest.map_or(page.head().low, |entry| GAddr(entry.value));
-        return Some((child, below.len()));
+        .filter_map(|found| found.ok().map(|(_, entry)| entry));
+    match entries.filter(|entry| entry.key <= *key).max() {
+        Some(Entry { key, value }) => (GAddr(value), key),
+        None => {
+            let head = page.head();
+            (head.low, head.lowest)
+        }
     }
-    below.sort_unstable();
-    let place = below.len().checked_sub(skip)?;
-    let child = match place {
-        0 => page.head().low,
-        _ => GAddr(below[place - 1].value),
-    };
-    Some((child, place))
 }
 
 impl<F: Fabric> Client<F> {
     /// The way to the node of `level` for `key`, by what is kept if anything is. `None`: the tree is not that high.
-    pub(crate) async fn seek(
-        &self,
-        key: &Key,
-        level: u8,
-        skip: usize,
-    ) -> Result<Option<Way>, Error> {
-        let kept = match skip {
-            0 => self.home.cache.borrow_mut().lowest(level + 1, key),
-            _ => None,
-        };
+    pub(crate) async fn seek(&self, key: &Key, level: u8) -> Result<Option<Way>, Error> {
+        let kept = self.home.cache.borrow_mut().lowest(level + 1, key);
         let mut next = match kept {
             Some((_, page)) => {
                 let head = page.head();
-                let (at, before) = child_for(&page, key, 0).expect("nothing is skipped");
+                let (at, least) = child_for(&page, key);
                 if head.level == level + 1 {
                     let hint = Some((head.level, head.lowest));
-                    return Ok(Some(Way { at, hint, before }));
+                    return Ok(Some(Way { at, hint, least }));
                 }
                 at
             }
@@ -81,7 +66,7 @@ impl<F: Fabric> Client<F> {
                 return Ok(Some(Way {
                     at: next,
                     hint: None,
-                    before: 0,
+                    least: Key::LEAST,
                 }));
             }
             if head.level < level {
@@ -102,15 +87,12 @@ impl<F: Fabric> Client<F> {
             }
             let page = Rc::new(found.page);
             self.home.cache.borrow_mut().keep(found.at, &page);
-            let skip = if head.level == level + 1 { skip } else { 0 };
-            let Some((at, before)) = child_for(&page, key, skip) else {
-                return Err(Error::Damaged { at: found.at });
-            };
+            let (at, least) = child_for(&page, key);
             if head.level == level + 1 {
                 return Ok(Some(Way {
                     at,
                     hint: None,
-                    before,
+                    least,
                 }));
             }
             next = at;
@@ -119,6 +101,7 @@ impl<F: Fabric> Client<F> {
 
     /// Where the root is, as of now.
     pub(crate) async fn root(&self) -> Result<GAddr, Error> {
+        self.admit(ROOT.server()).await?;
         let word = self.round_trip(Verb::read(ROOT, 8)).await?.into_bytes();
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&word);
@@ -128,13 +111,14 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// What led to `way` was wrong: forgets it. Answers how many separators to skip next time.
-    pub(crate) fn lost(&self, way: &Way, skip: usize) -> usize {
+    /// `way`, taken for `aim`, has led astray: for which key the next one is to be taken. What was just read may name a
+    /// leaf that is no more, whose entries went to the left of it, and if the one who moved them died, it will
+    /// name it for ever: whoever comes from the left finds them.
+    pub(crate) fn lost(&self, way: &Way, aim: Key) -> Key {
         self.outdated(way);
-        match &way.hint {
-            Some(_) => 0,
-            // What was just read named a leaf that is no more: its entries went to the left of it.
-            None => (skip + 1).min(skip + way.before),
+        match way.hint {
+            Some(_) => aim,
+            None => way.least.previous(self.home.config.layout.key_bytes),
         }
     }
 
@@ -161,9 +145,9 @@ impl<F: Fabric> Client<F> {
 
     /// The leaf for `key`, read.
     pub(crate) async fn leaf(&self, key: &Key) -> Result<Found, Error> {
-        let mut skip = 0;
+        let mut aim = key.clone();
         loop {
-            let way = self.seek(key, 0, skip).await?.ok_or(Error::NoTree)?;
+            let way = self.seek(&aim, 0).await?.ok_or(Error::NoTree)?;
             let mut at = way.at;
             loop {
                 let found = self.read(at).await?;
@@ -183,17 +167,46 @@ impl<F: Fabric> Client<F> {
                     Step::Lost => break,
                 }
             }
-            skip = self.lost(&way, skip);
+            aim = self.lost(&way, aim);
         }
     }
 
-    /// A leaf that is moving is read where it moves to, if it has.
-    pub(crate) async fn moved(&self, found: Found, key: &Key) -> Result<Found, Error> {
-        let target = self.read(found.page.head().low).await?;
-        let there = target.page.head();
-        match there.level == 0 && there.state == State::Live && there.covers(key) {
-            true => Ok(target),
-            false => Ok(found),
+    /// A leaf that is moving is read where it has moved to, if it has.
+    pub(crate) async fn moved(&self, mut found: Found, key: &Key) -> Result<Found, Error> {
+        loop {
+            let (to, from) = (found.page.head().low, found.at);
+            match self.chained(key, to, from).await? {
+                None => return Ok(found),
+                Some(next) if next.page.head().state == State::Moving => found = next,
+                Some(next) => return Ok(next),
+            }
+        }
+    }
+
+    /// The leaf that the chain of siblings has for `key`; `None`: it is `moving`. That is how one tells whether a leaf
+    /// that is moving to the node at `to` has moved, whatever has become of that node: it may have been split, or merged
+    /// away, since the mover died.
+    pub(crate) async fn chained(
+        &self,
+        key: &Key,
+        to: GAddr,
+        moving: GAddr,
+    ) -> Result<Option<Found>, Error> {
+        let (mut at, mut aim) = (to, key.clone());
+        loop {
+            let found = self.read(at).await?;
+            at = match judge(&found.page, key, 0) {
+                Step::Here => return Ok(Some(found)),
+                Step::There(next) if next == moving => return Ok(None),
+                Step::There(next) => next,
+                Step::Lost => loop {
+                    let way = self.seek(&aim, 0).await?.ok_or(Error::NoTree)?;
+                    aim = self.lost(&way, aim);
+                    if way.at != moving {
+                        break way.at;
+                    }
+                },
+            };
         }
     }
 }

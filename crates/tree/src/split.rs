@@ -15,21 +15,24 @@ use farbank_pm::fault;
 
 use crate::Error;
 use crate::client::{Client, ROOT};
+use crate::doing::Doing;
 use crate::key::Key;
-use crate::ops::Locked;
+use crate::ops::{Locked, after_block};
 use crate::page::{Entry, Head, Page, State};
 
 impl<F: Fabric> Client<F> {
-    /// Splits a locked node that has no room for `entry`, and adds it.
-    pub(crate) async fn split(&self, locked: Locked, entry: Entry) -> Result<(), Error> {
+    /// Splits a locked node that has no room for `entry`, and adds it; `block` writes what the entry names.
+    pub(crate) async fn split(
+        &self,
+        locked: Locked,
+        entry: Entry,
+        block: Option<Verb>,
+    ) -> Result<(), Error> {
         let Locked { held, found, .. } = locked;
         let (at, mut left) = (found.at, found.page);
         let (new_at, version) = match self.allocate(at.server()).await {
             Ok(node) => node,
-            Err(error) => {
-                let _ = self.unlock(held).await;
-                return Err(error);
-            }
+            Err(error) => return Err(self.unlock_after(held, error).await),
         };
         let mut entries = left.sorted().expect("nobody else writes a locked node");
         let place = entries.partition_point(|other| other.key < entry.key);
@@ -65,7 +68,9 @@ impl<F: Fabric> Client<F> {
         if fault!("tree.old_half_first") {
             writes.swap(0, 1);
         }
-        self.write_and_unlock(held, writes).await?;
+        let _splitting = self.begin(Doing::Splitting);
+        self.write_and_unlock(held, after_block(block, writes))
+            .await?;
         self.add_separator(level + 1, &lowest, new_at).await
     }
 
@@ -98,7 +103,7 @@ impl<F: Fabric> Client<F> {
             value: child.0,
         };
         let Some(slot) = page.free_slot() else {
-            return Box::pin(self.split(locked, entry)).await;
+            return Box::pin(self.split(locked, entry, None)).await;
         };
         page.set_entry(slot, Some(&entry));
         page.seal();
@@ -120,6 +125,7 @@ impl<F: Fabric> Client<F> {
     /// Puts a root of `level` over the present one, unless somebody has meanwhile; then answers false.
     async fn grow(&self, level: u8, key: &Key, child: GAddr) -> Result<bool, Error> {
         let held = self.lock(ROOT).await?;
+        let _growing = self.begin(Doing::Growing);
         let grown = self.new_root(level, key, child).await;
         match grown {
             Ok(Some(root)) => {
@@ -129,10 +135,7 @@ impl<F: Fabric> Client<F> {
                 Ok(true)
             }
             Ok(None) => self.unlock(held).await.map(|()| false),
-            Err(error) => {
-                let _ = self.unlock(held).await;
-                Err(error)
-            }
+            Err(error) => Err(self.unlock_after(held, error).await),
         }
     }
 

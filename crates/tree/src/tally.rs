@@ -21,6 +21,10 @@ pub struct Op {
     pub splits: u32,
     /// Leaves merged.
     pub merges: u32,
+    /// Locks taken from owners who were dead.
+    pub taken_over: u32,
+    /// Separators added and moves ended for somebody who did not get so far.
+    pub mended: u32,
 }
 
 /// How often each number was seen.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use farbank_pm::sim::Rng;
-use farbank_tree::{Config, Error, Format, Key, Layout, Local, Locks};
+use farbank_tree::{Config, Error, Format, Key, Layout, Local, Locks, Values};
 use rack::{Rack, numbers};
 
 /// Every combination that is worth a name, on nodes of 256 bytes, so that splits and merges are many.
@@ -239,4 +239,74 @@ fn keys_of_a_kibibyte_that_differ_in_the_last_byte_are_different_keys() {
             assert_eq!(values, expected, "{config:?}");
         }
     }
+}
+
+#[test]
+fn values_out_of_line_have_any_size_and_a_write_takes_three_round_trips() {
+    const MOST: usize = 2000;
+    for config in [
+        Config::sherman(),
+        Config::sherman_published(),
+        Config::fg_plus(),
+    ] {
+        let config = Config {
+            values: Values::Blocks { bytes_max: MOST },
+            ..config
+        };
+        let in_order = config.layout.format == Format::Paper;
+        let rack = Rack::new(1, config, in_order, 5);
+        let trips = rack.alone(|client| async move {
+            let value = |key: u64, turn: u64| vec![(key + turn) as u8; (key * 37 % 2001) as usize];
+            for turn in 0..8 {
+                for key in 0..500 {
+                    let replaced = client.insert_bytes(key, &value(key, turn)).await;
+                    assert_eq!(replaced, Ok(turn > 0), "{config:?}");
+                }
+            }
+            for key in (0..500).step_by(2) {
+                assert_eq!(client.remove_bytes(key).await, Ok(true));
+                assert_eq!(client.get_bytes(key).await, Ok(None));
+            }
+            let all = client.range_bytes(0, 1000).await.unwrap();
+            let expected: Vec<_> = (1..500)
+                .step_by(2)
+                .map(|key| (Key::from(key), value(key, 7)))
+                .collect();
+            assert_eq!(all, expected, "{config:?}");
+            let long = vec![1; MOST + 1];
+            let refused = Error::ValueTooLong {
+                bytes: MOST + 1,
+                most: MOST,
+            };
+            assert_eq!(client.insert_bytes(1, &long).await, Err(refused));
+            assert_eq!(client.insert(1, 1).await, Err(Error::OtherValues));
+            assert_eq!(client.get(1).await, Err(Error::OtherValues));
+            client.take_op();
+            client.insert_bytes(7, &value(7, 9)).await.unwrap();
+            client.take_op().round_trips
+        });
+        assert_eq!(trips, if config.combine { 3 } else { 5 });
+        // 500 blocks of a kibibyte and a half on average, in classes of powers of two, and the leaves: without using
+        // blocks again eight turns would take 100 chunks of 64 KiB.
+        let calls = rack.sim.traffic().calls;
+        assert!(calls < 40, "{calls} chunks of 64 KiB were asked for");
+        let words = Config {
+            values: Values::Words,
+            ..config
+        };
+        let rack = Rack::new(1, words, in_order, 5);
+        let refused = rack.alone(|client| async move { client.get_bytes(1).await });
+        assert_eq!(refused, Err(Error::OtherValues));
+    }
+}
+
+#[test]
+fn a_tree_of_another_layout_is_refused() {
+    let rack = Rack::new(1, Config::sherman(), true, 1);
+    let other = Config {
+        layout: Layout::new(Format::Safe).with_keys(16, 20),
+        ..Config::sherman()
+    };
+    let refused = rack.alone_with(other, |client| async move { client.get(1).await });
+    assert_eq!(refused, Err(Error::OtherLayout { server: 0 }));
 }

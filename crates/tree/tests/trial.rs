@@ -1,96 +1,112 @@
 //! The tree under disasters, and the trials under faults.
 
-use std::ops::Range;
+use farbank_tree::trial::{Disaster, Moment, Plan, Run, System};
 
-use farbank_tree::trial::{Disaster, Trial};
-use farbank_tree::{Config, Format};
-
-fn trial(config: Config, disaster: Disaster) -> Trial {
-    Trial {
-        config: config.with_small_nodes(),
-        disaster,
-        read_line_order: config.layout.format == Format::Paper,
+/// Runs trials, all of which must hold.
+fn tried(plan: &Plan, seeds: std::ops::Range<u64>) -> Run {
+    let run = plan.run(seeds, &mut |_| true);
+    if let Some(caught) = &run.caught {
+        panic!(
+            "{plan:?}, seed {}, {:?}: {}",
+            caught.seed, caught.disaster, caught.violation
+        );
     }
+    run
 }
 
-/// Runs trials; how many calls of them did not succeed.
-fn tried(trial: Trial, seeds: Range<u64>) -> u64 {
-    let one = |seed| match trial.run(seed) {
-        Ok(outcome) => outcome.failed + outcome.cut_off,
-        Err(violation) => panic!("{:?}, seed {seed}: {violation}", trial.disaster),
-    };
-    seeds.map(one).sum()
+fn plan(system: System, disaster: Disaster) -> Plan {
+    Plan {
+        disaster: Some(disaster),
+        ..Plan::new(system)
+    }
 }
 
 #[test]
 fn what_clients_are_told_can_be_explained() {
-    for config in [
-        Config::sherman(),
-        Config::sherman_published(),
-        Config::fg_plus(),
-        Config::fg(),
-    ] {
-        assert_eq!(tried(trial(config, Disaster::None), 0..40), 0);
+    for system in [System::Safe, System::Published, System::FgPlus, System::Fg] {
+        let run = tried(&plan(system, Disaster::None), 0..40);
+        assert_eq!(run.sum.failed + run.sum.cut_off, 0, "{system:?}");
+        assert!(
+            run.sum.splits > 100 && run.sum.merges > 20,
+            "{system:?}: {run:?}"
+        );
     }
 }
 
 #[test]
-fn a_crashed_compute_server_loses_nothing_and_leaves_no_lock() {
-    assert!(tried(trial(Config::sherman(), Disaster::Crash), 0..150) > 100);
+fn a_compute_server_that_crashes_or_pauses_at_any_moment_does_no_harm() {
+    for disaster in [Disaster::Crash, Disaster::Pause] {
+        let run = tried(&plan(System::Safe, disaster), 0..120);
+        for moment in &Moment::ALL[1..] {
+            let reached = run.reached(disaster, *moment);
+            assert!(reached > 5, "{disaster:?} {}: {run:?}", moment.name());
+        }
+        assert!(run.reach.locks_named > 40, "{run:?}");
+        assert!(run.sum.taken_over > 20, "{run:?}");
+        assert!(run.sum.mended > 5, "{run:?}");
+        if disaster == Disaster::Pause {
+            assert!(run.reach.refused_holding > 20, "{run:?}");
+        }
+    }
 }
 
 #[test]
-fn a_compute_server_that_wakes_after_three_leases_does_no_harm() {
-    assert!(tried(trial(Config::sherman(), Disaster::Pause), 0..150) > 20);
-}
-
-#[test]
-fn when_a_memory_server_is_gone_only_what_needs_it_fails() {
-    assert!(tried(trial(Config::sherman(), Disaster::Kill), 0..60) > 100);
-    assert!(tried(trial(Config::sherman(), Disaster::Empty), 0..60) > 100);
+fn when_a_memory_server_is_gone_what_needs_it_fails_in_time_and_nothing_else_stops() {
+    for disaster in [Disaster::Kill, Disaster::Empty] {
+        let run = tried(&plan(System::Safe, disaster), 0..80);
+        assert!(run.sum.failed > 100, "{run:?}");
+        assert!(run.sum.beside > 500 && run.sum.lost > 500, "{run:?}");
+        assert!(run.sum.slowest_error_ns > 0, "{run:?}");
+    }
 }
 
 #[test]
 fn the_published_layout_fails_where_lines_come_in_any_order_and_the_safe_one_does_not() {
-    let fails = |config: Config, in_order| {
-        let trial = Trial {
-            read_line_order: in_order,
-            ..trial(config, Disaster::None)
-        };
-        move |seed| trial.run(seed).is_err()
+    let any_order = |system| Plan {
+        read_line_order: false,
+        disaster: Some(Disaster::None),
+        value_bytes: Some(0),
+        key_bytes: Some(8),
+        ..Plan::new(system)
     };
-    assert!((0..500).any(fails(Config::sherman_published(), false)));
-    assert!(!(60..100).any(fails(Config::sherman_published(), true)));
-    assert!(!(60..100).any(fails(Config::sherman(), false)));
+    let run = any_order(System::Published).run(0..500, &mut |_| true);
+    assert!(run.caught.is_some());
+    tried(&any_order(System::Safe), 60..100);
+    let in_order = Plan {
+        read_line_order: true,
+        ..any_order(System::Published)
+    };
+    tried(&in_order, 60..100);
 }
 
 #[test]
 fn a_separator_that_comes_late_does_not_name_a_leaf_that_is_gone() {
-    assert_eq!(
-        tried(trial(Config::sherman_published(), Disaster::None), 89..90),
-        0
-    );
+    let published = Plan {
+        value_bytes: Some(0),
+        key_bytes: Some(8),
+        ..plan(System::Published, Disaster::None)
+    };
+    tried(&published, 89..90);
 }
 
 #[test]
-fn the_same_seed_gives_the_same_digest() {
-    let trial = trial(Config::sherman(), Disaster::Crash);
-    let digests = [3, 3, 4].map(|seed| trial.run(seed).unwrap().digest);
-    assert_eq!(digests[0], digests[1]);
-    assert_ne!(digests[0], digests[2]);
-}
-
-#[test]
-fn keys_of_many_bytes_change_nothing() {
-    for config in [
-        Config::sherman(),
-        Config::sherman_published(),
-        Config::fg_plus(),
-    ] {
-        for key_bytes in [9, 64, 1024] {
-            let layout = config.layout.with_keys(key_bytes, 1);
-            let config = Config { layout, ..config };
-            assert_eq!(tried(trial(config, Disaster::None), 0..6), 0);
+fn keys_of_many_bytes_and_values_out_of_line_change_nothing() {
+    for system in [System::Safe, System::Published, System::FgPlus] {
+        for (key_bytes, value_bytes) in [(9, 0), (64, 700), (1024, 0), (8, 300), (1024, 40)] {
+            let plan = Plan {
+                key_bytes: Some(key_bytes),
+                value_bytes: Some(value_bytes),
+                ..plan(system, Disaster::None)
+            };
+            tried(&plan, 0..6);
         }
     }
+}
+
+#[test]
+fn the_same_seeds_give_the_same_digest() {
+    let plan = Plan::new(System::Safe);
+    let [a, b, c] = [3..13, 3..13, 4..14].map(|seeds| tried(&plan, seeds));
+    assert_eq!((a.digest, &a.sum, &a.reach), (b.digest, &b.sum, &b.reach));
+    assert_ne!(a.digest, c.digest);
 }

@@ -194,6 +194,12 @@ pub(crate) fn computed(by: ClockId) -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
+/// The time this thread has spent computing.
+#[must_use]
+pub fn computed_by_thread() -> Duration {
+    computed(ClockId::ThreadCPUTime)
+}
+
 /// The hashes of the images a seed has opened.
 type Hashes = HashSet<u64>;
 

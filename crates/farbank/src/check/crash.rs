@@ -92,6 +92,12 @@ impl Crash {
                 "faults by name are not in this build: build it with --features faults".into(),
             ));
         }
+        let Some(target) = self.target.target() else {
+            return Err(Failure::Usage(
+                "the tree's servers lose no power here, they die: check schedules --target tree"
+                    .into(),
+            ));
+        };
         let mut reports = Vec::new();
         let modes = self.persistency.modes();
         for (done, mode) in modes.iter().enumerate() {
@@ -100,7 +106,7 @@ impl Crash {
                 let used: Duration = reports.iter().map(|r: &Report| r.cpu).sum();
                 (all - used.as_secs_f64() / 60.0 / threads(self.threads) as f64) / left
             });
-            let report = self.explore(self.target.target(), *mode, minutes);
+            let report = self.explore(target, *mode, minutes);
             if !self.json {
                 println!("{report}\n");
             }
@@ -144,7 +150,7 @@ impl Crash {
         let seeds = self.seeds.0.clone();
         let threads = threads(self.threads);
         let most = minutes.map(|minutes| minutes * 60.0 * threads as f64);
-        let bar = progress_bar(seeds.end - seeds.start, mode);
+        let bar = progress_bar(seeds.end - seeds.start, mode.name());
         let report = explore(target, &self.config(mode), seeds, threads, &mut |report| {
             bar.set_position(report.counts.seeds);
             let counts = &report.counts;

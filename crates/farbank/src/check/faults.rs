@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use farbank_check::Target;
 use farbank_check::faults::{Budget, Hunt, Outcome, Trial};
 use farbank_pm::fault::{Fault, NAMED};
-use farbank_pm::sim::Persistency;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{PersistencyChoice, Seeds, TargetChoice, progress_bar, threads};
+use super::{PersistencyChoice, Seeds, TargetChoice, progress_bar, threads, tree};
 use crate::Failure;
 
 const EXAMPLES: &str = "\
@@ -18,7 +18,9 @@ Examples:
   farbank check faults --only log.rs
       the places of one file: what they flush and drain is left out, a line of source at a time
   farbank check faults --only kv.torn_not_padded
-      one fault, with the whole violation it leads to (faults by name need --features faults)";
+      one fault, with the whole violation it leads to (faults by name need --features faults)
+  cargo run --release --features faults -- check faults --target tree
+      every deviation of the tree, by trials on a simulated rack";
 
 /// See that the explorer objects to every flush and drain left out, and to every named deviation.
 ///
@@ -54,7 +56,9 @@ pub(crate) struct Faults {
 impl Faults {
     pub(super) fn run(self) -> Result<(), Failure> {
         let start = Instant::now();
-        let target = self.target.target();
+        let Some(target) = self.target.target() else {
+            return self.of_the_tree();
+        };
         let hunt = Hunt::new(target, self.budget());
         let mut faults = hunt.names();
         faults.extend(hunt.places());
@@ -62,7 +66,7 @@ impl Faults {
             faults.retain(|fault| fault.to_string().contains(only));
         }
         if faults.is_empty() {
-            return Err(self.nothing_to_do());
+            return Err(self.nothing_to_do(target));
         }
         let bar = bar(faults.len());
         if !self.json {
@@ -75,7 +79,25 @@ impl Faults {
             bar.inc(1);
         });
         bar.finish_and_clear();
-        self.report(&trials, start.elapsed())
+        self.report(target, &trials, start.elapsed())
+    }
+
+    /// The tree has no flushes to leave out, only names.
+    fn of_the_tree(self) -> Result<(), Failure> {
+        if self.persistency.is_some() {
+            return Err(Failure::Usage(
+                "--persistency is of what a power cut takes, and the tree's servers lose none"
+                    .into(),
+            ));
+        }
+        let threads = threads(self.threads);
+        tree::faults(
+            self.only.as_deref(),
+            &self.seeds.0,
+            self.seconds,
+            threads,
+            self.json,
+        )
     }
 
     fn budget(&self) -> Budget {
@@ -89,9 +111,9 @@ impl Faults {
         }
     }
 
-    fn nothing_to_do(&self) -> Failure {
+    fn nothing_to_do(&self, target: &dyn Target) -> Failure {
         let only = self.only.as_deref().unwrap_or_default();
-        let listed = self.target.target().faults();
+        let listed = target.faults();
         if !NAMED && listed.iter().any(|named| named.name.contains(only)) {
             return Failure::Usage(format!(
                 "{only} is a fault by name, and none is compiled in: build with --features faults"
@@ -100,9 +122,13 @@ impl Faults {
         Failure::Usage(format!("no fault is called anything like {only:?}"))
     }
 
-    fn report(&self, trials: &[Trial], elapsed: Duration) -> Result<(), Failure> {
+    fn report(
+        &self,
+        target: &dyn Target,
+        trials: &[Trial],
+        elapsed: Duration,
+    ) -> Result<(), Failure> {
         let figures = Figures::of(trials, elapsed);
-        let target = self.target.target();
         match trials {
             [only] if !self.json => {
                 if let Outcome::Found { violation, .. } | Outcome::Void { violation, .. } =
@@ -145,7 +171,7 @@ impl Faults {
 
 /// A bar for people.
 fn bar(faults: usize) -> ProgressBar {
-    let bar = progress_bar(faults as u64, Persistency::Adr);
+    let bar = progress_bar(faults as u64, "faults");
     match ProgressStyle::with_template("{wide_bar} {pos}/{len} faults, {elapsed}") {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,

@@ -5,6 +5,7 @@ mod faults;
 mod kill;
 mod model;
 mod schedules;
+mod tree;
 
 use std::io::IsTerminal;
 use std::ops::Range;
@@ -27,13 +28,13 @@ use crate::Failure;
 pub(crate) enum Check {
     /// Crash a structure everywhere, in a simulation, and judge what every power cut could leave.
     Crash(crash::Crash),
-    /// Leave out each flush and drain, and turn on each known bug: the explorer must object.
+    /// Leave out each flush and drain, and turn on each known bug: the checks must object.
     Faults(faults::Faults),
     /// Kill a real server under load, again and again, and check that nothing acknowledged is lost.
     Kill(kill::Kill),
     /// Compare the media model with what was measured on persistent memory.
     Model(model::Model),
-    /// Run threads under many schedules, and judge what every crash in between could leave.
+    /// Run threads, or the tree's clients on a simulated rack, under many schedules with disasters in between.
     Schedules(schedules::Schedules),
 }
 
@@ -63,17 +64,21 @@ enum TargetChoice {
     V1,
     /// The contest's `v2`, as published: known to lose and to corrupt.
     V2,
+    /// The tree on memory servers, on a simulated rack: schedules and faults only.
+    Tree,
 }
 
 impl TargetChoice {
-    fn target(self) -> &'static dyn Target {
-        match self {
+    /// What the explorer crashes; `None`: the tree, whose memory loses no power.
+    fn target(self) -> Option<&'static dyn Target> {
+        Some(match self {
             TargetChoice::Kv => &KvTarget,
             TargetChoice::KvAlone => &KvAloneTarget,
             TargetChoice::Kid => &EngineTarget(KidRecipe),
             TargetChoice::V1 => &EngineTarget(V1Recipe(v1::Tuning::PUBLISHED)),
             TargetChoice::V2 => &EngineTarget(V2Recipe(v2::Tuning::PUBLISHED)),
-        }
+            TargetChoice::Tree => return None,
+        })
     }
 }
 
@@ -153,11 +158,11 @@ fn threads(asked: usize) -> usize {
 }
 
 /// A bar for people; hidden elsewhere.
-fn progress_bar(seeds: u64, mode: Persistency) -> ProgressBar {
+fn progress_bar(seeds: u64, what: &'static str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let bar = ProgressBar::new(seeds).with_prefix(mode.name());
+    let bar = ProgressBar::new(seeds).with_prefix(what);
     let template = "{prefix} {wide_bar} {pos}/{len} seeds, {msg}, {elapsed}";
     match ProgressStyle::with_template(template) {
         Ok(style) => bar.with_style(style),

@@ -4,10 +4,12 @@
 use std::ops::Range;
 
 use clap::{Args, ValueEnum};
+use farbank_check::Target;
 #[cfg(shuttle)]
 use farbank_check::schedules::{Config, Report, SCHEDULES_PER_SEED, Scheduler, schedules};
 use farbank_pm::fault::{Fault, NAMED};
 
+use super::tree::{self, TreeChoices};
 use super::{TargetChoice, number};
 use crate::Failure;
 
@@ -17,7 +19,14 @@ Schedules need a build of their own, in which shuttle takes the place of locks, 
   RUSTFLAGS='--cfg shuttle' cargo run --release --target-dir target/shuttle --package farbank \\
       -- check schedules --schedules 4000
 
-`cargo xtask lanes schedules` does that, and more.";
+`cargo xtask lanes schedules` does that, and more. Those of the tree need none:
+
+  farbank check schedules --target tree --schedules 20000
+      Sherman on the safe layout: compute servers crash and pause, memory servers die and come back empty
+  farbank check schedules --target tree --seed 0x51 --schedules 1
+      one of them again, as a violation names it
+  farbank check schedules --target tree --controls
+      the published layout must fail where cards fetch lines in any order";
 
 /// Schedules after which the other scheduler has its turn, where a deviation is looked for.
 #[cfg(shuttle)]
@@ -37,16 +46,19 @@ pub(crate) struct Schedules {
     /// Schedules of each scheduler.
     #[arg(long, value_name = "N", default_value_t = 4_000)]
     schedules: u64,
-    /// The first seed; each is good for 100 schedules. May be hexadecimal.
+    /// The first seed; each is good for 100 schedules, of the tree for one. May be hexadecimal.
     #[arg(long, value_name = "S", default_value = "0", value_parser = number)]
     seed: u64,
     /// A deviation to be found, by name or by place. Names need the `faults` feature.
     #[arg(long, value_name = "FAULT")]
     fault: Option<Fault>,
     /// See instead that every deviation is found that only threads can find, in so many schedules at
-    /// most. Needs the `faults` feature.
+    /// most (needs the `faults` feature); of the tree, that the published layout fails where lines come in
+    /// any order.
     #[arg(long, conflicts_with = "fault")]
     controls: bool,
+    #[command(flatten)]
+    tree: TreeChoices,
     /// Print one JSON object on the last line.
     #[arg(long)]
     json: bool,
@@ -62,20 +74,27 @@ enum SchedulerChoice {
 impl Schedules {
     /// Runs the check; an error if something cannot be explained.
     pub(super) fn run(self) -> Result<(), Failure> {
-        if (self.controls || matches!(self.fault, Some(Fault::Name(_)))) && !NAMED {
+        let target = self.target.target();
+        let threads = target.is_some();
+        if (self.controls && threads || matches!(self.fault, Some(Fault::Name(_)))) && !NAMED {
             return Err(Failure::Usage(
                 "deviations by name are not in this build: add --features faults".into(),
             ));
         }
-        let named = self.target.target().faults_in_threads();
+        let Some(target) = target else {
+            let asked = tree::Asked {
+                seed: self.seed,
+                schedules: self.schedules,
+                fault: self.fault.as_ref(),
+                controls: self.controls,
+                json: self.json,
+            };
+            return tree::schedules(&self.tree, &asked);
+        };
+        let named = target.faults_in_threads();
         if let Some(Fault::Name(name)) = &self.fault
             && !named.iter().any(|known| known.name == name)
-            && !self
-                .target
-                .target()
-                .faults()
-                .iter()
-                .any(|known| known.name == name)
+            && !target.faults().iter().any(|known| known.name == name)
         {
             let known: Vec<_> = named.iter().map(|known| known.name).collect();
             let known = known.join(", ");
@@ -83,12 +102,12 @@ impl Schedules {
                 "there is no deviation {name:?}; those that only threads find are {known}"
             )));
         }
-        self.run_them()
+        self.run_them(target)
     }
 
     /// Without shuttle nothing can be said.
     #[cfg(not(shuttle))]
-    fn run_them(self) -> Result<(), Failure> {
+    fn run_them(self, _target: &dyn Target) -> Result<(), Failure> {
         let mut again = vec!["check schedules".to_owned()];
         again.extend(std::env::args().skip(3).map(|arg| match arg.contains(' ') {
             true => format!("'{arg}'"),
@@ -107,18 +126,18 @@ impl Schedules {
     }
 
     #[cfg(shuttle)]
-    fn run_them(self) -> Result<(), Failure> {
+    fn run_them(self, target: &dyn Target) -> Result<(), Failure> {
         let choices: &[Scheduler] = match self.scheduler {
             SchedulerChoice::Random => &[Scheduler::Random],
             SchedulerChoice::Pct => &[Scheduler::Pct],
             SchedulerChoice::Both => &Scheduler::ALL,
         };
         if self.controls {
-            return self.control(choices);
+            return self.control(target, choices);
         }
         let mut reports = Vec::new();
         for scheduler in choices {
-            let report = self.explore(*scheduler, self.fault.clone(), 0..self.schedules);
+            let report = self.explore(target, *scheduler, self.fault.clone(), 0..self.schedules);
             if !self.json {
                 println!("{report}");
             }
@@ -129,22 +148,33 @@ impl Schedules {
 
     /// Runs these of the schedules that begin with the first seed.
     #[cfg(shuttle)]
-    fn explore(&self, scheduler: Scheduler, fault: Option<Fault>, numbers: Range<u64>) -> Report {
+    fn explore(
+        &self,
+        target: &dyn Target,
+        scheduler: Scheduler,
+        fault: Option<Fault>,
+        numbers: Range<u64>,
+    ) -> Report {
         let seed = self.seed + numbers.start / SCHEDULES_PER_SEED;
         let config = Config {
             fault,
             ..Config::new(scheduler, seed, numbers.end - numbers.start)
         };
-        schedules(self.target.target(), &config, &mut |_| true)
+        schedules(target, &config, &mut |_| true)
     }
 
     /// Looks for a deviation, the schedulers in turns. With what found it: after how many of its schedules.
     #[cfg(shuttle)]
-    fn find(&self, choices: &[Scheduler], fault: &Fault) -> Option<(Report, u64)> {
+    fn find(
+        &self,
+        target: &dyn Target,
+        choices: &[Scheduler],
+        fault: &Fault,
+    ) -> Option<(Report, u64)> {
         let starts = (0..self.schedules).step_by(TURN as usize);
         let turns = starts.map(|start| start..self.schedules.min(start + TURN));
         for (turn, scheduler) in turns.flat_map(|t| choices.iter().map(move |s| (t.clone(), *s))) {
-            let report = self.explore(scheduler, Some(fault.clone()), turn.clone());
+            let report = self.explore(target, scheduler, Some(fault.clone()), turn.clone());
             if report.violation.is_some() {
                 let after = turn.start + report.counts.schedules;
                 return Some((report, after));
@@ -155,10 +185,11 @@ impl Schedules {
 
     /// Each deviation that only threads can find, until one of the schedulers finds it.
     #[cfg(shuttle)]
-    fn control(&self, choices: &[Scheduler]) -> Result<(), Failure> {
+    fn control(&self, target: &dyn Target, choices: &[Scheduler]) -> Result<(), Failure> {
         let (mut found, mut missed) = (Vec::new(), Vec::new());
-        for named in self.target.target().faults_in_threads() {
-            let Some((report, after)) = self.find(choices, &Fault::Name(named.name.into())) else {
+        for named in target.faults_in_threads() {
+            let fault = Fault::Name(named.name.into());
+            let Some((report, after)) = self.find(target, choices, &fault) else {
                 missed.push(named.name);
                 continue;
             };

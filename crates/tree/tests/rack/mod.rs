@@ -82,9 +82,27 @@ impl Rack {
         &self,
         work: impl FnOnce(Client<Node>) -> F,
     ) -> T {
+        self.with(self.client(0), work)
+    }
+
+    /// The same of a client of a compute server that takes the tree for one of `config`.
+    pub(crate) fn alone_with<T: 'static, F: Future<Output = T> + 'static>(
+        &self,
+        config: Config,
+        work: impl FnOnce(Client<Node>) -> F,
+    ) -> T {
+        let other = Compute::new(self.sim.node(0), 0, self.sim.node(0).epoch(), config);
+        self.with(other.client(), work)
+    }
+
+    fn with<T: 'static, F: Future<Output = T> + 'static>(
+        &self,
+        client: Client<Node>,
+        work: impl FnOnce(Client<Node>) -> F,
+    ) -> T {
         let made = Rc::new(RefCell::new(None));
         let put = Rc::clone(&made);
-        let work = work(self.client(0));
+        let work = work(client);
         self.sim
             .spawn(0, async move { *put.borrow_mut() = Some(work.await) });
         self.run();

@@ -1,0 +1,486 @@
+//! `farbank check schedules` and `farbank check faults` of the tree: trials on a simulated rack.
+
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum, value_parser};
+use farbank_pm::fault::{self, Fault, NAMED};
+use farbank_tree::faults::ALL;
+use farbank_tree::trial::{Caught, Disaster, Hunted, Moment, Plan, Run, System, Verdict, hunt};
+use serde_json::{Value, json};
+
+use super::progress_bar;
+use crate::Failure;
+
+/// What only the tree's schedules ask for.
+#[derive(Args)]
+#[command(next_help_heading = "Of the tree")]
+pub(super) struct TreeChoices {
+    /// Which tree: Sherman on the safe or the published layout, or one of its baselines.
+    #[arg(long, value_enum, default_value = "safe")]
+    system: SystemChoice,
+    /// What goes wrong: a compute server crashes or pauses for three leases, a memory server dies or comes back
+    /// empty. If not given, each seed has its own.
+    #[arg(long, value_enum)]
+    disaster: Option<DisasterChoice>,
+    /// Bytes of a key. If not given, each seed has its own: 8, 24, 100 or 1,024.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(8..=1024))]
+    key_bytes: Option<u16>,
+    /// Most bytes of a value, out of line; 0: values are words in leaves. If not given, each seed has its own: 0
+    /// or 300.
+    #[arg(long, value_name = "N", value_parser = value_bytes)]
+    value_bytes: Option<usize>,
+    /// In which order cards fetch the lines of a read: any, but for the published layout, which needs increasing.
+    #[arg(long, value_enum)]
+    lines: Option<LinesChoice>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum SystemChoice {
+    Safe,
+    Published,
+    #[value(name = "fg+")]
+    FgPlus,
+    Fg,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum DisasterChoice {
+    None,
+    Crash,
+    Pause,
+    Kill,
+    Empty,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LinesChoice {
+    Any,
+    Increasing,
+}
+
+fn value_bytes(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(bytes) if bytes == 0 || (8..=2048).contains(&bytes) => Ok(bytes),
+        _ => Err("values have 8 to 2,048 bytes, or 0 for words".into()),
+    }
+}
+
+impl TreeChoices {
+    fn plan(&self) -> Plan {
+        let system = match self.system {
+            SystemChoice::Safe => System::Safe,
+            SystemChoice::Published => System::Published,
+            SystemChoice::FgPlus => System::FgPlus,
+            SystemChoice::Fg => System::Fg,
+        };
+        let disaster = self.disaster.map(|choice| match choice {
+            DisasterChoice::None => Disaster::None,
+            DisasterChoice::Crash => Disaster::Crash,
+            DisasterChoice::Pause => Disaster::Pause,
+            DisasterChoice::Kill => Disaster::Kill,
+            DisasterChoice::Empty => Disaster::Empty,
+        });
+        let usual = Plan::new(system);
+        Plan {
+            disaster,
+            key_bytes: self.key_bytes.map(usize::from),
+            value_bytes: self.value_bytes,
+            read_line_order: self.lines.map_or(usual.read_line_order, |lines| {
+                lines == LinesChoice::Increasing
+            }),
+            ..usual
+        }
+    }
+}
+
+/// The command that shows the trial of `seed` again.
+fn again(plan: &Plan, seed: u64, fault: Option<&str>) -> String {
+    let mut command =
+        format!("farbank check schedules --target tree --seed {seed:#x} --schedules 1");
+    if plan.system != System::Safe {
+        command += &format!(" --system {}", plan.system.name());
+    }
+    if let Some(disaster) = plan.disaster {
+        command += &format!(" --disaster {}", disaster.name());
+    }
+    if let Some(bytes) = plan.key_bytes {
+        command += &format!(" --key-bytes {bytes}");
+    }
+    if let Some(bytes) = plan.value_bytes {
+        command += &format!(" --value-bytes {bytes}");
+    }
+    if plan.read_line_order != Plan::new(plan.system).read_line_order {
+        let lines = if plan.read_line_order {
+            "increasing"
+        } else {
+            "any"
+        };
+        command += &format!(" --lines {lines}");
+    }
+    fault.map_or(command.clone(), |fault| {
+        format!("{command} --fault {fault}")
+    })
+}
+
+/// A violation as people read it.
+fn told(plan: &Plan, caught: &Caught, fault: Option<&str>) -> String {
+    format!(
+        "violation: seed {:#x}, {}, disaster {}: {}\n  again: {}",
+        caught.seed,
+        plan.system.name(),
+        caught.disaster.name(),
+        caught.violation,
+        again(plan, caught.seed, fault)
+    )
+}
+
+fn caught_json(plan: &Plan, caught: &Caught, fault: Option<&str>) -> Value {
+    json!({
+        "seed": caught.seed,
+        "disaster": caught.disaster.name(),
+        "what": caught.violation.what,
+        "history": caught.violation.history,
+        "command": again(plan, caught.seed, fault),
+    })
+}
+
+/// Which schedules are asked for.
+pub(super) struct Asked<'a> {
+    pub(super) seed: u64,
+    pub(super) schedules: u64,
+    pub(super) fault: Option<&'a Fault>,
+    pub(super) controls: bool,
+    pub(super) json: bool,
+}
+
+/// Runs schedules of the tree.
+pub(super) fn schedules(choices: &TreeChoices, asked: &Asked<'_>) -> Result<(), Failure> {
+    let Asked {
+        seed,
+        schedules,
+        fault,
+        controls,
+        json,
+    } = *asked;
+    let mut plan = choices.plan();
+    if controls {
+        plan = Plan {
+            read_line_order: false,
+            ..Plan::new(System::Published)
+        };
+    }
+    let end = seed
+        .checked_add(schedules)
+        .ok_or_else(|| Failure::Usage("--seed and --schedules are too large together".into()))?;
+    let name = match fault {
+        None => None,
+        Some(Fault::Name(name)) if ALL.iter().any(|known| known.name == name) => {
+            Some(name.as_str())
+        }
+        Some(other) => return Err(unknown(other)),
+    };
+    let bar = progress_bar(schedules, plan.system.name());
+    let run = fault::with(fault, || {
+        plan.run(seed..end, &mut |run| {
+            bar.set_position(run.schedules);
+            true
+        })
+    });
+    bar.finish_and_clear();
+    if controls {
+        return control(&plan, &run, json);
+    }
+    if json {
+        println!("{}", object(&plan, &run, name));
+    } else {
+        print!("{}", table(&run));
+        if let Some(caught) = &run.caught {
+            println!("{}\n", told(&plan, caught, name));
+        }
+        println!("{}", line(&plan, &run));
+    }
+    match &run.caught {
+        None => Ok(()),
+        Some(caught) => Err(Failure::failed(&caught.violation.what)),
+    }
+}
+
+fn unknown(fault: &Fault) -> Failure {
+    let known: Vec<_> = ALL.iter().map(|known| known.name).collect();
+    Failure::Usage(format!(
+        "the tree has no deviation \"{fault}\"; it has {}",
+        known.join(", ")
+    ))
+}
+
+/// The published layout must fail where lines come in any order.
+fn control(plan: &Plan, run: &Run, json: bool) -> Result<(), Failure> {
+    match &run.caught {
+        Some(caught) if json => println!(
+            "{}",
+            json!({
+                "check": "schedules", "target": "tree", "holds": true, "schedules": run.schedules,
+                "found": [{"control": "published layout, lines in any order", "run": caught_json(plan, caught, None)}],
+            })
+        ),
+        Some(caught) => println!(
+            "{}\n\ncheck schedules tree: the published layout fails where lines come in any order, after {} schedules",
+            told(plan, caught, None),
+            run.schedules
+        ),
+        None => {
+            return Err(Failure::failed(format!(
+                "the published layout holds in {} schedules with lines in any order: the checks are blind there",
+                run.schedules
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// How often each disaster came at each moment.
+fn table(run: &Run) -> String {
+    let moments = &Moment::ALL[1..];
+    let mut text = format!("{:<10} {:>9}", "disaster", "schedules");
+    for moment in moments {
+        text += &format!(" {:>15}", moment.name());
+    }
+    text.push('\n');
+    for disaster in Disaster::ALL {
+        let all = run.reached(disaster, Moment::Any);
+        if all == 0 {
+            continue;
+        }
+        text += &format!("{:<10} {all:>9}", disaster.name());
+        for moment in moments {
+            text += &format!(" {:>15}", run.reached(disaster, *moment));
+        }
+        text.push('\n');
+    }
+    let (sum, reach) = (&run.sum, &run.reach);
+    text += &format!(
+        "{} calls answered, {} failed, {} cut off; {} splits, {} merges, {} reads torn\n\
+         {} who crashed or paused left locks with their name; {} locks were taken from the dead, {} splits and moves ended for them\n\
+         {} who paused were refused when they woke, {} of them with a lock\n\
+         beside a memory server that was gone {} keys were read and written, {} could not be; the slowest call to say so took {:.1} us\n",
+        sum.answered,
+        sum.failed,
+        sum.cut_off,
+        sum.splits,
+        sum.merges,
+        sum.torn,
+        reach.locks_named,
+        sum.taken_over,
+        sum.mended,
+        reach.refused,
+        reach.refused_holding,
+        sum.beside,
+        sum.lost,
+        sum.slowest_error_ns as f64 / 1000.0,
+    );
+    text
+}
+
+fn line(plan: &Plan, run: &Run) -> String {
+    format!(
+        "check schedules tree {}: {}; {} schedules; digest {:016x}; {:.1} s of computing",
+        plan.system.name(),
+        if run.caught.is_none() {
+            "holds"
+        } else {
+            "DOES NOT HOLD"
+        },
+        run.schedules,
+        run.digest,
+        run.cpu.as_secs_f64()
+    )
+}
+
+fn object(plan: &Plan, run: &Run, fault: Option<&str>) -> Value {
+    let reached: Vec<Value> = run
+        .reach
+        .moments
+        .iter()
+        .map(|((disaster, moment), schedules)| {
+            json!({"disaster": disaster, "moment": moment.name(), "schedules": schedules})
+        })
+        .collect();
+    let (sum, reach) = (&run.sum, &run.reach);
+    json!({
+        "check": "schedules",
+        "target": "tree",
+        "system": plan.system.name(),
+        "holds": run.caught.is_none(),
+        "schedules": run.schedules,
+        "digest": format!("{:016x}", run.digest),
+        "seconds": run.cpu.as_secs_f64(),
+        "reached": reached,
+        "locks_named": reach.locks_named,
+        "refused": reach.refused,
+        "refused_holding": reach.refused_holding,
+        "answered": sum.answered,
+        "failed": sum.failed,
+        "fenced": sum.fenced,
+        "cut_off": sum.cut_off,
+        "splits": sum.splits,
+        "merges": sum.merges,
+        "torn": sum.torn,
+        "taken_over": sum.taken_over,
+        "mended": sum.mended,
+        "beside": sum.beside,
+        "lost": sum.lost,
+        "slowest_error_ns": sum.slowest_error_ns,
+        "violation": run.caught.as_ref().map(|caught| caught_json(plan, caught, fault)),
+    })
+}
+
+/// Hunts the tree's faults by name, each until a trial objects.
+pub(super) fn faults(
+    only: Option<&str>,
+    seeds: &Range<u64>,
+    seconds: f64,
+    threads: usize,
+    json: bool,
+) -> Result<(), Failure> {
+    if !NAMED {
+        return Err(Failure::Usage(
+            "the tree's faults have names, and none is compiled in: build with --features faults"
+                .into(),
+        ));
+    }
+    let chosen: Vec<_> = ALL
+        .iter()
+        .filter(|named| only.is_none_or(|only| named.name.contains(only)))
+        .collect();
+    if chosen.is_empty() {
+        return Err(unknown(&Fault::Name(only.unwrap_or_default().into())));
+    }
+    if !json {
+        println!(
+            "{:<30} {:<8} {:<10} {:>7} {:>9} {:>7}  what it led to",
+            "fault", "what", "system", "seed", "schedules", "cpu s"
+        );
+    }
+    let bar = progress_bar(chosen.len() as u64, "faults");
+    let plans = [System::Safe, System::Published].map(Plan::new);
+    let cpu = Duration::from_secs_f64(seconds.max(0.0));
+    let hunted: Mutex<Vec<Option<Hunted>>> = Mutex::new(vec![None; chosen.len()]);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(named) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let one = hunt(named.name, &plans, seeds, cpu);
+            if !json {
+                bar.suspend(|| println!("{}", row(named.name, &one)));
+            }
+            bar.inc(1);
+            let index = chosen.iter().position(|other| other.name == named.name);
+            hunted.lock().expect("no holder panics")[index.expect("it is one of them")] = Some(one);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
+    bar.finish_and_clear();
+    let hunted = hunted.into_inner().expect("no holder panics");
+    let all: Vec<(&str, Hunted)> = chosen
+        .iter()
+        .zip(hunted)
+        .filter_map(|(named, one)| Some((named.name, one?)))
+        .collect();
+    conclude(&all, seconds, json)
+}
+
+fn name_of(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Verdict::Found(..) => "found",
+        Verdict::Void(..) => "VOID",
+        Verdict::Idle => "idle",
+        Verdict::Survived => "SURVIVED",
+    }
+}
+
+fn caught_of(verdict: &Verdict) -> Option<(Plan, &Caught)> {
+    match verdict {
+        Verdict::Found(system, caught) | Verdict::Void(system, caught) => {
+            Some((Plan::new(*system), caught))
+        }
+        Verdict::Idle | Verdict::Survived => None,
+    }
+}
+
+fn row(name: &str, hunted: &Hunted) -> String {
+    let what = name_of(&hunted.verdict);
+    let (schedules, seconds) = (hunted.schedules, hunted.cpu.as_secs_f64());
+    match caught_of(&hunted.verdict) {
+        Some((plan, caught)) => format!(
+            "{name:<30} {what:<8} {:<10} {:>7} {schedules:>9} {seconds:>7.1}  {}: {}",
+            plan.system.name(),
+            format!("{:#x}", caught.seed),
+            caught.disaster.name(),
+            caught.violation.what
+        ),
+        None => format!(
+            "{name:<30} {what:<8} {:<10} {:>7} {schedules:>9} {seconds:>7.1}",
+            "", ""
+        ),
+    }
+}
+
+/// The last line, and how it ends.
+fn conclude(all: &[(&str, Hunted)], seconds: f64, json: bool) -> Result<(), Failure> {
+    let found = |hunted: &Hunted| matches!(hunted.verdict, Verdict::Found(..));
+    let count = all.iter().filter(|(_, hunted)| found(hunted)).count();
+    let cpu: f64 = all.iter().map(|(_, hunted)| hunted.cpu.as_secs_f64()).sum();
+    if json {
+        let trials: Vec<Value> = all
+            .iter()
+            .map(|(name, hunted)| {
+                let caught = caught_of(&hunted.verdict);
+                json!({
+                    "fault": name,
+                    "outcome": name_of(&hunted.verdict).to_lowercase(),
+                    "schedules": hunted.schedules,
+                    "seconds": hunted.cpu.as_secs_f64(),
+                    "caught": caught.map(|(plan, caught)| caught_json(&plan, caught, Some(name))),
+                })
+            })
+            .collect();
+        println!(
+            "{}",
+            json!({
+                "check": "faults", "target": "tree", "holds": count == all.len(), "found": count,
+                "seconds": cpu, "trials": trials,
+            })
+        );
+    } else {
+        if let [(name, hunted)] = all
+            && let Some((plan, caught)) = caught_of(&hunted.verdict)
+        {
+            println!("\n{}", told(&plan, caught, Some(name)));
+        }
+        println!(
+            "\ncheck faults tree: {count} of {} found out; {cpu:.1} s of computing",
+            all.len()
+        );
+    }
+    match all.iter().find(|(_, hunted)| !found(hunted)) {
+        None => Ok(()),
+        Some((name, hunted)) => Err(Failure::failed(match &hunted.verdict {
+            Verdict::Void(system, caught) => format!(
+                "{name}: what was objected to is wrong without it, too: mend that first: {}",
+                again(&Plan::new(*system), caught.seed, None)
+            ),
+            Verdict::Idle => format!("{name}: everything is the same with it: remove it"),
+            _ => format!(
+                "{name}: it changes what happens, and nothing objected within {seconds} s: the trials are \
+                 blind there"
+            ),
+        })),
+    }
+}
