@@ -48,6 +48,16 @@ fn rows(
     })
 }
 
+fn micro(access: Access, order: Order, bytes: u32, dimms: u32, threads: u32) -> Micro {
+    Micro {
+        access,
+        order,
+        bytes,
+        dimms,
+        threads,
+    }
+}
+
 fn by_threads<'a>(
     access: Access,
     order: Order,
@@ -55,18 +65,10 @@ fn by_threads<'a>(
     dimms: u32,
     found: &'a [(u32, f64)],
 ) -> impl Iterator<Item = (Micro, f64)> + 'a {
-    found.iter().map(move |&(threads, gb_s)| {
-        (
-            Micro {
-                access,
-                order,
-                bytes,
-                dimms,
-                threads,
-            },
-            gb_s,
-        )
-    })
+    let at = move |threads| micro(access, order, bytes, dimms, threads);
+    found
+        .iter()
+        .map(move |&(threads, gb_s)| (at(threads), gb_s))
 }
 
 fn by_bytes<'a>(
@@ -76,18 +78,8 @@ fn by_bytes<'a>(
     threads: u32,
     found: &'a [(u32, f64)],
 ) -> impl Iterator<Item = (Micro, f64)> + 'a {
-    found.iter().map(move |&(bytes, gb_s)| {
-        (
-            Micro {
-                access,
-                order,
-                bytes,
-                dimms,
-                threads,
-            },
-            gb_s,
-        )
-    })
+    let at = move |bytes| micro(access, order, bytes, dimms, threads);
+    found.iter().map(move |&(bytes, gb_s)| (at(bytes), gb_s))
 }
 
 /// Every bandwidth that is compared.
