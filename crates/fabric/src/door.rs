@@ -157,7 +157,8 @@ pub enum Error {
     },
     /// This compute server's lease ran out and others were told that it is dead: none of it happened.
     Fenced,
-    /// The memory server came back without its memory: what was stored there is lost.
+    /// The memory server came back without its memory, under another generation than this compute server is
+    /// connected to: what was stored there is lost.
     Empty {
         /// Which memory server.
         server: u16,

@@ -212,6 +212,9 @@ impl<F: Fabric> Client<F> {
         posted: Nanos,
         found: &mut Vec<(Key, Vec<u8>)>,
     ) -> Result<(), Error> {
+        for (_, word) in &words {
+            self.admit(Name(*word).at().server()).await?;
+        }
         let reads: Vec<_> = words
             .into_iter()
             .map(|(key, word)| {
@@ -234,6 +237,7 @@ impl<F: Fabric> Client<F> {
     }
 
     async fn read_block(&self, name: Name) -> Result<Vec<u8>, Error> {
+        self.admit(name.at().server()).await?;
         let read = Verb::read(name.at(), name.units() as usize * UNIT as usize);
         Ok(self.round_trip(read).await?.into_bytes())
     }

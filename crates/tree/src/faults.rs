@@ -5,7 +5,7 @@
 use farbank_pm::fault::Named;
 
 /// All of them.
-pub const ALL: [Named; 13] = [
+pub const ALL: [Named; 12] = [
     Named {
         name: "tree.torn_is_absent",
         what: "a lookup that meets an entry which is being written says that the key is absent",
@@ -40,11 +40,6 @@ pub const ALL: [Named; 13] = [
         name: "tree.moved_unannounced",
         what: "a merge does not mark the leaf whose entries it moves",
         source: "step (a) of merge.rs",
-    },
-    Named {
-        name: "tree.separator_outlives_leaf",
-        what: "a split's separator is added though its leaf was merged away meanwhile",
-        source: "a trial of this tree: seed 89 of the published layout",
     },
     Named {
         name: "tree.fences_unchecked",

@@ -15,7 +15,8 @@
 //!
 //! Clients read and write nodes with one-sided verbs; memory servers do nothing but keep them. A lookup whose parent is kept
 //! takes one round trip. A write takes three: take the lock, read the leaf, write the entry back and release, in one
-//! batch; two if another client of the same compute server has handed it the lock.
+//! batch; two if another client of the same compute server has handed it the lock. Values that are no words lie in blocks beside
+//! the leaves (`blocks`), and are written in the same batch.
 //!
 //! # Invariants
 //! B1  A node is written only by who holds its lock (`lock`), and a whole node or one entry of it at a time, so that
@@ -33,11 +34,16 @@
 //! |-------------------------------------|-------------------------------------|-------------------------------------------------|
 //! | a compute server, holding a lock    | the same owner for too long         | have him fenced, and take the lock (`lock`, H3) |
 //! | ... between the nodes of a split    | a node no separator leads to        | reach it over its sibling, add the separator    |
-//! | ... within a merge                  | a leaf that is moving               | look whether it has moved, and end it           |
+//! | ... within a merge                  | a leaf that is moving               | look whether siblings still lead to it; end it  |
+//! | ... its leaf freed, its name left   | a separator that leads astray       | come from the left, over siblings (`seek`)      |
 //! | one that wakes up after its lease   | nothing: its verbs are refused      | it fails with [`Error::Fabric`] and joins again |
-//! | a memory server                     | [`Error::Fabric`] in time           | go on with what is elsewhere                    |
+//! | a memory server                     | [`Error::Fabric`] in time           | ask it no more, go on with what is elsewhere    |
+//! | one that comes back empty           | another generation, no mark (B5)    | the same                                        |
 //!
-//! What is lost with a dead compute server is room: the rest of its chunks and what it had freed.
+//! What is lost with a dead compute server is room: the rest of its chunks and what it had freed. Who has waited in vain for a
+//! memory server fails at once from then on, and so does who waits behind him for one of its locks, so that errors
+//! come within a lease and not one timeout after another. In its next life it may ask again. What is not repaired is
+//! a separator of a leaf that was freed: it costs those it leads astray some reads. `trial` tries all of this.
 //!
 //! # Where we differ from the paper
 //! The default layout has a version in each line, since cards do not fetch lines in order (Ziegler et al., SIGMOD 2023); the published one

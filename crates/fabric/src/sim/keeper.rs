@@ -53,13 +53,14 @@ impl Rack {
         let wire = self.constants.wire_ns * PER_NS;
         let call = self.calls.get(number);
         let (compute, epoch, server, ask) = (call.compute, call.epoch, call.server, call.ask);
+        let outlived = self.is_outlived(compute, server);
         let at = &mut self.servers[usize::from(server)];
         let (answer, after) = match at.state {
             State::Dead => (
                 Err(Error::Timeout { server }),
                 self.constants.timeout_ns * PER_NS,
             ),
-            State::Empty => (Err(Error::Empty { server }), wire),
+            State::Alive if outlived => (Err(Error::Empty { server }), wire),
             State::Alive => {
                 at.thread_free = at.thread_free.max(self.now) + took;
                 let served = at.thread_free;

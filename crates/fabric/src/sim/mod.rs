@@ -76,9 +76,10 @@ impl Sim {
         }
     }
 
-    /// Compute server `compute`'s door, in its present life.
+    /// Compute server `compute`'s door, in its present life, to the memory servers as they are now.
     #[must_use]
     pub fn node(&self, compute: u16) -> Node {
+        self.rack.borrow_mut().connect(compute);
         let epoch = self.rack.borrow().epoch(compute);
         Node {
             rack: Rc::clone(&self.rack),
@@ -172,7 +173,8 @@ impl Sim {
         self.rack.borrow_mut().kill(server);
     }
 
-    /// Has memory server `server` lose what it stores and come back.
+    /// Has memory server `server` lose what it stores and come back: with zeros, under another generation. Who is
+    /// connected to the one before is refused.
     pub fn empty_server(&self, server: u16) {
         self.rack.borrow_mut().empty(server);
     }

@@ -53,12 +53,12 @@ pub(super) struct Card {
 pub(super) enum State {
     Alive,
     Dead,
-    /// Alive again, with nothing in it.
-    Empty,
 }
 
 pub(super) struct Server {
     pub(super) state: State,
+    /// How often its memory began as zeros.
+    pub(super) generation: u32,
     pub(super) memory: Memory,
     /// When each bucket of addresses is free for the next atomic.
     pub(super) buckets: Vec<u64>,
@@ -76,6 +76,8 @@ pub(super) struct Server {
 
 pub(super) struct Compute {
     pub(super) epoch: u8,
+    /// Of each memory server, the generation it is connected to.
+    pub(super) connected: Vec<u32>,
     pub(super) crashed_at: Option<u64>,
     pub(super) paused_until: u64,
 }
@@ -177,6 +179,7 @@ impl Rack {
     ) -> Rack {
         let server = || Server {
             state: State::Alive,
+            generation: 1,
             memory: Memory::new(host_bytes, constants.lock_bytes),
             buckets: vec![0; constants.buckets],
             written: 0,
@@ -188,6 +191,7 @@ impl Rack {
         };
         let compute = || Compute {
             epoch: 1,
+            connected: vec![1; servers.into()],
             crashed_at: None,
             paused_until: 0,
         };
@@ -261,6 +265,18 @@ impl Rack {
         }
     }
 
+    /// Connects `compute` to every memory server as it is now.
+    pub(super) fn connect(&mut self, compute: u16) {
+        let now = self.servers.iter().map(|server| server.generation);
+        self.computes[usize::from(compute)].connected = now.collect();
+    }
+
+    /// Whether `compute` is connected to the memory that `server` had before it lost it.
+    pub(super) fn is_outlived(&self, compute: u16, server: u16) -> bool {
+        let connected = self.computes[usize::from(compute)].connected[usize::from(server)];
+        connected < self.servers[usize::from(server)].generation
+    }
+
     pub(super) fn epoch(&self, compute: u16) -> u8 {
         self.computes[usize::from(compute)].epoch
     }
@@ -304,8 +320,10 @@ impl Rack {
             (memory.host_bytes(), memory.lock_bytes())
         };
         let server = &mut self.servers[usize::from(server)];
-        server.state = State::Empty;
+        server.state = State::Alive;
+        server.generation += 1;
         server.memory = Memory::new(host, lock);
+        server.next_chunk = self.constants.chunk_bytes;
     }
 
     /// Whether a task of `compute` may run now; if not, it is woken again when it may.

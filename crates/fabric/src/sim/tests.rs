@@ -210,12 +210,19 @@ fn a_dead_server_is_an_error_in_time_and_an_empty_one_is_refused() {
     });
     assert_eq!(error, Error::Timeout { server: 1 });
     assert!(took <= Constants::default().lease_ns, "{took} ns");
-    sim.empty_server(1);
     let node = sim.node(0);
+    sim.poke(GAddr::host(1, 4096), &[7; 8]);
+    sim.empty_server(1);
     let error = run(&sim, async move {
         node.read(GAddr::host(1, 4096), 8).await.unwrap_err()
     });
     assert_eq!(error, Error::Empty { server: 1 });
+    let node = sim.node(0);
+    let zeros = run(
+        &sim,
+        async move { node.read(GAddr::host(1, 4096), 8).await },
+    );
+    assert_eq!(zeros, Ok(vec![0; 8]));
 }
 
 #[test]

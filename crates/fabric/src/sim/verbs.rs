@@ -115,7 +115,7 @@ impl Rack {
         let at = &self.servers[usize::from(server)];
         match at.state {
             State::Dead => Some(Error::Timeout { server }),
-            State::Empty => Some(Error::Empty { server }),
+            State::Alive if self.is_outlived(compute, server) => Some(Error::Empty { server }),
             State::Alive => (epoch < at.admitted[usize::from(compute)]).then_some(Error::Fenced),
         }
     }
@@ -318,7 +318,16 @@ impl Rack {
     /// Bytes of a write land; with the last of them the verb has acted.
     pub(super) fn piece(&mut self, number: u32, verb: u32, from: u32, to: u32) -> Option<usize> {
         let post = self.posts.get(number);
-        let server = post.server;
+        let (compute, server) = (post.compute, post.server);
+        if self.is_outlived(compute, server) {
+            let post = self.posts.get(number);
+            post.error = Some(Error::Empty { server });
+            return match u64::from(to) == carried_there(&post.verbs[verb as usize]) {
+                true => self.acted(number, self.now),
+                false => None,
+            };
+        }
+        let post = self.posts.get(number);
         let Verb::Write { at, bytes } = &mut post.verbs[verb as usize] else {
             unreachable!("only writes land in pieces");
         };
