@@ -380,16 +380,17 @@ impl<M: Medium> Engine<M> {
         }
         let seed = self.info_at(at).seed.load(Relaxed) ^ within as u32;
         let vouched = |bytes: &[u8]| {
-            let raw = Raw(bytes.try_into().expect("as many as were asked for"));
+            let raw = Raw::new(bytes.try_into().expect("as many as were asked for"));
             match raw.is_vouched_for(seed) {
                 true => raw.len(),
                 false => 0,
             }
         };
-        let mut raw = Raw([0; HEADER_MAX]);
-        if !self.medium().copy_out_if(at, &mut raw.0, &vouched) {
+        let mut bytes = [0; HEADER_MAX];
+        if !self.medium().copy_out_if(at, &mut bytes, &vouched) {
             return None;
         }
+        let raw = Raw::new(&bytes);
         let end = within + raw.record_len(self.geometry.payload());
         (raw.is_known() && end <= self.geometry.segment_bytes).then_some(raw)
     }
@@ -427,17 +428,14 @@ impl<M: Medium> Engine<M> {
 
     /// Whether the record at `at` is `key`'s: its header, or `None` if it is another's. A damaged
     /// header counts as a match without a header: nobody else can be asked about it.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn judge(&self, at: Off, key: Key<'_>) -> Option<Found> {
         let header = self.raw(at);
         let Some(raw) = &header else {
             return Some(Found { at, header, len: 0 });
         };
         let len = raw.record_len(self.geometry.payload()) as u32;
-        let is_ours = raw.db() == key.db
-            && raw.key_len() == key.bytes.len()
-            && self.medium().matches(at.plus(raw.len() as u64), key.bytes);
-        if is_ours {
+        if self.is_of(at, raw, key) {
             return Some(Found { at, header, len });
         }
         // Its key may have been ours before it was damaged.
@@ -466,7 +464,7 @@ impl<M: Medium> Engine<M> {
 
     /// As [`Engine::locate`], for those who only want the record, and `fetched` bytes of it soon: all its
     /// lines arrive together then. Tells `pass` of every other entry that looked like the key's.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn seek(
         &self,
         hash: u64,
@@ -479,18 +477,31 @@ impl<M: Medium> Engine<M> {
     }
 
     /// As [`Engine::seek`], at a place of the index; and the entry.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn seek_at(
         &self,
         spot: &Spot,
         key: Key<'_>,
         fetched: usize,
+        pass: impl FnMut(Off),
+    ) -> Option<(Hit, Found)> {
+        let first = self.index.first(spot)?;
+        self.medium().prefetch(first.at(), fetched);
+        let sought = self.follow(first, key);
+        sought.or_else(|| self.seek_among(spot, key, pass))
+    }
+
+    /// As [`Engine::seek_at`], of several entries, or damaged records.
+    #[cold]
+    fn seek_among(
+        &self,
+        spot: &Spot,
+        key: Key<'_>,
         mut pass: impl FnMut(Off),
     ) -> Option<(Hit, Found)> {
         let mut damaged: Option<(Hit, Found)> = None;
         let sound = self.index.search_at(spot, |hit| {
             let at = hit.at();
-            self.medium().prefetch(at, fetched);
             match self.judge(at, key) {
                 Some(found) if found.header.is_some() => Some((hit, found)),
                 Some(found) => {
@@ -519,17 +530,31 @@ impl<M: Medium> Engine<M> {
     /// of its segment.
     #[inline]
     pub(crate) fn likely(&self, spot: &Spot) -> Option<Hit> {
-        let hit = self.index.search_at(spot, Some)?;
+        let hit = self.index.first(spot)?;
         self.medium().prefetch(hit.at(), FETCHED_HEAD);
         farbank_pm::table::prefetch_for_write(self.info_at(hit.at()));
         Some(hit)
     }
 
     /// What an entry leads to, if that is a sound record of `key`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn follow(&self, hit: Hit, key: Key<'_>) -> Option<(Hit, Found)> {
-        let found = self.judge(hit.at(), key)?;
-        found.header.is_some().then_some((hit, found))
+        let at = hit.at();
+        let raw = self.raw(at)?;
+        if !self.is_of(at, &raw, key) {
+            return None;
+        }
+        let len = raw.record_len(self.geometry.payload()) as u32;
+        let header = Some(raw);
+        Some((hit, Found { at, header, len }))
+    }
+
+    /// Whether the record at `at` is of `key`.
+    #[inline(always)]
+    fn is_of(&self, at: Off, raw: &Raw, key: Key<'_>) -> bool {
+        raw.db() == key.db
+            && raw.key_len() == key.bytes.len()
+            && self.medium().matches(at.plus(raw.len() as u64), key.bytes)
     }
 
     /// Under the stripe's lock: whether `located` still tells the truth: the entry that was found is

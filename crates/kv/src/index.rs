@@ -258,7 +258,7 @@ impl Index {
     }
 
     /// The group of `hash` and its number (X3).
-    #[inline]
+    #[inline(always)]
     fn find(&self, hash: u64) -> (usize, Group) {
         let mut number = self.number(hash);
         loop {
@@ -290,7 +290,7 @@ impl Index {
     }
 
     /// Where `hash`'s entry is to be looked for.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn spot(&self, hash: u64) -> Spot {
         self.touch_home(hash);
         let (number, group) = self.find(hash);
@@ -324,7 +324,7 @@ impl Index {
     }
 
     /// Calls `look` with each entry at `spot` that may be its hash's until it answers.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn search_at<R>(
         &self,
         spot: &Spot,
@@ -352,6 +352,12 @@ impl Index {
             line = if line + 1 == group.lines { 0 } else { line + 1 };
         }
         None
+    }
+
+    /// The first entry at `spot` that may be its hash's.
+    #[inline(always)]
+    pub(crate) fn first(&self, spot: &Spot) -> Option<Hit> {
+        self.search_at(spot, Some)
     }
 
     /// Calls `look` with the offset of each entry that may be `hash`'s until it answers.

@@ -160,35 +160,37 @@ impl<M: Medium> Worker<M> {
 
     /// As [`Worker::emit`], for `key`'s record that the index names: the value goes straight to `out`, and
     /// its checksum is taken there.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn emit_found(
         &self,
         key: Key<'_>,
-        found: &Found,
+        found: Found,
         out: &mut Vec<u8>,
         head: Head<'_>,
     ) -> Result<bool, Error> {
         let start = out.len();
-        let sound = match &found.header {
-            None => false,
-            Some(raw) if !raw.is_put() || self.engine.is_expired(raw.expires_ms()) => {
-                return Ok(false);
-            }
-            Some(raw) => {
-                head(&raw.meta(), out);
-                self.append_body(key, found.at, raw, out)
-            }
+        let Some(raw) = found.header else {
+            return Err(self.damaged(found.at));
         };
-        if !sound {
+        if !raw.is_put() || self.engine.is_expired(raw.expires_ms()) {
+            return Ok(false);
+        }
+        head(&raw.meta(), out);
+        if !self.append_body(key, found.at, &raw, out) {
             out.truncate(start);
-            self.engine.tally.damaged.fetch_add(1, Relaxed);
-            return Err(Error::Damaged(found.at.0));
+            return Err(self.damaged(found.at));
         }
         Ok(true)
     }
 
+    #[cold]
+    fn damaged(&self, at: Off) -> Error {
+        self.engine.tally.damaged.fetch_add(1, Relaxed);
+        Error::Damaged(at.0)
+    }
+
     /// Appends the value of `key`'s record at `at`; false if a checksum fails.
-    #[inline]
+    #[inline(always)]
     fn append_body(&self, key: Key<'_>, at: Off, raw: &Raw, out: &mut Vec<u8>) -> bool {
         let rest = at.plus((raw.len() + raw.key_len()) as u64);
         let start = out.len();
@@ -235,7 +237,7 @@ impl<M: Medium> Worker<M> {
     }
 
     /// Where the value of `key` that a reader may see lies; `None`: absent.
-    #[inline]
+    #[inline(always)]
     fn visible(&mut self, hash: u64, key: Key<'_>, view: View) -> Option<Seen> {
         if self.looks_at_lists(view)
             && !self.engine.stripe(hash).is_quiet()
@@ -245,6 +247,12 @@ impl<M: Medium> Worker<M> {
         }
         let found = self.engine.seek(hash, key, FETCHED_VALUE, |_| ());
         found.map(Seen::Indexed)
+    }
+
+    /// As [`Worker::visible`], for those who have looked before.
+    #[inline(never)]
+    fn look_again(&mut self, hash: u64, key: Key<'_>, view: View) -> Option<Seen> {
+        self.visible(hash, key, view)
     }
 
     /// Where the newest listed write of `key` that a reader may see lies.
@@ -271,27 +279,47 @@ impl<M: Medium> Worker<M> {
         newest.map(|pending| pending.at)
     }
 
-    /// Runs `read` so that no group's publication falls into it.
-    pub(crate) fn undivided<R>(&mut self, mut read: impl FnMut(&mut Self) -> R) -> R {
+    /// Waits until no group is being published; what to ask [`Worker::is_undivided`] with.
+    #[inline(always)]
+    fn undivided_from(&self) -> u64 {
         loop {
-            let before = self.engine.groups.load(Acquire);
-            if before.is_multiple_of(2) {
-                let answer = read(self);
-                farbank_pm::sync::atomic::fence(Acquire);
-                if self.engine.groups.load(Relaxed) == before {
-                    return answer;
-                }
-            } else {
-                farbank_pm::sync::thread::yield_now();
+            let now = self.engine.groups.load(Acquire);
+            if now.is_multiple_of(2) {
+                return now;
+            }
+            farbank_pm::sync::thread::yield_now();
+        }
+    }
+
+    /// Whether no group's publication fell into what was read meanwhile.
+    #[inline(always)]
+    fn is_undivided(&self, from: u64) -> bool {
+        farbank_pm::sync::atomic::fence(Acquire);
+        self.engine.groups.load(Relaxed) == from
+    }
+
+    /// Runs `read` so that no group's publication falls into it.
+    fn undivided<R>(&mut self, mut read: impl FnMut(&mut Self) -> R) -> R {
+        loop {
+            let from = self.undivided_from();
+            let answer = read(self);
+            if self.is_undivided(from) {
+                return answer;
             }
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&mut self, key: Key<'_>, view: View) -> Option<Seen> {
         self.pin();
         let hash = self.engine.geometry.hash(key.db, key.bytes);
-        self.undivided(|worker| worker.visible(hash, key, view))
+        loop {
+            let from = self.undivided_from();
+            let seen = self.visible(hash, key, view);
+            if self.is_undivided(from) {
+                return seen;
+            }
+        }
     }
 
     /// Reads several keys as they were at one moment: where each lies is looked up twice, and nothing
@@ -356,7 +384,7 @@ impl<M: Medium> Worker<M> {
             .filter(|_| !lists)
             .and_then(|hit| self.engine.follow(hit, key));
         let Some((_, found)) = followed else {
-            return self.visible(hash, key, view);
+            return self.look_again(hash, key, view);
         };
         let len = (found.len as usize).min(VALUE_FETCHED_MAX);
         let rest = found.at.plus(FETCHED_HEAD as u64);
@@ -385,7 +413,7 @@ impl<M: Medium> Worker<M> {
                     }
                     (place, _) => {
                         let hash = *hash;
-                        let now = worker.visible(hash, *key, view);
+                        let now = worker.look_again(hash, *key, view);
                         now.map(|seen| seen.at()) == place.map(|seen| seen.at())
                     }
                 }
@@ -406,7 +434,7 @@ impl<M: Medium> Worker<M> {
             let mut note = |m: &Meta, _: &mut Vec<u8>| meta = Some(*m);
             match place {
                 None => false,
-                Some(Seen::Indexed(found)) => self.emit_found(*key, found, bytes, &mut note)?,
+                Some(Seen::Indexed(found)) => self.emit_found(*key, *found, bytes, &mut note)?,
                 Some(Seen::Listed(at)) => self.emit(*at, bytes, &mut note)?,
             };
             gathered.push(meta.map(|meta| (bytes.len(), meta)));
@@ -440,7 +468,7 @@ impl<M: Medium> Worker<M> {
             Ahead { hash, spot, hit }
         }));
         for ahead in &mut self.ahead {
-            ahead.hit = engine.index.search_at(&ahead.spot, Some);
+            ahead.hit = engine.index.first(&ahead.spot);
             if let Some(hit) = ahead.hit {
                 engine.medium().prefetch(hit.at(), bytes);
             }

@@ -460,7 +460,7 @@ impl<M: Medium> Ops for Worker<M> {
     ) -> Result<bool, Error> {
         match self.find(key, view) {
             None => Ok(false),
-            Some(Seen::Indexed(found)) => self.emit_found(key, &found, out, head),
+            Some(Seen::Indexed(found)) => self.emit_found(key, found, out, head),
             Some(Seen::Listed(at)) => self.emit(at, out, head),
         }
     }

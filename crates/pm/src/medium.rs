@@ -220,7 +220,7 @@ pub trait Medium: Send + Sync + 'static {
     ///
     /// As with [`Medium::crc_is`], lazy simulated memory tells apart only whole content and all
     /// other; the bytes copied out are some of what they can be.
-    #[inline]
+    #[inline(always)]
     fn copy_out_if(&self, at: Off, to: &mut [u8], check: &dyn Fn(&[u8]) -> usize) -> bool {
         self.copy_out(at, to);
         check(to) != 0

@@ -214,6 +214,15 @@ impl Window {
     #[track_caller]
     pub(crate) fn copy_out(&self, at: Off, to: &mut [u8]) {
         let from = self.address(at, to.len());
+        if to.len() <= LINE && at.0.is_multiple_of(WORD as u64) && to.len().is_multiple_of(WORD) {
+            // Few words stay in registers: what is asked about them next need not wait for stores.
+            for (word, n) in to.as_chunks_mut::<WORD>().0.iter_mut().zip(0..) {
+                // SAFETY: word `n` is aligned and inside of what was checked.
+                let there = unsafe { AtomicU64::from_ptr(from.cast::<u64>().add(n)) };
+                *word = there.load(Ordering::Relaxed).to_le_bytes();
+            }
+            return;
+        }
         // SAFETY: `from` was checked, `to` is ours and not mapped.
         unsafe { read(from, to.as_mut_ptr(), to.len()) };
     }
@@ -248,8 +257,9 @@ impl Window {
         if tail.is_empty() {
             return true;
         }
-        let last = self.word(at).load(Ordering::Relaxed).to_le_bytes();
-        last[..tail.len()] == *tail
+        let ours = tail.iter().rev().fold(0, |word, b| word << 8 | u64::from(*b));
+        let last = self.word(at).load(Ordering::Relaxed);
+        (last ^ ours) << (8 * (WORD - tail.len())) == 0
     }
 
     /// As [`Window::matches`], where no words begin; `from` was checked for all of `bytes`.
