@@ -102,9 +102,14 @@ impl<M: Medium> Worker<M> {
         self.log
             .copy_in_alone(engine, &mut self.lane, class, &header, &body);
         // While the record drains: what it replaces, and growth.
-        let old = likely
-            .and_then(|hit| engine.follow(hit, draft.key))
-            .or_else(|| engine.seek_at(&spot, draft.key, 0, |_| ()));
+        let followed = match likely {
+            Some(hit) => engine.follow(hit, draft.key),
+            None => None,
+        };
+        let old = match followed {
+            Some(followed) => Some(followed),
+            None => engine.seek_at(&spot, draft.key, 0, |_| ()),
+        };
         let grown = old.is_none() && !engine.index.has_room(&spot);
         if grown {
             spot = engine.lengthen(&spot);

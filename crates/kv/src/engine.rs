@@ -487,8 +487,10 @@ impl<M: Medium> Engine<M> {
     ) -> Option<(Hit, Found)> {
         let first = self.index.first(spot)?;
         self.medium().prefetch(first.at(), fetched);
-        let sought = self.follow(first, key);
-        sought.or_else(|| self.seek_among(spot, key, pass))
+        match self.follow(first, key) {
+            Some(sought) => Some(sought),
+            None => self.seek_among(spot, key, pass),
+        }
     }
 
     /// As [`Engine::seek_at`], of several entries, or damaged records.
@@ -528,7 +530,7 @@ impl<M: Medium> Engine<M> {
 
     /// Under the stripe's lock: the entry of the key, most likely; its record is fetched, and what is known
     /// of its segment.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn likely(&self, spot: &Spot) -> Option<Hit> {
         let hit = self.index.first(spot)?;
         self.medium().prefetch(hit.at(), FETCHED_HEAD);

@@ -257,7 +257,10 @@ impl Window {
         if tail.is_empty() {
             return true;
         }
-        let ours = tail.iter().rev().fold(0, |word, b| word << 8 | u64::from(*b));
+        let ours = tail
+            .iter()
+            .rev()
+            .fold(0, |word, b| word << 8 | u64::from(*b));
         let last = self.word(at).load(Ordering::Relaxed);
         (last ^ ours) << (8 * (WORD - tail.len())) == 0
     }
