@@ -5,7 +5,7 @@
 use farbank_pm::fault::Named;
 
 /// All of them.
-pub const ALL: [Named; 12] = [
+pub const ALL: [Named; 13] = [
     Named {
         name: "tree.torn_is_absent",
         what: "a lookup that meets an entry which is being written says that the key is absent",
@@ -15,6 +15,11 @@ pub const ALL: [Named; 12] = [
         name: "tree.range_trusts_parent",
         what: "a range takes the leaves that a kept parent names, split or not",
         source: "Sherman's published code (thustorage/Sherman#18)",
+    },
+    Named {
+        name: "tree.root_grown_twice",
+        what: "who puts a new root over the old one does not look whether somebody else has meanwhile",
+        source: "Sherman's published code (thustorage/Sherman#26)",
     },
     Named {
         name: "tree.owner_not_fenced",
