@@ -45,6 +45,8 @@ pub(crate) const OVERHEAD: usize = 2 * LINE;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FBsg");
 const FIXED: usize = 16;
+/// More lives than any pool has: a later generation was forged.
+const GENERATION_MAX: u64 = 1 << 62;
 const OPENED_AT: [usize; 2] = [32, 40];
 const SEALED_AT: usize = 48;
 /// Openings of the pool are told apart by their low bits.
@@ -247,7 +249,9 @@ impl Place {
 
     fn decode(&self, bytes: &[u8], at: Off) -> Option<u64> {
         let crc = crc32c_append(self.seed_of(at), &bytes[8..FIXED]);
-        (u32_at(bytes, 0) == MAGIC && u32_at(bytes, 4) == crc).then(|| u64_at(bytes, 8))
+        let sound = u32_at(bytes, 0) == MAGIC && u32_at(bytes, 4) == crc;
+        let generation = u64_at(bytes, 8);
+        (sound && generation <= GENERATION_MAX).then_some(generation)
     }
 
     /// The seed of the head crcs of this life's records, before their place is mixed in. What an
