@@ -57,11 +57,11 @@ pub(crate) struct Schedules {
     /// any order.
     #[arg(long, conflicts_with = "fault")]
     controls: bool,
-    #[command(flatten)]
-    tree: TreeChoices,
     /// Print one JSON object on the last line.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    tree: TreeChoices,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
