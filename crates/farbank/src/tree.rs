@@ -13,14 +13,18 @@ Examples:
       Sherman and FG+, half inserts and half lookups at a skew of 0.99: eight servers, 176 clients
   farbank bench tree --experiment counts --entries 10000000
       round trips, retries and sizes as the paper counts them
-  farbank bench tree --experiment ablation
-      from FG+ to Sherman, one technique after another
   farbank bench tree --experiment locks
       locks alone, in host memory and on chip: what the simulated rack was calibrated on
-  farbank bench tree --system sherman --mix range-write --skew 0 --range 1000
-      inserts and long range queries
-  farbank bench tree --experiment paper --json
-      every published ratio beside the one found here; one JSON object on the last line";
+  farbank bench tree --experiment messages
+      throughput by the size of messages: the other half of the calibration
+  farbank bench tree --experiment held-out --json
+      every published ratio beside the one found here (minutes); one JSON object on the last line
+  farbank bench tree --experiment causes
+      what would explain those that are not near
+  farbank bench tree --system sherman,fg+ --mix range-write --range 1000 --coroutines 3
+      half of 528 clients insert, the other half ask for ranges of 1000
+  farbank bench tree --system fg --skew 0 --key-bytes 64 --cache 1mb --entries 200000
+      another tree, rack and load";
 
 /// Run Sherman and its baselines on a simulated rack.
 #[derive(Args)]
@@ -52,9 +56,12 @@ pub(crate) struct BenchTree {
     /// Compute servers, and memory servers, which share their cards.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u16).range(1..=64))]
     servers: u16,
-    /// Clients of each compute server.
-    #[arg(long, value_name = "N", default_value_t = 22, value_parser = value_parser!(u16).range(1..=256))]
-    clients: u16,
+    /// Threads of each compute server.
+    #[arg(long, value_name = "N", default_value_t = 22, value_parser = value_parser!(u16).range(1..=128))]
+    threads: u16,
+    /// Clients of each thread, which take turns on it.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=7))]
+    coroutines: u16,
     /// Entries of the tree at the start.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u64).range(1_000..=200_000_000))]
     entries: u64,
@@ -65,8 +72,8 @@ pub(crate) struct BenchTree {
     /// MiB for a billion entries.
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     cache: Option<u64>,
-    /// Virtual microseconds that are measured.
-    #[arg(long, value_name = "US", default_value_t = 4_000, value_parser = value_parser!(u64).range(100..=10_000_000))]
+    /// Virtual microseconds that are measured; where nothing is fought over a fifth of that.
+    #[arg(long, value_name = "US", default_value_t = 40_000, value_parser = value_parser!(u64).range(100..=10_000_000))]
     window_us: u64,
     /// Decides everything that chance decides: the same seed gives the same digest.
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -82,12 +89,26 @@ enum ExperimentChoice {
     Mix,
     /// What operations cost, with the bounds that the paper's counts give.
     Counts,
-    /// From FG+ to Sherman.
-    Ablation,
     /// Locks alone: the calibration.
     Locks,
-    /// The paper's ratios of Sherman over FG+.
+    /// Throughput by the size of messages: the calibration.
+    Messages,
+    /// From FG+ to Sherman, one technique after another.
+    Ablation,
+    /// The paper's mixes.
     Paper,
+    /// Range queries.
+    Ranges,
+    /// 16 to 528 clients.
+    Scale,
+    /// Keys of 16 bytes to 1 KiB.
+    Keys,
+    /// Index caches of a fifth to all of the paper's.
+    Caches,
+    /// Ablation, paper, ranges, scale, keys and caches, and how much of them is near.
+    HeldOut,
+    /// The rack with one thing changed: why what is not near is not.
+    Causes,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -145,9 +166,16 @@ impl BenchTree {
             experiment: match self.experiment {
                 ExperimentChoice::Mix => tree::Experiment::Mix,
                 ExperimentChoice::Counts => tree::Experiment::Counts,
-                ExperimentChoice::Ablation => tree::Experiment::Ablation,
                 ExperimentChoice::Locks => tree::Experiment::Locks,
+                ExperimentChoice::Messages => tree::Experiment::Messages,
+                ExperimentChoice::Ablation => tree::Experiment::Ablation,
                 ExperimentChoice::Paper => tree::Experiment::Paper,
+                ExperimentChoice::Ranges => tree::Experiment::Ranges,
+                ExperimentChoice::Scale => tree::Experiment::Scale,
+                ExperimentChoice::Keys => tree::Experiment::Keys,
+                ExperimentChoice::Caches => tree::Experiment::Caches,
+                ExperimentChoice::HeldOut => tree::Experiment::HeldOut,
+                ExperimentChoice::Causes => tree::Experiment::Causes,
             },
             systems: systems.collect(),
             mix: Mix {
@@ -156,7 +184,8 @@ impl BenchTree {
             },
             theta: self.skew,
             servers: self.servers,
-            clients: self.clients,
+            threads: self.threads,
+            coroutines: self.coroutines,
             entries: self.entries,
             key_bytes: self.key_bytes.into(),
             cache_bytes: self.cache.map(|bytes| bytes as usize),
@@ -165,7 +194,7 @@ impl BenchTree {
         };
         let settings = json!({
             "fabric": "sim", "mix": mix.name, "skew": self.skew, "servers": self.servers,
-            "clients": self.servers * self.clients, "entries": self.entries,
+            "clients": self.servers * self.threads * self.coroutines, "entries": self.entries,
             "key_bytes": self.key_bytes, "window_us": self.window_us, "seed": self.seed,
         });
         measure("tree", settings, self.json, table, |watch| {

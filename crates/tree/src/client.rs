@@ -16,6 +16,7 @@ use crate::doing::{Begun, Doing, Doings};
 use crate::fill::mark;
 use crate::lock::{Held, Letting, Table};
 use crate::page::Page;
+use crate::range::{AT_ONCE_PARTS, LEAVES_MAX};
 use crate::tally::Op;
 
 /// The root's address, on server 0.
@@ -55,13 +56,15 @@ struct Nodes {
 
 /// A compute server of a tree.
 pub struct Compute<F> {
-    home: Rc<Home<F>>,
+    pub(crate) home: Rc<Home<F>>,
 }
 
 /// One client of a compute server: one operation at a time.
 pub struct Client<F> {
     pub(crate) home: Rc<Home<F>>,
     op: Cell<Op>,
+    /// Leaves of a range that are read at once, in parts (see `range`).
+    pub(crate) at_once: Cell<usize>,
 }
 
 /// A node that was read, and where.
@@ -100,6 +103,7 @@ impl<F: Fabric> Compute<F> {
         Client {
             home: Rc::clone(&self.home),
             op: Cell::default(),
+            at_once: Cell::new(LEAVES_MAX * AT_ONCE_PARTS),
         }
     }
 
@@ -237,6 +241,10 @@ impl<F: Fabric> Client<F> {
         let done = self.write_all(server, writes, ordered).await;
         let released = match (&letting, ordered, &done) {
             (Letting::Remote(release), false, Ok(())) => {
+                let wait_ns = self.home.config.lone_release_ns;
+                if wait_ns > 0 {
+                    self.home.fabric.sleep(wait_ns).await;
+                }
                 self.round_trip(release.clone()).await.map(|_| ())
             }
             _ => Ok(()),

@@ -70,6 +70,7 @@ mod seek;
 mod split;
 pub mod tally;
 pub mod trial;
+mod warm;
 
 use std::fmt;
 

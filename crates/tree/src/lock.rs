@@ -275,17 +275,20 @@ impl<F: Fabric> Client<F> {
         name(self.home.compute, self.home.epoch)
     }
 
-    /// Takes the global lock, from a dead owner if need be.
+    /// Takes the global lock, from a dead owner if need be. Tries in vain are counted as such, not as round trips.
     async fn take(&self, slot: Slot) -> Result<(), Error> {
         let me = self.name();
         let (mut expected, mut owner, mut since) = (0, 0, self.home.fabric.now());
         let mut tries = 0;
         loop {
-            let verb = self.round_trip(slot.swap(expected, me)).await?;
+            let verb = self.home.fabric.verb(slot.swap(expected, me)).await?;
             let found = slot.owner(verb.found());
             if found == expected {
-                self.note(|op| op.lock_retries += tries);
-                self.note(|op| op.taken_over += u32::from(expected != 0));
+                self.note(|op| {
+                    op.round_trips += 1;
+                    op.lock_retries += tries;
+                    op.taken_over += u32::from(expected != 0);
+                });
                 return Ok(());
             }
             tries += 1;

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 /// What one operation did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Op {
-    /// Batches that were waited for.
+    /// Batches that were waited for, without those that asked for a lock in vain: the paper counts these by themselves
+    /// (section 5.5), and so does [`Op::lock_retries`].
     pub round_trips: u32,
     /// Times a node was read again because what came was torn, or took too long.
     pub read_retries: u32,
@@ -94,6 +95,10 @@ pub struct Tally {
     pub lock_retries: Histogram,
     /// Read retries of each lookup.
     pub read_retries: Histogram,
+    /// Reads of ranges that were thrown away.
+    pub range_rereads: u64,
+    /// Round trips of ranges.
+    pub range_trips: u64,
     /// Operations the cache led to the right leaf.
     pub cache_hits: u64,
     /// All operations on single keys.
@@ -129,8 +134,16 @@ impl Tally {
         self.merges += u64::from(op.merges);
     }
 
+    /// Counts a range.
+    pub fn range(&mut self, op: &Op) {
+        self.range_rereads += u64::from(op.read_retries);
+        self.range_trips += u64::from(op.round_trips);
+    }
+
     /// Adds all of `other`.
     pub fn merge(&mut self, other: &Tally) {
+        self.range_rereads += other.range_rereads;
+        self.range_trips += other.range_trips;
         self.write_trips.merge(&other.write_trips);
         self.write_bytes.merge(&other.write_bytes);
         self.lock_retries.merge(&other.lock_retries);

@@ -188,6 +188,105 @@ fn a_write_takes_three_round_trips_and_17_bytes_and_a_lookup_one() {
 }
 
 #[test]
+fn a_warm_cache_leads_every_lookup_to_its_leaf() {
+    let rack = Rack::filled(1, Config::sherman(), 5000);
+    rack.warm((0..10_000).step_by(40));
+    let trips = rack.alone(|client| async move {
+        let mut trips = Vec::new();
+        for key in (0..10_000).step_by(77) {
+            assert_eq!(
+                client.get(key).await.unwrap(),
+                (key % 2 == 0).then_some(key + 1)
+            );
+            trips.push(client.take_op().round_trips);
+        }
+        trips
+    });
+    assert!(trips.iter().all(|trips| *trips == 1), "{trips:?}");
+}
+
+#[test]
+fn a_small_cache_that_is_warm_keeps_what_is_used_most() {
+    let few = Config {
+        cache_bytes: 20 * 1024,
+        ..Config::sherman_published()
+    };
+    let rack = Rack::filled(1, few, 100_000);
+    let often = (0..10_000).step_by(40);
+    let everywhere = (0..200_000).step_by(1000);
+    rack.warm(everywhere.clone().chain(often.cycle().take(100_000)));
+    rack.warm(everywhere);
+    let hits = rack.alone(|client| async move {
+        let mut hits = [0, 0];
+        for (n, last) in [(0, 10_000), (1, 200_000)] {
+            for key in (0..100).map(|turn| turn * 37 % 100 * last / 100) {
+                client.get(key).await.unwrap();
+                hits[n] += u32::from(client.take_op().cache_hit);
+            }
+        }
+        hits
+    });
+    assert!(
+        hits[0] == 100 && (5..=60).contains(&hits[1]),
+        "{hits:?} of 100 each"
+    );
+}
+
+#[test]
+fn tries_in_vain_are_no_round_trips() {
+    let alone = Config {
+        local: Local::None,
+        ..Config::sherman_published()
+    };
+    let rack = Rack::filled(2, alone, 1000);
+    rack.warm(0..2000);
+    let ops = Rc::new(RefCell::new(Vec::new()));
+    for compute in 0..2 {
+        for _ in 0..4 {
+            let (client, ops) = (rack.client(compute), Rc::clone(&ops));
+            rack.sim.spawn(compute, async move {
+                client.insert(10, 1).await.unwrap();
+                ops.borrow_mut().push(client.take_op());
+            });
+        }
+    }
+    rack.run();
+    let ops = ops.take();
+    assert!(ops.iter().all(|op| op.round_trips == 3), "{ops:?}");
+    assert!(ops.iter().any(|op| op.lock_retries > 0), "{ops:?}");
+}
+
+#[test]
+fn a_range_that_comes_late_is_read_in_smaller_pieces() {
+    const RANGES: u64 = 40;
+    let rack = Rack::filled(2, Config::sherman_published(), 20_000);
+    rack.warm((0..40_000).step_by(40));
+    let retries = Rc::new(RefCell::new((0, 0)));
+    for n in 0..60_u64 {
+        let (client, retries) = (rack.client(n as u16 % 2), Rc::clone(&retries));
+        rack.sim.spawn(n as u16 % 2, async move {
+            for m in 0..RANGES {
+                let from = (n * RANGES + m) * 8;
+                let found = client.range(from, 1000).await.unwrap();
+                let due: Vec<_> = (from / 2..from / 2 + 1000)
+                    .map(|k| (Key::from(2 * k), 2 * k + 1))
+                    .collect();
+                assert_eq!(found, due);
+            }
+            let op = client.take_op();
+            let mut all = retries.borrow_mut();
+            *all = (all.0 + op.read_retries, all.1 + op.round_trips);
+        });
+    }
+    rack.run();
+    let (late, trips) = *retries.borrow();
+    assert!(
+        late > 0 && late * 4 < trips,
+        "{late} late, {trips} round trips"
+    );
+}
+
+#[test]
 fn the_published_layout_refuses_its_reserved_value() {
     let rack = Rack::new(1, Config::sherman_published(), true, 1);
     let refused = rack.alone(|client| async move { client.insert(1, 0).await });

@@ -1,10 +1,12 @@
 //! Which runs are made, and what is asked of them.
 
 use farbank_fabric::sim::Constants;
-use farbank_tree::{Config, Format, Layout, Local, Locks};
+use farbank_tree::{Config, Format};
 
+use super::compare::Compared;
 use super::load::Mix;
 use super::run::{Outcome, Setup};
+use super::{causes, costs, ratios, sweeps};
 use crate::figure::{Error, Figure, Report, Step, Watch};
 
 /// A tree by name.
@@ -40,7 +42,7 @@ impl System {
         }
     }
 
-    fn config(self) -> Config {
+    pub(super) fn config(self) -> Config {
         match self {
             System::Sherman => Config::sherman(),
             System::ShermanPublished => Config::sherman_published(),
@@ -57,12 +59,26 @@ pub enum Experiment {
     Mix,
     /// What operations cost at the paper's setup.
     Counts,
-    /// One technique after another.
-    Ablation,
     /// Locks alone: the calibration.
     Locks,
-    /// The paper's ratios.
+    /// Throughput by the size of messages: the calibration's other half.
+    Messages,
+    /// One technique after another.
+    Ablation,
+    /// The paper's mixes.
     Paper,
+    /// Range queries.
+    Ranges,
+    /// More and more clients.
+    Scale,
+    /// Longer and longer keys.
+    Keys,
+    /// Larger and larger index caches.
+    Caches,
+    /// What would explain the figures that are not as published.
+    Causes,
+    /// All that were held out: ablation, paper, ranges, scale, keys, caches.
+    HeldOut,
 }
 
 /// What is run.
@@ -78,8 +94,10 @@ pub struct Options {
     pub theta: f64,
     /// Compute servers, and memory servers.
     pub servers: u16,
-    /// Clients of each compute server.
-    pub clients: u16,
+    /// Threads of each compute server.
+    pub threads: u16,
+    /// Clients of each thread.
+    pub coroutines: u16,
     /// Entries at the start.
     pub entries: u64,
     /// Bytes of a key.
@@ -97,30 +115,23 @@ const PAPER_ENTRIES: u64 = 1_000_000_000;
 const PAPER_CACHE_BYTES: u64 = 500 << 20;
 
 impl Options {
-    fn setup(&self, config: Config, mix: Mix, theta: f64) -> Setup {
-        let in_proportion = PAPER_CACHE_BYTES * self.entries / PAPER_ENTRIES;
+    /// A run of `config` under `mix` and skew `theta`.
+    pub(super) fn setup(&self, config: Config, mix: Mix, theta: f64) -> Setup {
         let cache_bytes = match config.cache_bytes {
             0 => 0,
-            _ => self.cache_bytes.unwrap_or(in_proportion as usize),
+            _ => self
+                .cache_bytes
+                .unwrap_or_else(|| self.in_proportion(PAPER_CACHE_BYTES)),
         };
-        let layout = match self.key_bytes {
-            8 => config.layout,
-            // As many entries a node as with keys of 8 bytes.
-            key_bytes => Layout {
-                key_bytes,
-                node_bytes: (key_bytes + 9).next_multiple_of(64) * config.layout.entries() + 128,
-                ..config.layout
-            },
-        };
-        Setup {
+        let setup = Setup {
             servers: self.servers,
-            clients: self.clients,
+            threads: self.threads,
+            coroutines: self.coroutines,
             entries: self.entries,
             mix,
             theta,
             config: Config {
                 cache_bytes,
-                layout,
                 // Nobody dies here, and nobody renews a lease.
                 doubt_ns: u64::MAX,
                 ..config
@@ -131,318 +142,219 @@ impl Options {
             },
             window_ns: self.window_us * 1000,
             seed: self.seed,
+        };
+        match self.key_bytes {
+            8 => setup,
+            key_bytes => with_keys(setup, key_bytes),
+        }
+    }
+
+    /// Of a cache of the paper's tree, what this one's would be.
+    pub(super) fn in_proportion(&self, cache_bytes: u64) -> usize {
+        (cache_bytes * self.entries / PAPER_ENTRIES) as usize
+    }
+}
+
+/// The same with keys of `key_bytes`, as many entries a node as with keys of 8 bytes, and a cache of as many nodes.
+pub(super) fn with_keys(setup: Setup, key_bytes: usize) -> Setup {
+    let layout = setup.config.layout;
+    let layout = layout.with_keys(key_bytes, layout.entries());
+    let cache_bytes = setup.config.cache_bytes / setup.config.layout.node_bytes * layout.node_bytes;
+    Setup {
+        config: Config {
+            layout,
+            cache_bytes,
+            ..setup.config
+        },
+        ..setup
+    }
+}
+
+/// An experiment under way.
+pub(super) struct Bench<'a> {
+    pub(super) options: &'a Options,
+    pub(super) report: Report,
+    pub(super) compared: Compared,
+    watch: Watch<'a>,
+    done: u64,
+    all: u64,
+}
+
+impl Bench<'_> {
+    /// Runs one setup.
+    pub(super) fn run(&mut self, what: &str, setup: &Setup) -> Result<Outcome, Error> {
+        self.step(what)?;
+        setup
+            .run()
+            .map_err(|error| Error::Failed(format!("{what}: {error}")))
+    }
+
+    /// Says that one more run begins.
+    pub(super) fn step(&mut self, what: &str) -> Result<(), Error> {
+        let (done, all) = (self.done, self.all);
+        self.done += 1;
+        match (self.watch)(Step { what, done, all }) {
+            true => Ok(()),
+            false => Err(Error::Stopped),
+        }
+    }
+
+    /// Adds a figure.
+    pub(super) fn show(&mut self, figure: Figure) {
+        self.report.figures.push(figure);
+    }
+
+    /// Adds a held-out figure beside what was published.
+    pub(super) fn held_out(&mut self, figure: Figure, published: f64) {
+        let figure = self.compared.ratio(figure, published);
+        self.show(figure);
+    }
+
+    /// Adds an order that was published, and whether it is found.
+    pub(super) fn order(&mut self, experiment: &'static str, what: &str, holds: bool) {
+        let figure = self.compared.order(experiment, what, holds);
+        self.show(figure);
+    }
+}
+
+impl Experiment {
+    /// How many runs it takes.
+    fn runs(self, options: &Options) -> u64 {
+        match self {
+            Experiment::Mix => options.systems.len() as u64,
+            Experiment::Counts => costs::COUNTS_RUNS,
+            Experiment::Locks => costs::LOCKS_RUNS,
+            Experiment::Messages => costs::MESSAGES_RUNS,
+            Experiment::Ablation => ratios::ABLATION_RUNS,
+            Experiment::Paper => ratios::PAPER_RUNS,
+            Experiment::Ranges => ratios::RANGES_RUNS,
+            Experiment::Scale => sweeps::SCALE_RUNS,
+            Experiment::Keys => sweeps::KEYS_RUNS,
+            Experiment::Caches => sweeps::CACHES_RUNS,
+            Experiment::Causes => causes::RUNS,
+            Experiment::HeldOut => HELD_OUT.iter().map(|part| part.runs(options)).sum(),
+        }
+    }
+
+    fn run(self, bench: &mut Bench<'_>) -> Result<(), Error> {
+        match self {
+            Experiment::Mix => mix(bench),
+            Experiment::Counts => costs::counts(bench),
+            Experiment::Locks => costs::locks(bench),
+            Experiment::Messages => costs::messages(bench),
+            Experiment::Ablation => ratios::ablation(bench),
+            Experiment::Paper => ratios::paper(bench),
+            Experiment::Ranges => ratios::ranges(bench),
+            Experiment::Scale => sweeps::scale(bench),
+            Experiment::Keys => sweeps::keys(bench),
+            Experiment::Caches => sweeps::caches(bench),
+            Experiment::Causes => causes::causes(bench),
+            Experiment::HeldOut => {
+                for part in HELD_OUT {
+                    part.run(bench)?;
+                }
+                bench.show(bench.compared.share_near());
+                Ok(())
+            }
         }
     }
 }
 
+const HELD_OUT: [Experiment; 6] = [
+    Experiment::Ablation,
+    Experiment::Paper,
+    Experiment::Ranges,
+    Experiment::Scale,
+    Experiment::Keys,
+    Experiment::Caches,
+];
+
 /// Runs the experiment.
 pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
-    let mut report = Report::default();
-    match options.experiment {
-        Experiment::Mix => mix(options, &mut report, watch)?,
-        Experiment::Counts => counts(options, &mut report, watch)?,
-        Experiment::Ablation => ablation(options, &mut report, watch)?,
-        Experiment::Locks => locks(options, &mut report, watch)?,
-        Experiment::Paper => paper(options, &mut report, watch)?,
-    }
+    let mut bench = Bench {
+        options,
+        report: Report::default(),
+        compared: Compared::default(),
+        watch,
+        done: 0,
+        all: options.experiment.runs(options),
+    };
+    options.experiment.run(&mut bench)?;
+    let Bench {
+        mut report,
+        compared,
+        ..
+    } = bench;
+    report.notes.extend(compared.notes());
     report.notes.push(format!(
         "modelled: {} compute and memory servers, {} clients, {} entries, seed {}",
         options.servers,
-        options.servers * options.clients,
+        options.servers * options.threads * options.coroutines,
         options.entries,
         options.seed
     ));
     Ok(report)
 }
 
-/// Runs one setup, as step `done` of `all`.
-fn one(
-    setup: &Setup,
-    what: &str,
-    (done, all): (usize, usize),
-    watch: Watch<'_>,
-) -> Result<Outcome, Error> {
-    let (done, all) = (done as u64, all as u64);
-    if !watch(Step { what, done, all }) {
-        return Err(Error::Stopped);
-    }
-    setup
-        .run()
-        .map_err(|error| Error::Failed(format!("{what}: {error}")))
-}
-
-fn describe(report: &mut Report, experiment: &'static str, name: &str, outcome: &Outcome) {
+/// Everything one run tells.
+pub(super) fn describe(
+    report: &mut Report,
+    experiment: &'static str,
+    name: &str,
+    outcome: &Outcome,
+) {
     let tally = &outcome.tally;
-    let mut modelled = |what: &str, value, unit| {
+    let modelled = [
+        ("throughput", outcome.mops, "M operations a second"),
+        ("half took at most", outcome.latency_us(0.5), "us"),
+        ("99 of 100 took at most", outcome.latency_us(0.99), "us"),
+        ("half of inserts took at most", outcome.write_us(0.5), "us"),
+        ("slowest client over fastest", outcome.fewest_over_most, ""),
+        ("fairness of clients (Jain)", outcome.jain, ""),
+    ];
+    for (what, value, unit) in modelled {
         let figure = Figure::modelled(experiment, format!("{name}: {what}"), value).unit(unit);
         report.figures.push(figure);
-    };
-    modelled("throughput", outcome.mops, "M operations a second");
-    modelled(
-        "half of all operations took at most",
-        outcome.latency_us(0.5),
-        "us",
-    );
-    modelled("99 of 100 took at most", outcome.latency_us(0.99), "us");
-    modelled("slowest client over fastest", outcome.fairness, "");
+    }
     let mut counted = |what: &str, value, unit| {
         let figure = Figure::counted(experiment, format!("{name}: {what}"), value).unit(unit);
         report.figures.push(figure);
     };
-    let all = tally.operations.max(1) as f64;
-    counted(
-        "led to the right leaf by the cache",
-        tally.cache_hits as f64 / all,
-        "of operations",
-    );
+    if tally.operations > 0 {
+        let hits = tally.cache_hits as f64 / tally.operations as f64;
+        counted("led to the right leaf by the cache", hits, "of operations");
+    }
     if tally.write_trips.count() > 0 {
         for trips in 2..=5 {
             let share = tally.write_trips.share(|n| n == trips);
-            counted(
-                &format!("writes of {trips} round trips"),
-                share,
-                "of writes",
-            );
+            let what = format!("writes of {trips} round trips");
+            counted(&what, share, "of writes");
         }
         let split = tally.splits as f64 / tally.write_trips.count() as f64;
         counted("writes that split a node", split, "of writes");
-        counted(
-            "bytes of most writes",
-            tally.write_bytes.quantile(0.5) as f64,
-            "bytes",
-        );
+        let bytes = tally.write_bytes.quantile(0.5) as f64;
+        counted("bytes of most writes", bytes, "bytes");
         let retries = tally.lock_retries.quantile(0.99) as f64;
         counted("lock retries of 99 of 100 writes, at most", retries, "");
     }
     if tally.read_retries.count() > 0 {
-        counted(
-            "lookups that read once",
-            tally.read_retries.share(|n| n == 0),
-            "of lookups",
-        );
+        let once = tally.read_retries.share(|n| n == 0);
+        counted("lookups that read once", once, "of lookups");
+    }
+    if tally.range_trips > 0 {
+        let again = tally.range_rereads as f64 / tally.range_trips as f64;
+        counted("reads of ranges thrown away", again, "a round trip");
     }
 }
 
-fn mix(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<(), Error> {
-    let all = options.systems.len();
-    for (n, system) in options.systems.iter().enumerate() {
+fn mix(bench: &mut Bench<'_>) -> Result<(), Error> {
+    let options = bench.options;
+    for system in &options.systems {
         let setup = options.setup(system.config(), options.mix, options.theta);
-        let outcome = one(&setup, system.name(), (n, all), watch)?;
-        describe(report, "mix", system.name(), &outcome);
-        report
-            .notes
-            .push(format!("{}: digest {:016x}", system.name(), outcome.digest));
-    }
-    Ok(())
-}
-
-/// What operations cost, write-intensive at a skew of 0.99, with the bounds that the paper's figures give.
-fn counts(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<(), Error> {
-    let run = |system: System, n, watch: Watch<'_>| {
-        let setup = options.setup(system.config(), Mix::WRITE_INTENSIVE, 0.99);
-        one(&setup, system.name(), (n, 2), watch)
-    };
-    let sherman = run(System::ShermanPublished, 0, watch)?.tally;
-    let fg = run(System::FgPlus, 1, watch)?.tally;
-    let counted = |name: &str, value| Figure::counted("counts", name, value);
-    let no_split = |tally: &farbank_tree::tally::Tally| {
-        let small = tally.write_bytes.share(|bytes| bytes == 17);
-        let split = tally.write_bytes.share(|bytes| bytes > 1024);
-        (small, split)
-    };
-    let (small, split) = no_split(&sherman);
-    report.figures.extend([
-        counted(
-            "sherman: writes of 3 round trips",
-            sherman.write_trips.share(|n| n == 3),
-        )
-        .at_least(0.93)
-        .published(0.936, f64::INFINITY),
-        counted(
-            "sherman: writes of 2 round trips",
-            sherman.write_trips.share(|n| n == 2),
-        )
-        .at_least(0.03)
-        .published(0.036, f64::INFINITY),
-        counted(
-            "fg+: writes of 4 round trips",
-            fg.write_trips.share(|n| n == 4),
-        )
-        .at_least(0.93)
-        .published(0.94, f64::INFINITY),
-        counted(
-            "sherman: lookups that read once",
-            sherman.read_retries.share(|n| n == 0),
-        )
-        .at_least(0.999)
-        .published(0.9998, f64::INFINITY),
-        counted("sherman: writes that split", split)
-            .at_most(0.01)
-            .published(0.004, f64::INFINITY),
-        counted("sherman: writes of 17 bytes", small).at_least(1.0 - split - 0.005),
-        counted(
-            "sherman: lock retries, 99 of 100 at most",
-            sherman.lock_retries.quantile(0.99) as f64,
-        )
-        .at_most(99.0)
-        .published(11.0, f64::INFINITY),
-        counted(
-            "fg+: lock retries, 99 of 100 at most",
-            fg.lock_retries.quantile(0.99) as f64,
-        )
-        .at_least(100.0)
-        .published(453.0, f64::INFINITY),
-    ]);
-    Ok(())
-}
-
-/// FG+ with one technique after another, until it is Sherman.
-fn steps() -> [(&'static str, Config, f64); 5] {
-    let fg_plus = Config::fg_plus();
-    let combined = Config {
-        combine: true,
-        ..fg_plus
-    };
-    let on_chip = Config {
-        locks: Locks::OnChip,
-        ..combined
-    };
-    let local = Config {
-        local: Config::sherman().local,
-        ..on_chip
-    };
-    [
-        ("fg+", fg_plus, 1.0),
-        ("+ command combination", combined, 3.37),
-        ("+ locks on chip", on_chip, 3.06),
-        ("+ hierarchical locks", local, 2.22),
-        (
-            "+ two levels of versions",
-            Config::sherman_published(),
-            1.03,
-        ),
-    ]
-}
-
-fn ablation(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<(), Error> {
-    let mut before: Option<Outcome> = None;
-    for (n, (name, config, published)) in steps().into_iter().enumerate() {
-        let setup = options.setup(config, Mix::WRITE_INTENSIVE, 0.99);
-        let outcome = one(&setup, name, (n, 5), watch)?;
-        describe(report, "ablation", name, &outcome);
-        if let Some(before) = before {
-            let gain = outcome.mops / before.mops;
-            report.figures.push(
-                Figure::modelled("ablation", format!("{name}: gain"), gain)
-                    .unit("times")
-                    .published(published, f64::INFINITY),
-            );
-        }
-        before = Some(outcome);
-    }
-    Ok(())
-}
-
-/// The paper's micro-benchmark of locks, on which the rack was calibrated.
-fn locks(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<(), Error> {
-    const LOCKS: u64 = 10_240;
-    let in_host = Config {
-        locks: Locks::Host,
-        local: Local::None,
-        ..Config::sherman()
-    };
-    let on_chip = Config {
-        locks: Locks::OnChip,
-        ..in_host
-    };
-    let with = |local| Config { local, ..on_chip };
-    let steps = [
-        ("locks in host memory", in_host, 1.0),
-        ("on chip", on_chip, 2.89),
-        ("+ local table", with(Local::Table), 3.85),
-        ("+ queue", with(Local::Queue), 1.0),
-        ("+ hand-over", with(Config::sherman().local), 2.34),
-    ];
-    let mut before = None;
-    for (n, (name, config, published)) in steps.into_iter().enumerate() {
-        let (done, all) = (n as u64, 5);
-        if !watch(Step {
-            what: name,
-            done,
-            all,
-        }) {
-            return Err(Error::Stopped);
-        }
-        let setup = options.setup(config, Mix::WRITE_ONLY, 0.99);
-        let outcome = setup.run_locks(LOCKS);
-        let outcome = outcome.map_err(|error| Error::Failed(format!("{name}: {error}")))?;
-        let modelled =
-            |what: &str, value| Figure::modelled("locks", format!("{name}: {what}"), value);
-        report.figures.extend([
-            modelled("throughput", outcome.mops).unit("M locks a second"),
-            modelled("half took at most", outcome.latency_us(0.5)).unit("us"),
-            modelled("99 of 100 took at most", outcome.latency_us(0.99)).unit("us"),
-        ]);
-        if let Some(before) = before {
-            report.figures.push(
-                modelled("gain", outcome.mops / before)
-                    .unit("times")
-                    .published(published, f64::INFINITY),
-            );
-        }
-        before = Some(outcome.mops);
-    }
-    Ok(())
-}
-
-/// Sherman over FG+ on the paper's mixes.
-fn paper(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<(), Error> {
-    /// Mix, skew, and what was published: throughput, and how much longer FG+ takes at 50 and 99 of 100.
-    const PUBLISHED: [(Mix, f64, [Option<f64>; 3]); 7] = [
-        (Mix::WRITE_ONLY, 0.99, [Some(24.7), Some(1.2), Some(35.8)]),
-        (
-            Mix::WRITE_INTENSIVE,
-            0.99,
-            [Some(23.6), Some(1.4), Some(30.2)],
-        ),
-        (Mix::READ_INTENSIVE, 0.99, [None, None, None]),
-        (Mix::WRITE_ONLY, 0.0, [Some(1.24), Some(1.24), Some(2.01)]),
-        (
-            Mix::WRITE_INTENSIVE,
-            0.0,
-            [Some(1.15), Some(1.19), Some(1.27)],
-        ),
-        (Mix::RANGE_ONLY, 0.0, [Some(0.98), None, None]),
-        (Mix::RANGE_WRITE, 0.0, [Some(1.82), None, None]),
-    ];
-    let all = 2 * PUBLISHED.len();
-    for (n, (mix, theta, published)) in PUBLISHED.into_iter().enumerate() {
-        let name = format!("{}, skew {theta}", mix.name);
-        let setup = options.setup(Config::sherman_published(), mix, theta);
-        let sherman = one(&setup, &name, (2 * n, all), watch)?;
-        let setup = options.setup(Config::fg_plus(), mix, theta);
-        let fg = one(&setup, &name, (2 * n + 1, all), watch)?;
-        let ratios = [
-            sherman.mops / fg.mops,
-            fg.latency_us(0.5) / sherman.latency_us(0.5),
-            fg.latency_us(0.99) / sherman.latency_us(0.99),
-        ];
-        let whats = [
-            "throughput over fg+",
-            "half: times shorter",
-            "99 of 100: times shorter",
-        ];
-        for ((what, ratio), published) in whats.into_iter().zip(ratios).zip(published) {
-            let figure = Figure::modelled("paper", format!("{name}: {what}"), ratio).unit("times");
-            report.figures.push(match published {
-                Some(value) => figure.published(value, f64::INFINITY),
-                None => figure,
-            });
-        }
-        let throughput = Figure::modelled("paper", format!("{name}: sherman"), sherman.mops);
-        report
-            .figures
-            .push(throughput.unit("M operations a second"));
+        let outcome = bench.run(system.name(), &setup)?;
+        describe(&mut bench.report, "mix", system.name(), &outcome);
+        let digest = format!("{}: digest {:016x}", system.name(), outcome.digest);
+        bench.report.notes.push(digest);
     }
     Ok(())
 }

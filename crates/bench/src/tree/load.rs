@@ -1,7 +1,9 @@
 //! What clients ask of a tree: mixes, and which keys.
 //!
-//! The key space has a fifth more keys than the tree has entries at the start, spread evenly: an insert of any key is an update
-//! four times in five. Ranks of the zipfian distribution are scattered over the key space.
+//! The key space has a quarter more keys than the tree has entries at the start, spread evenly: an insert of any key is an update
+//! four times in five. Ranks of the zipfian distribution are scattered over the key space. However small the tree, ranks are drawn as
+//! from the paper's key space of a billion entries and folded, so that the keys that everybody wants are wanted as
+//! often as there: how often that is decides how much clients get in each other's way.
 
 use farbank_pm::sim::Rng;
 
@@ -10,10 +12,10 @@ use farbank_pm::sim::Rng;
 pub struct Mix {
     /// Its name, as in the paper.
     pub name: &'static str,
-    /// Inserts in a hundred operations.
+    /// Inserts in a hundred operations of those who do not ask for ranges; the others are lookups.
     pub inserts: u64,
-    /// Range queries in a hundred; what is left are lookups.
-    pub ranges: u64,
+    /// Clients in a hundred that ask for ranges, and nothing else.
+    pub rangers: u64,
     /// Entries a range asks for.
     pub range_len: usize,
 }
@@ -27,14 +29,14 @@ impl Mix {
     pub const READ_INTENSIVE: Mix = Mix::of("read-intensive", 5, 0);
     /// Range queries only.
     pub const RANGE_ONLY: Mix = Mix::of("range-only", 0, 100);
-    /// Half inserts, half range queries.
-    pub const RANGE_WRITE: Mix = Mix::of("range-write", 50, 50);
+    /// Half of the clients insert, the other half asks for ranges.
+    pub const RANGE_WRITE: Mix = Mix::of("range-write", 100, 50);
 
-    const fn of(name: &'static str, inserts: u64, ranges: u64) -> Mix {
+    const fn of(name: &'static str, inserts: u64, rangers: u64) -> Mix {
         Mix {
             name,
             inserts,
-            ranges,
+            rangers,
             range_len: 100,
         }
     }
@@ -57,6 +59,9 @@ pub(super) enum Op {
     Range(u64, usize),
 }
 
+/// Keys of the paper's key space: a tree of a billion entries.
+const PAPER_KEYS: u64 = 1_250_000_000;
+
 /// Ranks drawn by a zipfian distribution (Gray et al., SIGMOD 1994), or evenly with a skew of 0.
 #[derive(Clone, Debug)]
 pub(super) struct Zipf {
@@ -69,17 +74,7 @@ pub(super) struct Zipf {
 
 impl Zipf {
     pub(super) fn new(items: u64, theta: f64) -> Zipf {
-        if theta == 0.0 {
-            let (alpha, zeta, eta) = (0.0, 0.0, 0.0);
-            return Zipf {
-                items,
-                theta,
-                alpha,
-                zeta,
-                eta,
-            };
-        }
-        let zeta: f64 = (1..=items).map(|n| (n as f64).powf(-theta)).sum();
+        let zeta = zeta(items, theta);
         let two = 1.0 + 0.5_f64.powf(theta);
         Zipf {
             items,
@@ -107,6 +102,21 @@ impl Zipf {
     }
 }
 
+/// The sum of n^-theta for n up to `items`: the first are added up, the others by the formula of Euler and Maclaurin, whose
+/// first term left out is below 1e-12.
+fn zeta(items: u64, theta: f64) -> f64 {
+    const ADDED: u64 = 10_000;
+    let term = |n: u64| (n as f64).powf(-theta);
+    let first: f64 = (1..=items.min(ADDED)).map(term).sum();
+    if items <= ADDED {
+        return first;
+    }
+    let whole = |n: u64| (n as f64).powf(1.0 - theta) / (1.0 - theta);
+    let ends = f64::midpoint(term(items), -term(ADDED));
+    let slope = |n: u64| -theta * term(n) / n as f64 / 12.0;
+    first + whole(items) - whole(ADDED) + ends + slope(items) - slope(ADDED)
+}
+
 /// The keys of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
@@ -126,7 +136,7 @@ impl Keys {
         }
         Keys {
             space,
-            zipf: Zipf::new(space, theta),
+            zipf: Zipf::new(space.max(PAPER_KEYS), theta),
             stride,
         }
     }
@@ -135,6 +145,11 @@ impl Keys {
     pub(super) fn start(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
         let there = |key: &u64| !Rng::new(*key).draw().is_multiple_of(5);
         (0..self.space).filter(there).map(|key| (key, key + 1))
+    }
+
+    /// How many there are.
+    pub(super) fn space(&self) -> u64 {
+        self.space
     }
 
     pub(super) fn draw(&self, rng: &mut Rng) -> u64 {
@@ -148,11 +163,17 @@ fn divisor(a: u64, b: u64) -> u64 {
 }
 
 impl Mix {
-    pub(super) fn draw(&self, keys: &Keys, rng: &mut Rng) -> Op {
+    /// Whether client `number` of a compute server asks for ranges: they are spread evenly.
+    pub(super) fn is_ranger(&self, number: u64) -> bool {
+        (number + 1) * self.rangers / 100 > number * self.rangers / 100
+    }
+
+    /// What a client asks next.
+    pub(super) fn draw(&self, ranger: bool, keys: &Keys, rng: &mut Rng) -> Op {
         let key = keys.draw(rng);
         match rng.below(100) {
+            _ if ranger => Op::Range(key, self.range_len),
             n if n < self.inserts => Op::Insert(key),
-            n if n < self.inserts + self.ranges => Op::Range(key, self.range_len),
             _ => Op::Get(key),
         }
     }
@@ -171,6 +192,30 @@ mod tests {
             .map(|rank| rank * keys.stride % keys.space)
             .collect();
         assert_eq!(scattered.len() as u64, keys.space);
+    }
+
+    #[test]
+    fn half_the_clients_of_range_write_ask_for_ranges() {
+        for (mix, due) in [
+            (Mix::RANGE_WRITE, 11),
+            (Mix::RANGE_ONLY, 22),
+            (Mix::WRITE_ONLY, 0),
+        ] {
+            let rangers = (0..22).filter(|number| mix.is_ranger(*number)).count();
+            assert_eq!(rangers, due, "{}", mix.name);
+        }
+    }
+
+    #[test]
+    fn the_sum_of_a_zipfian_distribution_is_what_adding_up_gives() {
+        for theta in [0.0, 0.5, 0.9, 0.99] {
+            let added: f64 = (1..=1_000_000_u64).map(|n| (n as f64).powf(-theta)).sum();
+            let found = zeta(1_000_000, theta);
+            assert!(
+                (found / added - 1.0).abs() < 1e-9,
+                "{theta}: {found}, {added}"
+            );
+        }
     }
 
     #[test]

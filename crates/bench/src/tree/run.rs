@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use farbank_fabric::sim::{Constants, Node, Sim, Traffic};
+use farbank_fabric::sim::{Constants, Node, Sim, Thread, Traffic};
 use farbank_fabric::{Fabric, GAddr, Nanos};
 use farbank_pm::sim::Rng;
 use farbank_tree::tally::{Histogram, Tally};
@@ -16,8 +16,10 @@ use super::load::{Keys, Mix, Op};
 pub struct Setup {
     /// Compute servers; as many memory servers share their cards.
     pub servers: u16,
-    /// Clients of each compute server.
-    pub clients: u16,
+    /// Threads of each compute server.
+    pub threads: u16,
+    /// Clients of each thread, which take turns on it.
+    pub coroutines: u16,
     /// Entries at the start; nodes are 80 % full.
     pub entries: u64,
     /// What clients do.
@@ -28,7 +30,8 @@ pub struct Setup {
     pub config: Config,
     /// The rack.
     pub constants: Constants,
-    /// Virtual time that is measured, after a quarter of it to warm up, in nanoseconds.
+    /// Virtual time that is measured, after a quarter of it in which clients get in each other's way as much as they will, in
+    /// nanoseconds.
     pub window_ns: Nanos,
     /// Decides everything that chance decides.
     pub seed: u64,
@@ -43,12 +46,16 @@ pub struct Outcome {
     pub mops: f64,
     /// Nanoseconds an operation took, in steps of a hundredth.
     pub latency: Histogram,
+    /// The same of inserts alone: half of a mix of both lies in the gap between lookups and inserts.
+    pub write_latency: Histogram,
     /// What the operations cost.
     pub tally: Tally,
     /// What the cards carried, warming up included.
     pub traffic: Traffic,
     /// The fewest operations of a client over the most.
-    pub fairness: f64,
+    pub fewest_over_most: f64,
+    /// Jain's index of the clients' operations: 1 if all made as many, 1/n if one of n made all.
+    pub jain: f64,
     /// Bytes of internal nodes a compute server keeps at the end.
     pub cache_bytes: usize,
     /// A function of everything that happened.
@@ -61,7 +68,20 @@ impl Outcome {
     pub fn latency_us(&self, part: f64) -> f64 {
         self.latency.quantile(part) as f64 / 1000.0
     }
+
+    /// Microseconds that so large a part of all inserts did not take longer than.
+    #[must_use]
+    pub fn write_us(&self, part: f64) -> f64 {
+        self.write_latency.quantile(part) as f64 / 1000.0
+    }
 }
+
+/// How full the nodes are at the start.
+const FILLED: f64 = 0.8;
+/// Operations that have warmed an index cache, for each node just above the leaves.
+const WARMING_ROUNDS: u64 = 20;
+/// Which branch of chance they are drawn from.
+const WARMING: u64 = 1 << 32;
 
 struct At<'a>(&'a Sim);
 
@@ -119,25 +139,50 @@ impl Setup {
     pub fn run(&self) -> Result<Outcome, Error> {
         let sim = self.rack();
         let keys = Rc::new(Keys::new(self.entries, self.theta));
-        farbank_tree::fill(&self.config, self.servers, 0.8, keys.start(), &mut At(&sim));
+        farbank_tree::fill(
+            &self.config,
+            self.servers,
+            FILLED,
+            keys.start(),
+            &mut At(&sim),
+        );
         let computes: Vec<Compute<Node>> = (0..self.servers)
             .map(|compute| Compute::new(sim.node(compute), compute, 1, self.config))
             .collect();
-        self.drive(&sim, |number, notes| {
+        for compute in &computes {
+            self.warm(&sim, compute, &keys);
+        }
+        self.drive(&sim, |number, thread, notes| {
             let compute = number % self.servers;
-            let client = computes[usize::from(compute)].client();
-            let rng = Rng::new(self.seed).fork(u64::from(number));
-            let (keys, mix) = (Rc::clone(&keys), self.mix);
-            let node = sim.node(compute);
-            sim.spawn(
-                compute,
-                asking(client, node, mix, keys, rng, self.window(), number, notes),
-            );
+            let asking = Asking {
+                client: computes[usize::from(compute)].client(),
+                node: sim.node(compute),
+                mix: self.mix,
+                ranger: self.mix.is_ranger(u64::from(number / self.servers)),
+                operation_ns: self.constants.operation_ns,
+                keys: Rc::clone(&keys),
+                rng: Rng::new(self.seed).fork(u64::from(number)),
+                window: self.window(),
+                number,
+                notes,
+            };
+            sim.spawn_on(thread, asking.go());
         })
         .map(|outcome| Outcome {
             cache_bytes: computes[0].cache_bytes(),
             ..outcome
         })
+    }
+
+    /// Fills the index cache of `compute` as a run that has lasted would: every node above the leaves was come to, and then
+    /// so many operations were made that those used most are kept.
+    fn warm(&self, sim: &Sim, compute: &Compute<Node>, keys: &Keys) {
+        let fanout = (self.config.layout.entries() as f64 * FILLED) as u64;
+        let mut rng = Rng::new(self.seed).fork(WARMING);
+        let operations = self.entries / fanout / fanout * WARMING_ROUNDS;
+        let everywhere = (0..keys.space()).step_by((fanout * fanout / 4).max(1) as usize);
+        let drawn = (0..operations).map(|_| keys.draw(&mut rng));
+        compute.warm(everywhere.chain(drawn), &|at, to| sim.peek(at, to));
     }
 
     /// Has clients take and release `locks` locks, nothing else: the paper's micro-benchmark (section 5.6).
@@ -147,20 +192,41 @@ impl Setup {
         let computes: Vec<Compute<Node>> = (0..self.servers)
             .map(|compute| Compute::new(sim.node(compute), compute, 1, self.config))
             .collect();
-        self.drive(&sim, |number, notes| {
+        self.drive(&sim, |number, thread, notes| {
             let compute = number % self.servers;
             let client = computes[usize::from(compute)].client();
             let mut rng = Rng::new(self.seed).fork(u64::from(number));
             let (keys, node, window) = (Rc::clone(&keys), sim.node(compute), self.window());
             let servers = u64::from(self.servers);
-            sim.spawn(compute, async move {
+            sim.spawn_on(thread, async move {
                 while node.now() < window.closes {
                     let lock = keys.draw(&mut rng);
                     let node_at = GAddr::host((lock % servers) as u16, (1 << 20) + lock * 1024);
                     let began = node.now();
                     let done = client.take_and_release(node_at).await;
-                    let tally = |tally: &mut Tally| tally.write(&client.take_op());
-                    note(&notes, window, number, began, node.now(), done, tally);
+                    let change = |outcome: &mut Outcome, _| outcome.tally.write(&client.take_op());
+                    note(&notes, window, number, began, node.now(), done, change);
+                }
+            });
+        })
+    }
+
+    /// Has clients of all other servers write `bytes` bytes to server 0, nothing else: million writes a second.
+    pub fn run_messages(&self, bytes: usize) -> Result<Outcome, Error> {
+        let sim = self.rack();
+        self.drive(&sim, |number, thread, notes| {
+            let compute = number % self.servers;
+            if compute == 0 && self.servers > 1 {
+                return;
+            }
+            let (node, window) = (sim.node(compute), self.window());
+            let at = GAddr::host(0, (1 << 20) + u64::from(number) * bytes as u64);
+            sim.spawn_on(thread, async move {
+                while node.now() < window.closes {
+                    let began = node.now();
+                    let done = node.write(at, vec![0; bytes]).await.map_err(Error::from);
+                    let change = |_: &mut Outcome, _| ();
+                    note(&notes, window, number, began, node.now(), done, change);
                 }
             });
         })
@@ -169,15 +235,19 @@ impl Setup {
     fn drive(
         &self,
         sim: &Sim,
-        mut start: impl FnMut(u16, Rc<RefCell<Notes>>),
+        mut start: impl FnMut(u16, Thread, Rc<RefCell<Notes>>),
     ) -> Result<Outcome, Error> {
-        let all = self.clients * self.servers;
+        let threads = self.threads * self.servers;
+        let all = threads * self.coroutines;
         let notes = Rc::new(RefCell::new(Notes {
             each: vec![0; all.into()],
             ..Notes::default()
         }));
-        for number in 0..all {
-            start(number, Rc::clone(&notes));
+        for thread in 0..threads {
+            let on = sim.thread(thread % self.servers);
+            for turn in 0..self.coroutines {
+                start(thread + turn * threads, on, Rc::clone(&notes));
+            }
         }
         sim.run(&mut |_| false);
         let Notes {
@@ -189,51 +259,65 @@ impl Setup {
             return Err(error);
         }
         outcome.mops = outcome.operations as f64 * 1000.0 / self.window_ns as f64;
-        let most = each.iter().max().copied().unwrap_or(0).max(1);
-        outcome.fairness = each.iter().min().copied().unwrap_or(0) as f64 / most as f64;
+        (outcome.fewest_over_most, outcome.jain) = fairness(&each);
         outcome.traffic = sim.traffic();
         outcome.digest = sim.digest();
         Ok(outcome)
     }
 }
 
+/// The fewest over the most, and Jain's index (sum² / (n × sum of squares)).
+fn fairness(each: &[u64]) -> (f64, f64) {
+    let most = each.iter().max().copied().unwrap_or(0).max(1);
+    let least = each.iter().min().copied().unwrap_or(0);
+    let sum: f64 = each.iter().map(|n| *n as f64).sum();
+    let squares: f64 = each.iter().map(|n| (*n as f64).powi(2)).sum();
+    let jain = sum * sum / (each.len() as f64 * squares).max(1.0);
+    (least as f64 / most as f64, jain)
+}
+
 /// One client: one operation after another until the window closes.
-async fn asking(
+struct Asking {
     client: Client<Node>,
     node: Node,
     mix: Mix,
+    ranger: bool,
+    operation_ns: Nanos,
     keys: Rc<Keys>,
-    mut rng: Rng,
+    rng: Rng,
     window: Window,
     number: u16,
     notes: Rc<RefCell<Notes>>,
-) {
-    let mut written = 0;
-    while node.now() < window.closes {
-        let op = mix.draw(&keys, &mut rng);
-        let began = node.now();
-        let done = match op {
-            Op::Get(key) => client.get(key).await.map(|_| ()),
-            Op::Insert(key) => {
-                written += 1;
-                client.insert(key, written).await.map(|_| ())
-            }
-            Op::Range(key, count) => client.range(key, count).await.map(|_| ()),
-        };
-        let cost = client.take_op();
-        note(
-            &notes,
-            window,
-            number,
-            began,
-            node.now(),
-            done,
-            |tally| match op {
-                Op::Get(_) => tally.lookup(&cost),
-                Op::Insert(_) => tally.write(&cost),
-                Op::Range(..) => {}
-            },
-        );
+}
+
+impl Asking {
+    async fn go(mut self) {
+        let mut written = 0;
+        while self.node.now() < self.window.closes {
+            let op = self.mix.draw(self.ranger, &self.keys, &mut self.rng);
+            let began = self.node.now();
+            self.node.work(self.operation_ns).await;
+            let done = match op {
+                Op::Get(key) => self.client.get(key).await.map(|_| ()),
+                Op::Insert(key) => {
+                    written += 1;
+                    self.client.insert(key, written).await.map(|_| ())
+                }
+                Op::Range(key, count) => self.client.range(key, count).await.map(|_| ()),
+            };
+            let cost = self.client.take_op();
+            let ended = self.node.now();
+            let change = |outcome: &mut Outcome, took| match op {
+                Op::Get(_) => outcome.tally.lookup(&cost),
+                Op::Insert(_) => {
+                    outcome.tally.write(&cost);
+                    outcome.write_latency.add(took);
+                }
+                Op::Range(..) => outcome.tally.range(&cost),
+            };
+            let (notes, window) = (&self.notes, self.window);
+            note(notes, window, self.number, began, ended, done, change);
+        }
     }
 }
 
@@ -245,7 +329,7 @@ fn note(
     began: Nanos,
     ended: Nanos,
     done: Result<(), Error>,
-    tally: impl FnOnce(&mut Tally),
+    change: impl FnOnce(&mut Outcome, Nanos),
 ) {
     let mut notes = notes.borrow_mut();
     if let Err(error) = done {
@@ -257,8 +341,9 @@ fn note(
     }
     notes.each[usize::from(number)] += 1;
     notes.outcome.operations += 1;
-    notes.outcome.latency.add(rounded(ended - began));
-    tally(&mut notes.outcome.tally);
+    let took = rounded(ended - began);
+    notes.outcome.latency.add(took);
+    change(&mut notes.outcome, took);
 }
 
 /// To two digits or a bit more, so that histograms stay small.

@@ -11,8 +11,8 @@ pub struct Constants {
     /// From one card to another through the switch, one way, in nanoseconds. Assumed: a round trip of an idle
     /// ConnectX-5 takes 1.8 to 2 us.
     pub wire_ns: u64,
-    /// What chance adds to that, at most, in nanoseconds; batches of one connection stay in order. The paper's rack
-    /// has none; those who look for races want some.
+    /// What chance adds to that, at most, in nanoseconds; batches of one connection stay in order. Assumed: without any,
+    /// clients that ask for a lock again and again get into step, and one of them may never be the first.
     pub jitter_ns: u64,
     /// Bytes a card moves a nanosecond, in each direction: 100 Gbit/s.
     pub bytes_per_ns: f64,
@@ -36,6 +36,15 @@ pub struct Constants {
     pub masked_cas: bool,
     /// Posting a batch, once, in nanoseconds: the doorbell. Assumed.
     pub post_ns: u64,
+    /// What a client's thread does with an answer before it asks for more, in nanoseconds. Assumed.
+    pub client_ns: u64,
+    /// What a client's thread does for an operation before it asks for anything, in nanoseconds: for those who drive
+    /// clients, see [`Node::work`](super::Node::work). Assumed: an index cache of 475,000 nodes is a skip list of 19
+    /// levels, most of them a miss of the processor's caches.
+    pub operation_ns: u64,
+    /// From one client's calling another of its compute server to that one's going on, in nanoseconds: a line that goes from
+    /// one processor's cache to another's, and what that one was at. Calibrated.
+    pub wake_ns: u64,
     /// A call served by a memory server's thread, in nanoseconds. Assumed.
     pub call_ns: u64,
     /// A batch to a server that does not answer fails after so long, in nanoseconds.
@@ -52,18 +61,21 @@ impl Default for Constants {
     fn default() -> Constants {
         Constants {
             wire_ns: 850,
-            jitter_ns: 0,
+            jitter_ns: 100,
             bytes_per_ns: 12.5,
             messages_per_us: 48.8,
             pcie_ns: 300,
             pcie_bytes_per_ns: 12.8,
-            host_atomic_ns: 120,
-            host_write_holds_ns: 120,
+            host_atomic_ns: 138,
+            host_write_holds_ns: 138,
             buckets: 4096,
-            lock_atomics_per_us: 24.0,
+            lock_atomics_per_us: 21.0,
             lock_bytes: 256 << 10,
             masked_cas: true,
             post_ns: 100,
+            client_ns: 100,
+            operation_ns: 1_900,
+            wake_ns: 720,
             call_ns: 2_000,
             timeout_ns: 2_000_000,
             lease_ns: 5_000_000,

@@ -1,16 +1,24 @@
 //! Tasks in virtual time: clients of compute servers, each an async function.
 //!
 //! A task is polled when something it waits for has happened, at that moment of virtual time, and only its
-//! thread of control runs until it waits again.
+//! thread of control runs until it waits again. Tasks of one thread take turns: what one has to do itself
+//! ([`Constants::client_ns`](super::Constants::client_ns), [`Node::work`](super::Node::work)) the others wait for.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
+/// A thread of a compute server; its clients take turns on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Thread {
+    pub(super) compute: u16,
+    pub(super) number: u32,
+}
+
 /// A task: whose, and what is left of it.
 pub(super) struct Task {
-    pub(super) compute: u16,
+    pub(super) thread: Thread,
     pub(super) run: Pin<Box<dyn Future<Output = ()>>>,
     pub(super) waker: Waker,
 }

@@ -48,7 +48,7 @@ impl Rack {
     }
 
     /// The call is at the service thread, which takes one after another.
-    pub(super) fn called(&mut self, number: u32) -> Option<usize> {
+    pub(super) fn called(&mut self, number: u32) {
         let took = self.constants.call_ns * PER_NS;
         let wire = self.constants.wire_ns * PER_NS;
         let call = self.calls.get(number);
@@ -70,7 +70,6 @@ impl Rack {
         };
         self.calls.get(number).answer = Some(answer);
         self.plan(self.now + after, Event::Replied(number));
-        None
     }
 
     /// The answer, and how long it takes beyond `served`, the moment at which the thread has got to it.

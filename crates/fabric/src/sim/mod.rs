@@ -32,11 +32,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 pub use constants::Constants;
+pub use exec::Thread;
 pub use rack::Traffic;
 
 use crate::door::{Caps, Error, Fabric, Nanos, Verb};
 use crate::service::{Answer, Ask};
-use rack::Rack;
+use rack::{Rack, Turn};
 
 /// The parts of a nanosecond in which the rack counts time.
 const PER_NS: u64 = 1024;
@@ -88,12 +89,24 @@ impl Sim {
         }
     }
 
-    /// Starts a client on `compute`.
+    /// One more thread of `compute`.
+    #[must_use]
+    pub fn thread(&self, compute: u16) -> Thread {
+        let number = self.rack.borrow_mut().thread();
+        Thread { compute, number }
+    }
+
+    /// Starts a client on `compute`, with a thread of its own.
     pub fn spawn(&self, compute: u16, run: impl Future<Output = ()> + 'static) {
+        self.spawn_on(self.thread(compute), run);
+    }
+
+    /// Starts a client on `thread`.
+    pub fn spawn_on(&self, thread: Thread, run: impl Future<Output = ()> + 'static) {
         let mut tasks = self.tasks.borrow_mut();
         let task = tasks.len();
         tasks.push(Some(exec::Task {
-            compute,
+            thread,
             run: Box::pin(run),
             waker: exec::waker(task, &self.woken),
         }));
@@ -108,8 +121,8 @@ impl Sim {
             let Some(task) = self.rack.borrow_mut().step() else {
                 return false;
             };
-            if let Some(task) = task {
-                self.woken.lock().expect("no holder panics").push(task);
+            if let Some(turn) = task {
+                self.let_run(turn);
                 self.poll_woken();
             }
             let events = self.rack.borrow().events();
@@ -126,8 +139,19 @@ impl Sim {
                 return;
             }
             for task in woken {
-                self.poll(task);
+                self.let_run(Turn::Called(task));
             }
+        }
+    }
+
+    /// Has a task run as soon as its thread is free and has done what comes first.
+    fn let_run(&self, turn: Turn) {
+        let task = turn.task();
+        let Some(thread) = self.tasks.borrow()[task].as_ref().map(|task| task.thread) else {
+            return;
+        };
+        if self.rack.borrow_mut().may_run(thread, turn) {
+            self.poll(task);
         }
     }
 
@@ -135,12 +159,8 @@ impl Sim {
         let Some(mut task) = self.tasks.borrow_mut()[number].take() else {
             return;
         };
-        if !self.rack.borrow_mut().may_run(task.compute, number) {
-            self.tasks.borrow_mut()[number] = Some(task);
-            return;
-        }
         let waker = task.waker.clone();
-        self.rack.borrow_mut().polling = number;
+        self.rack.borrow_mut().runs(number, task.thread);
         if task
             .run
             .as_mut()
@@ -157,7 +177,7 @@ impl Sim {
             .tasks
             .borrow_mut()
             .iter_mut()
-            .filter_map(|task| task.take_if(|task| task.compute == compute))
+            .filter_map(|task| task.take_if(|task| task.thread.compute == compute))
             .collect();
         self.rack.borrow_mut().crash(compute);
         drop(ended);
@@ -224,6 +244,22 @@ impl Node {
     #[must_use]
     pub fn epoch(&self) -> u8 {
         self.epoch
+    }
+
+    /// Has the client that asks compute for `ns`, on its thread.
+    pub fn work(&self, ns: Nanos) -> impl Future<Output = ()> + use<> {
+        let number = self.rack.borrow_mut().work(ns);
+        self.nap(number)
+    }
+
+    fn nap(&self, number: u32) -> Waiting<()> {
+        Waiting {
+            rack: Rc::clone(&self.rack),
+            number,
+            take: Rack::take_nap,
+            give_up: Rack::abandon_nap,
+            done: false,
+        }
     }
 }
 
@@ -305,14 +341,8 @@ impl Fabric for Node {
     }
 
     fn sleep(&self, ns: Nanos) -> impl Future<Output = ()> {
-        let number = self.rack.borrow_mut().nap(ns);
-        Waiting {
-            rack: Rc::clone(&self.rack),
-            number,
-            take: Rack::take_nap,
-            give_up: Rack::abandon_nap,
-            done: false,
-        }
+        let number = self.rack.borrow_mut().sleep(ns);
+        self.nap(number)
     }
 }
 

@@ -7,6 +7,7 @@ use farbank_pm::sim::Rng;
 
 use super::PER_NS;
 use super::constants::Constants;
+use super::exec::Thread;
 use super::keeper::{Call, Keeper};
 use super::memory::Memory;
 use super::verbs::Post;
@@ -36,8 +37,27 @@ pub(super) enum Event {
     Fence(u16, u16, u8),
     /// A sleep has ended.
     Woke(u32),
-    /// A paused compute server's task may go on.
+    /// A task's turn has come: its thread has done what came first, or a pause is over.
     Resume(usize),
+}
+
+/// A task that may go on, and why.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Turn {
+    /// Its answer is there: its thread takes it.
+    Answered(usize),
+    /// Another client of its server called it.
+    Called(usize),
+    /// Its time has come.
+    Due(usize),
+}
+
+impl Turn {
+    pub(super) fn task(self) -> usize {
+        match self {
+            Turn::Answered(task) | Turn::Called(task) | Turn::Due(task) => task,
+        }
+    }
 }
 
 /// One server's network card.
@@ -119,8 +139,11 @@ pub(super) struct Rack {
     naps: Slab<Nap>,
     pub(super) keeper: Keeper,
     pub(super) traffic: Traffic,
-    /// The task that runs now.
+    /// When each thread is free.
+    threads: Vec<u64>,
+    /// The task that runs now, and on which thread.
     pub(super) polling: usize,
+    polling_on: usize,
 }
 
 struct Nap {
@@ -214,7 +237,9 @@ impl Rack {
             calls: Slab::new(),
             naps: Slab::new(),
             traffic: Traffic::default(),
+            threads: Vec::new(),
             polling: 0,
+            polling_on: 0,
         }
     }
 
@@ -227,29 +252,29 @@ impl Rack {
     }
 
     /// Has the next event happen. `None`: there is none; else the task it wakes, if it wakes one.
-    pub(super) fn step(&mut self) -> Option<Option<usize>> {
+    pub(super) fn step(&mut self) -> Option<Option<Turn>> {
         const NUMBER: u64 = (1 << 24) - 1;
         let Reverse((time, order)) = self.queue.pop()?;
         let event = self.planned.remove((order & NUMBER) as u32);
         self.now = time;
         self.events += 1;
         self.digest = Rng::new(self.digest ^ time).fork(order >> 24).draw();
-        Some(match event {
+        match event {
             Event::Arrive(post) => self.arrive(post),
             Event::Follow(post, verb) => self.follow(post, verb),
             Event::Act(post, verb) => self.act(post, verb),
             Event::Piece(post, verb, from, to) => self.piece(post, verb, from, to),
             Event::Answer(post) => self.answered(post),
-            Event::Done(post) => self.done(post),
             Event::Called(call) => self.called(call),
-            Event::Replied(call) => self.replied(call),
             Event::Fence(server, compute, epoch) => {
                 self.servers[usize::from(server)].admitted[usize::from(compute)] = epoch;
-                None
             }
-            Event::Woke(nap) => self.woke(nap),
-            Event::Resume(task) => Some(task),
-        })
+            Event::Done(post) => return Some(self.done(post).map(Turn::Answered)),
+            Event::Replied(call) => return Some(self.replied(call).map(Turn::Answered)),
+            Event::Woke(nap) => return Some(self.woke(nap).map(Turn::Due)),
+            Event::Resume(task) => return Some(Some(Turn::Due(task))),
+        }
+        Some(None)
     }
 
     pub(super) fn servers(&self) -> u16 {
@@ -326,23 +351,56 @@ impl Rack {
         server.next_chunk = self.constants.chunk_bytes;
     }
 
-    /// Whether a task of `compute` may run now; if not, it is woken again when it may.
-    pub(super) fn may_run(&mut self, compute: u16, task: usize) -> bool {
-        let until = self.computes[usize::from(compute)].paused_until;
-        if until <= self.now {
-            return true;
+    // -----------------------------------------------------------------------------------------
+    // Threads
+
+    pub(super) fn thread(&mut self) -> u32 {
+        self.threads.push(0);
+        self.threads.len() as u32 - 1
+    }
+
+    /// Whether a task of `thread` may run now; if not, it is asked again when it may.
+    pub(super) fn may_run(&mut self, thread: Thread, turn: Turn) -> bool {
+        let paused_until = self.computes[usize::from(thread.compute)].paused_until;
+        let free = &mut self.threads[thread.number as usize];
+        let at = match turn {
+            Turn::Answered(_) => {
+                *free = self.now.max(*free) + self.constants.client_ns * PER_NS;
+                *free
+            }
+            Turn::Called(_) => (self.now + self.constants.wake_ns * PER_NS).max(*free),
+            Turn::Due(_) => self.now.max(*free),
+        };
+        let at = at.max(paused_until);
+        if at > self.now {
+            self.plan(at, Event::Resume(turn.task()));
         }
-        self.plan(until, Event::Resume(task));
-        false
+        at == self.now
+    }
+
+    pub(super) fn runs(&mut self, task: usize, on: Thread) {
+        (self.polling, self.polling_on) = (task, on.number as usize);
+    }
+
+    /// Has the task that runs compute for `ns`.
+    pub(super) fn work(&mut self, ns: Nanos) -> u32 {
+        let free = &mut self.threads[self.polling_on];
+        *free = self.now.max(*free) + ns * PER_NS;
+        let until = *free;
+        self.nap_until(until)
     }
 
     // -----------------------------------------------------------------------------------------
     // Sleeping, and looking from outside
 
-    pub(super) fn nap(&mut self, ns: Nanos) -> u32 {
+    pub(super) fn sleep(&mut self, ns: Nanos) -> u32 {
+        self.nap_until(self.now + ns * PER_NS)
+    }
+
+    fn nap_until(&mut self, time: u64) -> u32 {
         let task = self.polling;
         let nap = self.naps.add(Nap { task, over: false });
-        self.plan(self.now + ns * PER_NS, Event::Woke(nap));
+        self.plan(time, Event::Woke(nap));
         nap
     }
 

@@ -245,3 +245,57 @@ fn the_same_seed_gives_the_same_digest() {
     assert_eq!(digest(7), digest(7));
     assert_ne!(digest(7), digest(8));
 }
+
+/// When each of two clients of one server, on one thread or on two, has computed for `ns`.
+fn two_that_work(ns: u64, together: bool) -> [u64; 2] {
+    let sim = rack(1);
+    let threads = [sim.thread(0), sim.thread(0)];
+    let ends = Rc::new(Cell::new([0; 2]));
+    for n in 0..2 {
+        let (node, ends) = (sim.node(0), Rc::clone(&ends));
+        sim.spawn_on(threads[if together { 0 } else { n }], async move {
+            node.work(ns).await;
+            let mut all = ends.get();
+            all[n] = node.now();
+            ends.set(all);
+        });
+    }
+    sim.run(&mut |_| false);
+    ends.get()
+}
+
+#[test]
+fn clients_of_one_thread_take_turns() {
+    let apart = two_that_work(1_000, false);
+    assert_eq!(apart[0], apart[1]);
+    let together = two_that_work(1_000, true);
+    assert_eq!(together[1], together[0] + 1_000);
+}
+
+#[test]
+fn who_is_called_by_another_client_goes_on_a_little_later() {
+    let sim = rack(1);
+    let (bell, heard) = (Rc::new(Cell::new(None)), Rc::new(Cell::new(0)));
+    let (node, put, hear) = (sim.node(0), Rc::clone(&bell), Rc::clone(&heard));
+    sim.spawn(0, async move {
+        let mut first = true;
+        std::future::poll_fn(|context| {
+            put.set(Some(context.waker().clone()));
+            match std::mem::replace(&mut first, false) {
+                true => Poll::Pending,
+                false => Poll::Ready(()),
+            }
+        })
+        .await;
+        hear.set(node.now());
+    });
+    let rang = Rc::new(Cell::new(0));
+    let (node, ring, when) = (sim.node(0), Rc::clone(&bell), Rc::clone(&rang));
+    sim.spawn(0, async move {
+        node.sleep(5_000).await;
+        when.set(node.now());
+        ring.take().expect("the other waits").wake_by_ref();
+    });
+    sim.run(&mut |_| false);
+    assert_eq!(heard.get() - rang.get(), Constants::default().wake_ns);
+}

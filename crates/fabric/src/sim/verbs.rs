@@ -121,7 +121,7 @@ impl Rack {
     }
 
     /// The batch has arrived: its verbs get their places in time.
-    pub(super) fn arrive(&mut self, number: u32) -> Option<usize> {
+    pub(super) fn arrive(&mut self, number: u32) {
         let wire = self.wire();
         let post = self.posts.get(number);
         let (compute, epoch, server) = (post.compute, post.epoch, post.server);
@@ -132,13 +132,13 @@ impl Rack {
             };
             self.posts.get(number).error = Some(error);
             self.plan(self.now + after, Event::Done(number));
-            return None;
+            return;
         }
-        self.follow(number, 0)
+        self.follow(number, 0);
     }
 
     /// A verb of the batch has arrived, and gets its place in time; then the next one will.
-    pub(super) fn follow(&mut self, number: u32, verb: u32) -> Option<usize> {
+    pub(super) fn follow(&mut self, number: u32, verb: u32) {
         let post = self.posts.get(number);
         let (compute, server) = (post.compute, post.server);
         let crashed_at = self.computes[usize::from(compute)].crashed_at;
@@ -158,18 +158,16 @@ impl Rack {
         let begun = arrived - self.message(act.carried) + self.message(0);
         let at = self.place(compute, server, begun, &act);
         self.plan(at, Event::Act(number, verb));
-        None
     }
 
     /// The asker crashed before it had sent `verb` and what follows it.
-    fn cut(&mut self, number: u32, verb: u32) -> Option<usize> {
+    fn cut(&mut self, number: u32, verb: u32) {
         let post = self.posts.get(number);
         post.left -= post.verbs.len() as u32 - verb;
         post.verbs.truncate(verb as usize);
         if post.left == 0 {
             self.posts.remove(number);
         }
-        None
     }
 
     /// When a verb that has passed the card at `arrived` acts.
@@ -218,7 +216,7 @@ impl Rack {
     }
 
     /// A verb acts.
-    pub(super) fn act(&mut self, number: u32, verb: u32) -> Option<usize> {
+    pub(super) fn act(&mut self, number: u32, verb: u32) {
         let now = self.now;
         let post = self.posts.get(number);
         let (compute, epoch, server) = (post.compute, post.epoch, post.server);
@@ -281,12 +279,12 @@ impl Rack {
                 now
             }
         };
-        self.acted(number, until)
+        self.acted(number, until);
     }
 
     /// Writes land in up to four pieces, cut between lines, in increasing order; line by line where it is
     /// known in which order reads meet them.
-    fn write_in_pieces(&mut self, number: u32, verb: u32, len: u32) -> Option<usize> {
+    fn write_in_pieces(&mut self, number: u32, verb: u32, len: u32) {
         const PIECES: u32 = 4;
         let pieces_max = match self.constants.read_line_order {
             true => u32::MAX,
@@ -312,11 +310,10 @@ impl Rack {
             self.plan(when, Event::Piece(number, verb, from, to));
             from = to;
         }
-        None
     }
 
     /// Bytes of a write land; with the last of them the verb has acted.
-    pub(super) fn piece(&mut self, number: u32, verb: u32, from: u32, to: u32) -> Option<usize> {
+    pub(super) fn piece(&mut self, number: u32, verb: u32, from: u32, to: u32) {
         let post = self.posts.get(number);
         let (compute, server) = (post.compute, post.server);
         if self.is_outlived(compute, server) {
@@ -338,9 +335,8 @@ impl Rack {
         if let Verb::Write { bytes, .. } = &mut self.posts.get(number).verbs[verb as usize] {
             *bytes = all;
         }
-        match whole {
-            true => self.acted(number, self.now),
-            false => None,
+        if whole {
+            self.acted(number, self.now);
         }
     }
 
@@ -362,28 +358,26 @@ impl Rack {
     }
 
     /// One more verb of the batch is done at `until`; the last one's end sends the answer.
-    fn acted(&mut self, number: u32, until: u64) -> Option<usize> {
+    fn acted(&mut self, number: u32, until: u64) {
         let post = self.posts.get(number);
         post.acted = post.acted.max(until);
         post.left -= 1;
         if post.left > 0 {
-            return None;
+            return;
         }
         let (server, from) = (post.server, post.acted);
         let back: u64 = post.verbs.iter().map(carried_back).sum();
         let sent = self.send(server, from, back);
         self.plan(sent + self.wire(), Event::Answer(number));
-        None
     }
 
     /// The answer is at the asker's card.
-    pub(super) fn answered(&mut self, number: u32) -> Option<usize> {
+    pub(super) fn answered(&mut self, number: u32) {
         let post = self.posts.get(number);
         let compute = post.compute;
         let back: u64 = post.verbs.iter().map(carried_back).sum();
         let done = self.receive(compute, self.now, back);
         self.plan(done, Event::Done(number));
-        None
     }
 
     /// The answer is with the task.

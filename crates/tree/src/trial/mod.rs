@@ -292,6 +292,8 @@ impl Trial {
             bytes_per_ns,
             pcie_bytes_per_ns: bytes_per_ns,
             jitter_ns: 1_000,
+            client_ns: 0,
+            wake_ns: 0,
             lease_ns: LEASE_NS,
             timeout_ns: TIMEOUT_NS,
             lock_bytes: LOCK_BYTES,

@@ -72,6 +72,13 @@ impl Rack {
         self.computes[usize::from(compute)].client()
     }
 
+    /// Fills the index cache of every compute server with what lookups of `keys` leave there.
+    pub(crate) fn warm(&self, keys: impl Iterator<Item = u64> + Clone) {
+        for compute in &self.computes {
+            compute.warm(keys.clone(), &|at, to| self.sim.peek(at, to));
+        }
+    }
+
     /// Goes on until nothing is left to do.
     pub(crate) fn run(&self) {
         self.sim.run(&mut |_| false);

@@ -1,0 +1,178 @@
+//! What was counted, and what the rack was calibrated on: locks alone, and the size of messages.
+
+use farbank_tree::tally::Tally;
+use farbank_tree::{Config, Local, Locks};
+
+use super::experiments::{Bench, System};
+use super::load::Mix;
+use super::run::Setup;
+use crate::figure::{Error, Figure};
+
+pub(super) const COUNTS_RUNS: u64 = 2;
+
+/// What operations cost, write-intensive at a skew of 0.99, with the bounds that the paper's figures give (section 5.5).
+/// Round trips are without those that asked for a lock in vain, which are counted by themselves.
+pub(super) fn counts(bench: &mut Bench<'_>) -> Result<(), Error> {
+    let mut run = |system: System| {
+        let setup = bench
+            .options
+            .setup(system.config(), Mix::WRITE_INTENSIVE, 0.99);
+        bench.run(system.name(), &setup)
+    };
+    let sherman = run(System::ShermanPublished)?.tally;
+    let fg = run(System::FgPlus)?.tally;
+    let counted = |name: &str, value| Figure::counted("counts", name, value);
+    let of_trips = |tally: &Tally, trips| tally.write_trips.share(|n| n == trips);
+    let retries = |tally: &Tally| tally.lock_retries.quantile(0.99) as f64;
+    let split = sherman.write_bytes.share(|bytes| bytes > 1024);
+    let small = sherman.write_bytes.share(|bytes| bytes == 17);
+    let once = sherman.read_retries.share(|n| n == 0);
+    let beside = |figure: Figure, published| figure.published(published, f64::INFINITY);
+    bench.report.figures.extend([
+        beside(
+            counted("sherman: writes of 3 round trips", of_trips(&sherman, 3)).at_least(0.93),
+            0.936,
+        ),
+        beside(
+            counted("sherman: writes of 2 round trips", of_trips(&sherman, 2)).at_least(0.03),
+            0.036,
+        ),
+        beside(
+            counted("fg+: writes of 4 round trips", of_trips(&fg, 4)).at_least(0.93),
+            0.94,
+        ),
+        beside(
+            counted("sherman: lookups that read once", once).at_least(0.999),
+            0.9998,
+        ),
+        beside(
+            counted("sherman: writes that split", split).at_most(0.01),
+            0.004,
+        ),
+        counted("sherman: writes of 17 bytes", small).at_least(1.0 - split),
+        beside(
+            counted(
+                "sherman: lock retries, 99 of 100 at most",
+                retries(&sherman),
+            )
+            .at_most(99.0),
+            11.0,
+        ),
+        beside(
+            counted("fg+: lock retries, 99 of 100 at most", retries(&fg)).at_least(100.0),
+            453.0,
+        ),
+        counted(
+            "fg+: read retries of a lookup, at most",
+            fg.read_retries.max() as f64,
+        ),
+    ]);
+    Ok(())
+}
+
+pub(super) const LOCKS_RUNS: u64 = 5;
+/// Locks of the paper's micro-benchmark.
+pub(super) const LOCKS: u64 = 10_240;
+/// How far from the published gains the calibrated ones may be, as a part of them.
+const CALIBRATED: f64 = 0.15;
+
+/// The five ways of locking of the micro-benchmark, and what each gains over the one before it (section 5.6).
+pub(super) fn ways_to_lock() -> [(&'static str, Config, f64); 5] {
+    let in_host = Config {
+        locks: Locks::Host,
+        local: Local::None,
+        ..Config::sherman()
+    };
+    let on_chip = Config {
+        locks: Locks::OnChip,
+        ..in_host
+    };
+    let with = |local| Config { local, ..on_chip };
+    [
+        ("locks in host memory", in_host, 1.0),
+        ("on chip", on_chip, 2.89),
+        ("+ local table", with(Local::Table), 3.85),
+        ("+ queue", with(Local::Queue), 1.0),
+        ("+ hand-over", with(Config::sherman().local), 2.34),
+    ]
+}
+
+/// The paper's micro-benchmark of locks, on which the rack was calibrated.
+pub(super) fn locks(bench: &mut Bench<'_>) -> Result<(), Error> {
+    let mut before = None;
+    let mut tails = Vec::new();
+    for (name, config, published) in ways_to_lock() {
+        bench.step(name)?;
+        let setup = bench.options.setup(config, Mix::WRITE_ONLY, 0.99);
+        let outcome = setup
+            .run_locks(LOCKS)
+            .map_err(|error| Error::Failed(format!("{name}: {error}")))?;
+        let modelled =
+            |what: &str, value| Figure::modelled("locks", format!("{name}: {what}"), value);
+        bench.show(modelled("throughput", outcome.mops).unit("M locks a second"));
+        bench.show(modelled("half took at most", outcome.latency_us(0.5)).unit("us"));
+        bench.show(modelled("99 of 100 took at most", outcome.latency_us(0.99)).unit("us"));
+        bench.show(modelled("fairness of clients (Jain)", outcome.jain));
+        if let Some(before) = before {
+            let gain = modelled("gain", outcome.mops / before).unit("times");
+            bench.show(gain.published(published, CALIBRATED * published));
+        }
+        before = Some(outcome.mops);
+        tails.push(outcome.latency_us(0.99));
+    }
+    let falls = tails.windows(2).all(|pair| pair[1] < pair[0]);
+    bench.order("locks", "each way of locking has a shorter tail", falls);
+    Ok(())
+}
+
+/// Sizes of messages, in bytes.
+const SIZES: [usize; 8] = [16, 32, 64, 128, 256, 512, 1024, 2048];
+pub(super) const MESSAGES_RUNS: u64 = SIZES.len() as u64;
+/// The size from which on bandwidth is the limit.
+const KNEE: usize = 256;
+
+/// Writes of so many bytes to one memory server, as fast as they go: below the knee the number of messages is the
+/// limit, from there on bandwidth (section 3).
+pub(super) fn messages(bench: &mut Bench<'_>) -> Result<(), Error> {
+    let mut rates = Vec::new();
+    for bytes in SIZES {
+        bench.step("messages")?;
+        let setup = bench.options.setup(Config::sherman(), Mix::WRITE_ONLY, 0.0);
+        // A tenth of the time will do: every client does the same.
+        let setup = Setup {
+            window_ns: setup.window_ns / 10,
+            ..setup
+        };
+        let outcome = setup.run_messages(bytes);
+        let mops = outcome
+            .map_err(|error| Error::Failed(format!("messages: {error}")))?
+            .mops;
+        let name = format!("writes of {bytes} bytes to one server");
+        bench.show(Figure::modelled("messages", &*name, mops).unit("M a second"));
+        let gigabytes = mops * bytes as f64 / 1000.0;
+        bench.show(Figure::modelled("messages", name, gigabytes).unit("GB a second"));
+        rates.push((bytes, mops));
+    }
+    let small = rates[0].1;
+    let flat = rates.iter().filter(|(bytes, _)| *bytes < KNEE);
+    let least = flat.map(|(_, mops)| mops / small).fold(1.0, f64::min);
+    let at = |size| rates.iter().find(|(bytes, _)| *bytes == size);
+    let beyond = at(2 * KNEE)
+        .zip(at(KNEE))
+        .map_or(0.0, |(two, one)| two.1 / one.1);
+    bench.show(
+        Figure::modelled(
+            "messages",
+            "below 256 bytes: the slowest over 16 bytes",
+            least,
+        )
+        .unit("times")
+        .at_least(0.9),
+    );
+    bench.show(
+        Figure::modelled("messages", "512 bytes over 256", beyond)
+            .unit("times")
+            .published(0.5, 0.1),
+    );
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! Sherman over FG+ on the paper's mixes, one technique after another, and ranges.
+
+use farbank_tree::{Config, Locks};
+
+use super::experiments::{Bench, describe};
+use super::load::Mix;
+use super::run::{Outcome, Setup};
+use crate::figure::{Error, Figure};
+
+/// Skewed runs last as long as was asked for; their tails are long. Others are over sooner.
+const EVEN_SHORTER: u64 = 5;
+
+/// The same for a shorter time.
+pub(super) fn shorter(setup: Setup) -> Setup {
+    Setup {
+        window_ns: setup.window_ns / EVEN_SHORTER,
+        ..setup
+    }
+}
+
+/// FG+ with one technique after another, until it is Sherman: what each gained in throughput, and how much shorter the tail became.
+pub(super) fn steps() -> [(&'static str, Config, f64, Option<f64>); 5] {
+    let fg_plus = Config::fg_plus();
+    let combined = Config {
+        combine: true,
+        ..fg_plus
+    };
+    let on_chip = Config {
+        locks: Locks::OnChip,
+        ..combined
+    };
+    let local = Config {
+        local: Config::sherman().local,
+        ..on_chip
+    };
+    let all = Config::sherman_published();
+    [
+        ("fg+", fg_plus, 1.0, None),
+        ("+ command combination", combined, 3.37, Some(3.18)),
+        ("+ locks on chip", on_chip, 3.06, Some(3.48)),
+        ("+ hierarchical locks", local, 2.22, Some(2.68)),
+        ("+ two levels of versions", all, 1.03, None),
+    ]
+}
+
+pub(super) const ABLATION_RUNS: u64 = 5;
+
+pub(super) fn ablation(bench: &mut Bench<'_>) -> Result<(), Error> {
+    let mut before: Option<Outcome> = None;
+    let mut gains = Vec::new();
+    for (name, config, gained, shorter) in steps() {
+        let setup = bench.options.setup(config, Mix::WRITE_INTENSIVE, 0.99);
+        let outcome = bench.run(name, &setup)?;
+        describe(&mut bench.report, "ablation", name, &outcome);
+        if let Some(before) = before {
+            let modelled = |what, value| {
+                Figure::modelled("ablation", format!("{name}: {what}"), value).unit("times")
+            };
+            let gain = outcome.mops / before.mops;
+            bench.held_out(modelled("gain", gain), gained);
+            gains.push(gain);
+            if let Some(published) = shorter {
+                let tail = before.latency_us(0.99) / outcome.latency_us(0.99);
+                bench.held_out(modelled("99 of 100: times shorter", tail), published);
+            }
+        }
+        before = Some(outcome);
+    }
+    bench.order(
+        "ablation",
+        "every technique gains",
+        gains.iter().all(|gain| *gain > 1.0),
+    );
+    let falling = gains.windows(2).all(|pair| pair[0] > pair[1]);
+    bench.order(
+        "ablation",
+        "each technique gains more than the next",
+        falling,
+    );
+    Ok(())
+}
+
+/// A mix, its skew, and what was published of Sherman over FG+: throughput, and how much longer FG+ takes at 50 and 99 of 100.
+type Row = (Mix, f64, [Option<f64>; 3]);
+
+const PAPER: [Row; 5] = [
+    (Mix::WRITE_ONLY, 0.99, [Some(24.7), Some(1.2), Some(35.8)]),
+    (
+        Mix::WRITE_INTENSIVE,
+        0.99,
+        [Some(23.6), Some(1.4), Some(30.2)],
+    ),
+    (Mix::READ_INTENSIVE, 0.99, [None, None, None]),
+    (Mix::WRITE_ONLY, 0.0, [Some(1.24), Some(1.24), Some(2.01)]),
+    (
+        Mix::WRITE_INTENSIVE,
+        0.0,
+        [Some(1.15), Some(1.19), Some(1.27)],
+    ),
+];
+pub(super) const PAPER_RUNS: u64 = 2 * PAPER.len() as u64;
+
+/// Sherman and FG+, one after the other.
+pub(super) fn both(
+    bench: &mut Bench<'_>,
+    name: &str,
+    change: impl Fn(Setup) -> Setup,
+    (mix, theta): (Mix, f64),
+) -> Result<[Outcome; 2], Error> {
+    let sherman = bench.options.setup(Config::sherman_published(), mix, theta);
+    let sherman = bench.run(name, &change(sherman))?;
+    let fg = bench.options.setup(Config::fg_plus(), mix, theta);
+    let fg = bench.run(name, &change(fg))?;
+    Ok([sherman, fg])
+}
+
+/// Sherman over FG+ on the paper's mixes (sections 5.2 and 5.3).
+pub(super) fn paper(bench: &mut Bench<'_>) -> Result<(), Error> {
+    for (mix, theta, published) in PAPER {
+        let name = format!("{}, skew {theta}", mix.name);
+        let change = |setup| if theta > 0.0 { setup } else { shorter(setup) };
+        let [sherman, fg] = both(bench, &name, change, (mix, theta))?;
+        let mixed = mix.inserts < 100;
+        // Half of a mix of lookups and inserts lies in the gap between the two: chance says on which side.
+        let half = match mixed {
+            true => fg.write_us(0.5) / sherman.write_us(0.5),
+            false => fg.latency_us(0.5) / sherman.latency_us(0.5),
+        };
+        let ratios = [
+            sherman.mops / fg.mops,
+            half,
+            fg.latency_us(0.99) / sherman.latency_us(0.99),
+        ];
+        let whats = [
+            "throughput over fg+",
+            if mixed {
+                "half of inserts: times shorter"
+            } else {
+                "half: times shorter"
+            },
+            "99 of 100: times shorter",
+        ];
+        for ((what, ratio), published) in whats.into_iter().zip(ratios).zip(published) {
+            let figure = Figure::modelled("paper", format!("{name}: {what}"), ratio).unit("times");
+            match published {
+                Some(value) => bench.held_out(figure, value),
+                None => bench.show(figure),
+            }
+        }
+        for (system, outcome) in [("sherman", &sherman), ("fg+", &fg)] {
+            let throughput = Figure::modelled("paper", format!("{name}: {system}"), outcome.mops);
+            bench.show(throughput.unit("M operations a second"));
+        }
+        if published[0].is_some() {
+            let better = ratios.iter().all(|ratio| *ratio > 1.0);
+            bench.order(
+                "paper",
+                &format!("{name}: sherman is faster in all three"),
+                better,
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What is asked, its length, its skew, and what was published of Sherman over FG+. The paper says what half of the
+/// clients do, not the skew; what it says of locks only makes sense where they are fought for.
+const RANGES: [(Mix, usize, f64, Option<f64>); 5] = [
+    (Mix::RANGE_ONLY, 100, 0.99, Some(0.98)),
+    (Mix::RANGE_ONLY, 1000, 0.99, Some(1.0)),
+    (Mix::RANGE_ONLY, 100, 0.0, None),
+    (Mix::RANGE_WRITE, 100, 0.99, Some(1.82)),
+    (Mix::RANGE_WRITE, 100, 0.0, None),
+];
+pub(super) const RANGES_RUNS: u64 = 2 * RANGES.len() as u64 + 1;
+
+/// Range queries (section 5.3), and what the rule that discards late reads costs them.
+pub(super) fn ranges(bench: &mut Bench<'_>) -> Result<(), Error> {
+    for (mix, range_len, theta, published) in RANGES {
+        let mix = Mix { range_len, ..mix };
+        let name = format!("{} of {range_len}, skew {theta}", mix.name);
+        let outcomes = both(bench, &name, shorter, (mix, theta))?;
+        for (system, outcome) in ["sherman", "fg+"].into_iter().zip(&outcomes) {
+            describe(
+                &mut bench.report,
+                "ranges",
+                &format!("{name}: {system}"),
+                outcome,
+            );
+        }
+        let ratio = outcomes[0].mops / outcomes[1].mops;
+        let figure = Figure::modelled("ranges", format!("{name}: throughput over fg+"), ratio);
+        match published {
+            Some(value) => bench.held_out(figure.unit("times"), value),
+            None => bench.show(figure.unit("times")),
+        }
+        if mix.inserts > 0 && mix.rangers < 100 && theta > 0.0 {
+            bench.order("ranges", &format!("{name}: sherman is faster"), ratio > 1.0);
+        }
+    }
+    // The layout with a version in each line can tell what is whole for sixteen times as long.
+    let mix = Mix {
+        range_len: 1000,
+        ..Mix::RANGE_ONLY
+    };
+    let name = "range-only of 1000, skew 0.99: safe layout";
+    let setup = shorter(bench.options.setup(Config::sherman(), mix, 0.99));
+    let outcome = bench.run(name, &setup)?;
+    describe(&mut bench.report, "ranges", name, &outcome);
+    Ok(())
+}
