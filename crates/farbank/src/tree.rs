@@ -1,10 +1,11 @@
 //! `farbank bench tree`: the tree and its baselines in the paper's rack, in virtual time.
 
 use clap::{Args, ValueEnum, value_parser};
+use farbank_bench::figure::{Figure, Report};
 use farbank_bench::tree::{self, Mix, System};
 use serde_json::json;
 
-use crate::bench::{measure, table};
+use crate::bench::{bound, in_columns, measure, number};
 use crate::{Failure, size};
 
 const EXAMPLES: &str = "\
@@ -69,7 +70,7 @@ pub(crate) struct BenchTree {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u16).range(8..=1024))]
     key_bytes: u16,
     /// Bytes of internal nodes that each compute server may keep; if not given, in proportion to the paper's 500
-    /// MiB for a billion entries.
+    /// MiB for 800 million entries.
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     cache: Option<u64>,
     /// Virtual microseconds that are measured; where nothing is fought over a fifth of that.
@@ -201,4 +202,34 @@ impl BenchTree {
             tree::run(&options, watch)
         })
     }
+}
+
+/// The figures, one a row, each with what was published of it and what part of that was found.
+fn table(report: &Report) -> String {
+    let head = ["experiment", "figure", "", "found", "published", "bound"];
+    let head = head.map(str::to_owned).to_vec();
+    in_columns(
+        &std::iter::once(head)
+            .chain(report.figures.iter().map(row))
+            .collect::<Vec<_>>(),
+    )
+}
+
+fn row(figure: &Figure) -> Vec<String> {
+    let published = figure.published.map(|published| {
+        let part = figure.value / published.value;
+        format!("{} (found {part:.2} of it)", number(published.value))
+    });
+    let bound = bound(figure).map(|bound| match figure.holds() {
+        true => format!("{bound}, holds"),
+        false => format!("{bound}, DOES NOT HOLD"),
+    });
+    vec![
+        figure.experiment.into(),
+        figure.name.clone(),
+        figure.kind.name().into(),
+        format!("{} {}", number(figure.value), figure.unit),
+        published.unwrap_or_default(),
+        bound.unwrap_or_default(),
+    ]
 }

@@ -48,6 +48,65 @@ fn every_figure_of_bench_kv_is_in_its_last_line() {
     }
 }
 
+/// Figures of `bench tree`, by name, and its settings.
+fn tree(arguments: &[&str]) -> (Output, Value) {
+    let mut all = vec!["tree", "--json", "--entries", "3000", "--window-us", "200"];
+    all.extend(arguments);
+    let output = bench(&all);
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    let last = text.lines().last().unwrap_or_default();
+    let object = serde_json::from_str(last).unwrap_or_else(|_| panic!("{}", stderr(&output)));
+    (output, object)
+}
+
+#[test]
+fn bench_tree_tells_every_system_and_the_same_of_the_same_seed() {
+    let arguments = [
+        "--system",
+        "sherman,fg+,fg",
+        "--coroutines",
+        "2",
+        "--seed",
+        "7",
+    ];
+    let (output, first) = tree(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(first["settings"]["clients"], 8 * 22 * 2);
+    let figures = first["figures"].as_array().unwrap();
+    for system in ["sherman", "fg+", "fg"] {
+        let name = format!("{system}: throughput");
+        assert!(
+            figures.iter().any(|figure| figure["name"] == name),
+            "{name}"
+        );
+    }
+    let (_, second) = tree(&arguments);
+    assert_eq!(first["figures"], second["figures"]);
+    assert_eq!(first["notes"], second["notes"]);
+    let (_, other) = tree(&[
+        "--system",
+        "sherman,fg+,fg",
+        "--coroutines",
+        "2",
+        "--seed",
+        "8",
+    ]);
+    assert_ne!(first["figures"], other["figures"]);
+}
+
+#[test]
+fn bench_tree_fails_when_a_bound_does() {
+    // Nothing is fought over by one client: FG+ has no hundred lock retries.
+    let (output, found) = tree(&["--experiment", "counts", "--servers", "1", "--threads", "1"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(found["holds"], false);
+    assert!(
+        stderr(&output).contains("lock retries"),
+        "{}",
+        stderr(&output)
+    );
+}
+
 #[test]
 fn a_missing_redis_is_an_error_that_names_its_package() {
     let missing = "/nowhere/redis-server";
@@ -67,6 +126,9 @@ fn what_cannot_be_measured_is_refused() {
         &["kv", "--keys", "0"],
         &["server", "--rounds", "0"],
         &["server", "--pipelines", "16,0"],
+        &["tree", "--skew", "1.5"],
+        &["tree", "--key-bytes", "4"],
+        &["tree", "--fabric", "rdma"],
     ] {
         let output = bench(arguments);
         assert_eq!(

@@ -110,8 +110,8 @@ pub struct Options {
     pub seed: u64,
 }
 
-/// The paper's tree and cache: the cache of other trees is in proportion.
-const PAPER_ENTRIES: u64 = 1_000_000_000;
+/// The paper's tree and cache: the cache of other trees is in proportion. The tree is one for a billion entries, filled to 80 %.
+const PAPER_ENTRIES: u64 = 800_000_000;
 const PAPER_CACHE_BYTES: u64 = 500 << 20;
 
 impl Options {

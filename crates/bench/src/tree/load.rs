@@ -2,7 +2,7 @@
 //!
 //! The key space has a quarter more keys than the tree has entries at the start, spread evenly: an insert of any key is an update
 //! four times in five. Ranks of the zipfian distribution are scattered over the key space. However small the tree, ranks are drawn as
-//! from the paper's key space of a billion entries and folded, so that the keys that everybody wants are wanted as
+//! from the paper's key space of a billion keys and folded, so that the keys that everybody wants are wanted as
 //! often as there: how often that is decides how much clients get in each other's way.
 
 use farbank_pm::sim::Rng;
@@ -59,8 +59,8 @@ pub(super) enum Op {
     Range(u64, usize),
 }
 
-/// Keys of the paper's key space: a tree of a billion entries.
-const PAPER_KEYS: u64 = 1_250_000_000;
+/// Keys of the paper's key space: its tree has room for a billion entries and is filled to 80 %.
+const PAPER_KEYS: u64 = 1_000_000_000;
 
 /// Ranks drawn by a zipfian distribution (Gray et al., SIGMOD 1994), or evenly with a skew of 0.
 #[derive(Clone, Debug)]

@@ -32,3 +32,6 @@ mod sweeps;
 pub use experiments::{Experiment, Options, System, run};
 pub use load::Mix;
 pub use run::{Outcome, Setup};
+
+#[cfg(test)]
+mod tests;

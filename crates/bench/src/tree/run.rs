@@ -267,7 +267,7 @@ impl Setup {
 }
 
 /// The fewest over the most, and Jain's index (sum² / (n × sum of squares)).
-fn fairness(each: &[u64]) -> (f64, f64) {
+pub(super) fn fairness(each: &[u64]) -> (f64, f64) {
     let most = each.iter().max().copied().unwrap_or(0).max(1);
     let least = each.iter().min().copied().unwrap_or(0);
     let sum: f64 = each.iter().map(|n| *n as f64).sum();

@@ -24,7 +24,7 @@ pub(super) fn scale(bench: &mut Bench<'_>) -> Result<(), Error> {
             let change = |setup: Setup| Setup {
                 threads,
                 coroutines,
-                ..shorter(setup)
+                ..if theta > 0.95 { setup } else { shorter(setup) }
             };
             let mops = both(bench, &name, change, (Mix::WRITE_INTENSIVE, theta))?
                 .map(|outcome| outcome.mops);

@@ -1,0 +1,132 @@
+//! Small racks, short windows: counted.
+
+use super::experiments::{Experiment, Options, System, run};
+use super::load::Mix;
+use super::run::{Outcome, Setup, fairness};
+use crate::figure::{Figure, Report};
+
+fn options(experiment: Experiment) -> Options {
+    Options {
+        experiment,
+        systems: System::ALL.to_vec(),
+        mix: Mix::WRITE_INTENSIVE,
+        theta: 0.99,
+        servers: 2,
+        threads: 3,
+        coroutines: 1,
+        entries: 4_000,
+        key_bytes: 8,
+        cache_bytes: None,
+        window_us: 500,
+        seed: 1,
+    }
+}
+
+fn found(options: &Options) -> Report {
+    run(options, &mut |_| true).unwrap()
+}
+
+fn figure<'a>(report: &'a Report, name: &str) -> &'a Figure {
+    let figure = report.figures.iter().find(|figure| figure.name == name);
+    figure.unwrap_or_else(|| panic!("{name} is not among {:?}", report.figures))
+}
+
+fn one(system: System, change: impl Fn(Setup) -> Setup) -> Outcome {
+    let setup = options(Experiment::Mix).setup(system.config(), Mix::WRITE_INTENSIVE, 0.99);
+    change(setup).run().unwrap()
+}
+
+#[test]
+fn every_experiment_makes_as_many_steps_as_it_says() {
+    for experiment in [
+        Experiment::Mix,
+        Experiment::Counts,
+        Experiment::Locks,
+        Experiment::Messages,
+        Experiment::Causes,
+        Experiment::HeldOut,
+    ] {
+        let mut steps = Vec::new();
+        let report = run(&options(experiment), &mut |step| {
+            steps.push((step.done, step.all));
+            true
+        });
+        let report = report.unwrap();
+        let all = steps.len() as u64;
+        assert!(
+            steps
+                .iter()
+                .enumerate()
+                .all(|(n, step)| *step == (n as u64, all)),
+            "{experiment:?}"
+        );
+        assert!(
+            report.figures.iter().all(|figure| figure.value.is_finite()),
+            "{experiment:?}"
+        );
+        let stopped = run(&options(experiment), &mut |step| step.done == 0);
+        assert!(stopped.is_err(), "{experiment:?} goes on when told to stop");
+    }
+}
+
+#[test]
+fn warm_caches_lead_to_every_leaf_and_operations_cost_what_the_paper_says() {
+    let sherman = one(System::ShermanPublished, |setup| setup);
+    let fg = one(System::FgPlus, |setup| setup);
+    for tally in [&sherman.tally, &fg.tally] {
+        assert!(tally.operations > 100);
+        assert_eq!(tally.cache_hits, tally.operations);
+    }
+    assert_eq!(sherman.tally.write_trips.share(|n| n == 2 || n == 3), 1.0);
+    assert_eq!(sherman.tally.write_bytes.share(|n| n == 17), 1.0);
+    assert_eq!(fg.tally.write_trips.share(|n| n == 4), 1.0);
+    assert_eq!(fg.tally.write_bytes.share(|n| n == 1024), 1.0);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_digest_and_another_another() {
+    let digest = |seed| one(System::Sherman, |setup| Setup { seed, ..setup }).digest;
+    assert_eq!(digest(3), digest(3));
+    assert_ne!(digest(3), digest(4));
+}
+
+#[test]
+fn clients_of_one_thread_make_more_than_one_and_less_than_as_many_threads() {
+    let mops = |threads, coroutines| {
+        let change = |setup| Setup {
+            threads,
+            coroutines,
+            theta: 0.0,
+            ..setup
+        };
+        one(System::Sherman, change).mops
+    };
+    let (one, three, apart) = (mops(1, 1), mops(1, 3), mops(3, 1));
+    assert!(
+        one * 1.3 < three && three * 1.05 < apart,
+        "{one}, {three}, {apart}"
+    );
+}
+
+#[test]
+fn a_small_cache_costs_round_trips() {
+    let small = Options {
+        cache_bytes: Some(1 << 10),
+        systems: vec![System::ShermanPublished],
+        theta: 0.0,
+        entries: 40_000,
+        ..options(Experiment::Mix)
+    };
+    let report = found(&small);
+    let name = "sherman, published layout: led to the right leaf by the cache";
+    assert!(figure(&report, name).value < 0.5);
+    let name = "sherman, published layout: writes of 3 round trips";
+    assert!(figure(&report, name).value < 0.5);
+}
+
+#[test]
+fn fairness_is_one_for_equals_and_one_in_n_for_one_of_n() {
+    assert_eq!(fairness(&[5, 5, 5, 5]), (1.0, 1.0));
+    assert_eq!(fairness(&[8, 0, 0, 0]), (0.0, 0.25));
+    assert_eq!(fairness(&[0, 0]), (0.0, 0.0));
+}
