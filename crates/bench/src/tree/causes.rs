@@ -1,9 +1,8 @@
 //! What would explain the figures that are not as published.
 //!
-//! *Release.* From the second step of the ablation on, the hottest lock goes from hand to hand as often as published. FG+ alone is too fast: in
-//! the paper a lock that is released by a round trip of its own, after the write-back was answered, stays taken much longer than that
-//! round trip and its wait at the lock take here. The time is put there, and nothing else is changed: it shows how much is missing, and that all
-//! figures over FG+ miss for this one reason.
+//! *Release.* From the second step of the ablation on, each gains about what was published: FG+ alone is too fast. It differs
+//! from the second step only in that the release is a round trip of its own, after the write-back was answered. A wait is put there, and
+//! nothing else is changed: it shows how much later the release would have to come.
 //!
 //! *Hold.* Atomics that hold their bucket longer make FG+ as slow as published. But they make locks in host memory as slow
 //! too, and those were measured by themselves: the gain of locks on chip is then twice what it should be. So it is not that.
