@@ -319,10 +319,10 @@ impl Rack {
         if self.is_outlived(compute, server) {
             let post = self.posts.get(number);
             post.error = Some(Error::Empty { server });
-            return match u64::from(to) == carried_there(&post.verbs[verb as usize]) {
-                true => self.acted(number, self.now),
-                false => None,
-            };
+            if u64::from(to) == carried_there(&post.verbs[verb as usize]) {
+                self.acted(number, self.now);
+            }
+            return;
         }
         let post = self.posts.get(number);
         let Verb::Write { at, bytes } = &mut post.verbs[verb as usize] else {
