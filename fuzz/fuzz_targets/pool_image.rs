@@ -35,22 +35,23 @@ fn run(mut input: Input<'_>) {
         _ => base.bytes.clone(),
     };
     let mut forged = choice & 6 == 4;
+    let mut past = base.past.clone();
     for _ in 0..CHANGES_MAX {
         if input.is_empty() {
             break;
         }
-        forged |= change(&mut input, &mut bytes, base);
+        forged |= change(&mut input, &mut bytes, base, &mut past);
     }
-    use_it(&bytes, base, forged);
+    use_it(&bytes, base, past, forged);
 }
 
-/// One change. Returns whether it forged something.
-fn change(input: &mut Input<'_>, bytes: &mut Vec<u8>, base: &Base) -> bool {
+/// One change. Returns whether it forged something; `past` is what may be read then.
+fn change(input: &mut Input<'_>, bytes: &mut Vec<u8>, base: &Base, past: &mut Past) -> bool {
     let kind = input.number(1) % 12;
     let mut pool = Bytes(bytes);
     let segment = |input: &mut Input<'_>, pool: &Bytes<'_>| input.below(pool.segments());
     match kind {
-        0..=4 => damage(kind, input, &mut pool, base),
+        0..=4 => damage(kind, input, &mut pool, base, past),
         5 => {
             let len = input.number(3) as usize;
             pool.0.truncate(len / 8 * 8);
@@ -93,7 +94,7 @@ fn change(input: &mut Input<'_>, bytes: &mut Vec<u8>, base: &Base) -> bool {
 }
 
 /// Damages some bytes, in ways that know no secret.
-fn damage(kind: u64, input: &mut Input<'_>, pool: &mut Bytes<'_>, base: &Base) {
+fn damage(kind: u64, input: &mut Input<'_>, pool: &mut Bytes<'_>, base: &Base, past: &mut Past) {
     let len = pool.0.len();
     if len == 0 {
         return;
@@ -115,9 +116,14 @@ fn damage(kind: u64, input: &mut Input<'_>, pool: &mut Bytes<'_>, base: &Base) {
             let bytes = pool.0[from..from + run].to_vec();
             pool.write(at / 16 * 16, &bytes);
         }
-        // The same place of the other pool: the same id, another time.
+        // The same place of the other pool: the same id, another time. What was written by then is known.
         _ => {
-            let other = &bases()[usize::from(base.closed)].bytes;
+            let Base {
+                bytes: other,
+                past: then,
+                ..
+            } = &bases()[usize::from(base.closed)];
+            past.take_in(then);
             let run = input.below(2 * SEGMENT);
             let from = at.min(other.len());
             let to = (at + run).min(other.len());
@@ -127,11 +133,10 @@ fn damage(kind: u64, input: &mut Input<'_>, pool: &mut Bytes<'_>, base: &Base) {
 }
 
 /// Opens the pool, reads and writes, kills it, and opens it again.
-fn use_it(bytes: &[u8], base: &Base, forged: bool) {
+fn use_it(bytes: &[u8], base: &Base, mut past: Past, forged: bool) {
     let Ok((sim, kv)) = pools::open(pools::image(bytes, base)) else {
         return;
     };
-    let mut past = base.past.clone();
     judge(
         &kv,
         &past,

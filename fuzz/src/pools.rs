@@ -77,6 +77,17 @@ impl Past {
             .push(value);
     }
 
+    /// Takes note of what was written at another time. What each key had last, it still had last.
+    pub fn take_in(&mut self, other: &Past) {
+        for (name, values) in &other.0 {
+            let last = self.latest(name).cloned();
+            values
+                .iter()
+                .for_each(|value| self.note(name, value.clone()));
+            self.note(name, last);
+        }
+    }
+
     /// Whether `name` ever had `value`.
     pub fn knows(&self, name: &[u8], value: &Option<Vec<u8>>) -> bool {
         self.0
