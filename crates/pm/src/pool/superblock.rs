@@ -62,6 +62,9 @@ pub(super) struct Features {
     pub(super) incompat: u64,
 }
 
+/// More updates than any pool has: a higher number was forged.
+const UPDATE_MAX: u64 = 1 << 62;
+
 /// What 512 bytes turned out to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
@@ -121,6 +124,9 @@ impl Superblock {
         }
         let word =
             |at: usize| u64::from_le_bytes(bytes[at..at + WORD].try_into().expect("eight bytes"));
+        if word(UPDATE) > UPDATE_MAX {
+            return Copy::Damaged;
+        }
         Copy::Valid(Superblock {
             features: Features {
                 compat: word(COMPAT),
