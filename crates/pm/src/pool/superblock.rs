@@ -124,7 +124,8 @@ impl Superblock {
         }
         let word =
             |at: usize| u64::from_le_bytes(bytes[at..at + WORD].try_into().expect("eight bytes"));
-        if word(UPDATE) > UPDATE_MAX {
+        let length = u32::from_le_bytes(bytes[12..16].try_into().expect("four bytes"));
+        if length != BYTES as u32 || word(UPDATE) > UPDATE_MAX {
             return Copy::Damaged;
         }
         Copy::Valid(Superblock {
