@@ -107,7 +107,7 @@ impl Schedules {
 
     /// Without shuttle nothing can be said.
     #[cfg(not(shuttle))]
-    fn run_them(self, _target: &dyn Target) -> Result<(), Failure> {
+    fn run_them(self, _target: &'static dyn Target) -> Result<(), Failure> {
         let mut again = vec!["check schedules".to_owned()];
         again.extend(std::env::args().skip(3).map(|arg| match arg.contains(' ') {
             true => format!("'{arg}'"),
@@ -126,7 +126,7 @@ impl Schedules {
     }
 
     #[cfg(shuttle)]
-    fn run_them(self, target: &dyn Target) -> Result<(), Failure> {
+    fn run_them(self, target: &'static dyn Target) -> Result<(), Failure> {
         let choices: &[Scheduler] = match self.scheduler {
             SchedulerChoice::Random => &[Scheduler::Random],
             SchedulerChoice::Pct => &[Scheduler::Pct],
@@ -150,7 +150,7 @@ impl Schedules {
     #[cfg(shuttle)]
     fn explore(
         &self,
-        target: &dyn Target,
+        target: &'static dyn Target,
         scheduler: Scheduler,
         fault: Option<Fault>,
         numbers: Range<u64>,
@@ -167,7 +167,7 @@ impl Schedules {
     #[cfg(shuttle)]
     fn find(
         &self,
-        target: &dyn Target,
+        target: &'static dyn Target,
         choices: &[Scheduler],
         fault: &Fault,
     ) -> Option<(Report, u64)> {
@@ -185,7 +185,7 @@ impl Schedules {
 
     /// Each deviation that only threads can find, until one of the schedulers finds it.
     #[cfg(shuttle)]
-    fn control(&self, target: &dyn Target, choices: &[Scheduler]) -> Result<(), Failure> {
+    fn control(&self, target: &'static dyn Target, choices: &[Scheduler]) -> Result<(), Failure> {
         let (mut found, mut missed) = (Vec::new(), Vec::new());
         for named in target.faults_in_threads() {
             let fault = Fault::Name(named.name.into());
