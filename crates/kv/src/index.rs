@@ -15,6 +15,9 @@
 //! many lines as it needs, and an entry's line in it follows from its tag. So memory stays near eight
 //! bytes a key however far growth has come.
 //!
+//! An index that is told how many keys to expect gives each group a *home*: a run of its own, in the order of the
+//! groups. Most stay there, so that a key's line can be fetched before its group's word has arrived.
+//!
 //! A tag holds the hash bits just above those that chose the group. Splitting uses up the lowest one:
 //! the tag shifts down and knows one bit less, which the leading 1 keeps count of. No key is read from
 //! far memory to grow.
