@@ -1,4 +1,4 @@
-//! What all sessions of one pool share, and how a record is found and read.
+//! What all sessions of one pool share.
 
 use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::Epochs;
@@ -16,12 +16,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::cleaner::Cleaner;
 use crate::config::{Cleaning, Config};
 use crate::free::Free;
-use crate::index::{Hit, Index, Spot};
+use crate::index::{Index, Spot};
 use crate::past::RootWords;
-use crate::read::FETCHED_HEAD;
-use crate::record::{HEADER_MAX, Header, Raw, Type, body_crc};
+use crate::record::Type;
 use crate::segment::{FIRST, Info, OVERHEAD, Place, State};
-use crate::store::{DATABASES, Key, Opened};
+use crate::store::{DATABASES, Opened};
 use crate::stripe::{Pending, Stripe};
 
 /// How the pool is cut, and the secrets derived from its id.
@@ -144,23 +143,6 @@ pub(crate) struct Engine<M: Medium> {
     pub poisoned: Mutex<Option<Poisoned>>,
     pub is_poisoned: AtomicBool,
     pub stop: AtomicBool,
-}
-
-/// A record found by its key.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
-    pub at: Off,
-    /// `None`: its header is damaged; nothing else is known.
-    pub header: Option<Raw>,
-    pub len: u32,
-}
-
-/// What the index says of a key.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Located {
-    pub found: Option<Found>,
-    /// Entries that looked like the key's and are another's.
-    pub strangers: Vec<Off>,
 }
 
 impl<M: Medium> Engine<M> {
@@ -364,209 +346,6 @@ impl<M: Medium> Engine<M> {
         self.medium()
             .wait(ticket)
             .inspect_err(|why| self.poison(why))
-    }
-
-    /// The header of the record at `at`, if its checksum holds.
-    pub(crate) fn header(&self, at: Off) -> Option<Header> {
-        self.raw(at)?.header()
-    }
-
-    /// As [`Engine::header`], not taken apart.
-    #[inline(always)]
-    fn raw(&self, at: Off) -> Option<Raw> {
-        let within = self.geometry.within(at);
-        if within + HEADER_MAX > self.geometry.segment_bytes {
-            return None;
-        }
-        let seed = self.info_at(at).seed.load(Relaxed) ^ within as u32;
-        let vouched = |bytes: &[u8]| {
-            let raw = Raw::new(bytes.try_into().expect("as many as were asked for"));
-            match raw.is_vouched_for(seed) {
-                true => raw.len(),
-                false => 0,
-            }
-        };
-        let mut bytes = [0; HEADER_MAX];
-        if !self.medium().copy_out_if(at, &mut bytes, &vouched) {
-            return None;
-        }
-        let raw = Raw::new(&bytes);
-        let end = within + raw.record_len(self.geometry.payload());
-        (raw.is_known() && end <= self.geometry.segment_bytes).then_some(raw)
-    }
-
-    #[inline]
-    pub(crate) fn record_len(&self, header: &Header) -> usize {
-        header.record_len(self.geometry.payload())
-    }
-
-    #[inline]
-    pub(crate) fn body_len(&self, header: &Header) -> usize {
-        header.body_len(self.geometry.payload())
-    }
-
-    /// Whether the body of the record at `at` has its checksum (of a large value: its table).
-    pub(crate) fn body_holds(&self, at: Off, header: &Header) -> bool {
-        let body = at.plus(header.len() as u64);
-        let len = self.body_len(header);
-        self.medium().crc_is(body, len, 0, header.body_crc)
-    }
-
-    /// The key of a record whose header is known.
-    pub(crate) fn key_of(&self, at: Off, header: &Header) -> Vec<u8> {
-        let mut key = Vec::with_capacity(header.key_len);
-        self.medium()
-            .append_out(at.plus(header.len() as u64), header.key_len, &mut key);
-        key
-    }
-
-    /// The hash of the key of the record at `at`, if it can be read.
-    pub(crate) fn rehash(&self, at: Off) -> Option<u64> {
-        let header = self.header(at)?;
-        Some(self.geometry.hash(header.db, &self.key_of(at, &header)))
-    }
-
-    /// Whether the record at `at` is `key`'s: its header, or `None` if it is another's. A damaged
-    /// header counts as a match without a header: nobody else can be asked about it.
-    #[inline]
-    pub(crate) fn judge(&self, at: Off, key: Key<'_>) -> Option<Found> {
-        let header = self.raw(at);
-        let Some(raw) = &header else {
-            return Some(Found { at, header, len: 0 });
-        };
-        let len = raw.record_len(self.geometry.payload()) as u32;
-        if self.is_of(at, raw, key) {
-            return Some(Found { at, header, len });
-        }
-        // Its key may have been ours before it was damaged.
-        self.is_damaged(at).then_some(Found {
-            at,
-            header: None,
-            len,
-        })
-    }
-
-    /// Whether the record at `at`, which looked like somebody's and was another's, is not sound.
-    #[cold]
-    fn is_damaged(&self, at: Off) -> bool {
-        !self
-            .header(at)
-            .is_some_and(|header| self.body_holds(at, &header))
-    }
-
-    /// Looks `key` up in the index. A sound record of the key wins over damaged ones.
-    #[inline]
-    pub(crate) fn locate(&self, hash: u64, key: Key<'_>) -> Located {
-        let mut strangers = Vec::new();
-        let found = self.seek(hash, key, 0, |at| strangers.push(at));
-        Located { found, strangers }
-    }
-
-    /// As [`Engine::locate`], for those who only want the record, and `fetched` bytes of it soon: all its
-    /// lines arrive together then. Tells `pass` of every other entry that looked like the key's.
-    #[inline(always)]
-    pub(crate) fn seek(
-        &self,
-        hash: u64,
-        key: Key<'_>,
-        fetched: usize,
-        pass: impl FnMut(Off),
-    ) -> Option<Found> {
-        let sought = self.seek_at(&self.index.spot(hash), key, fetched, pass);
-        sought.map(|(_, found)| found)
-    }
-
-    /// As [`Engine::seek`], at a place of the index; and the entry.
-    #[inline(always)]
-    pub(crate) fn seek_at(
-        &self,
-        spot: &Spot,
-        key: Key<'_>,
-        fetched: usize,
-        pass: impl FnMut(Off),
-    ) -> Option<(Hit, Found)> {
-        let first = self.index.first(spot)?;
-        self.medium().prefetch(first.at(), fetched);
-        match self.follow(first, key) {
-            Some(sought) => Some(sought),
-            None => self.seek_among(spot, key, pass),
-        }
-    }
-
-    /// As [`Engine::seek_at`], of several entries, or damaged records.
-    #[cold]
-    fn seek_among(
-        &self,
-        spot: &Spot,
-        key: Key<'_>,
-        mut pass: impl FnMut(Off),
-    ) -> Option<(Hit, Found)> {
-        let mut damaged: Option<(Hit, Found)> = None;
-        let sound = self.index.search_at(spot, |hit| {
-            let at = hit.at();
-            match self.judge(at, key) {
-                Some(found) if found.header.is_some() => Some((hit, found)),
-                Some(found) => {
-                    if let Some((before, _)) = damaged.replace((hit, found)) {
-                        pass(before.at());
-                    }
-                    None
-                }
-                None => {
-                    pass(at);
-                    None
-                }
-            }
-        });
-        match (sound, damaged) {
-            (None, damaged) => damaged,
-            (sound, Some((other, _))) => {
-                pass(other.at());
-                sound
-            }
-            (sound, None) => sound,
-        }
-    }
-
-    /// Under the stripe's lock: the entry of the key, most likely; its record is fetched, and what is known
-    /// of its segment.
-    #[inline(always)]
-    pub(crate) fn likely(&self, spot: &Spot) -> Option<Hit> {
-        let hit = self.index.first(spot)?;
-        self.medium().prefetch(hit.at(), FETCHED_HEAD);
-        farbank_pm::table::prefetch_for_write(self.info_at(hit.at()));
-        Some(hit)
-    }
-
-    /// What an entry leads to, if that is a sound record of `key`.
-    #[inline(always)]
-    pub(crate) fn follow(&self, hit: Hit, key: Key<'_>) -> Option<(Hit, Found)> {
-        let at = hit.at();
-        let raw = self.raw(at)?;
-        if !self.is_of(at, &raw, key) {
-            return None;
-        }
-        let len = raw.record_len(self.geometry.payload()) as u32;
-        let header = Some(raw);
-        Some((hit, Found { at, header, len }))
-    }
-
-    /// Whether the record at `at` is of `key`.
-    #[inline(always)]
-    fn is_of(&self, at: Off, raw: &Raw, key: Key<'_>) -> bool {
-        raw.db() == key.db
-            && raw.key_len() == key.bytes.len()
-            && self.medium().matches(at.plus(raw.len() as u64), key.bytes)
-    }
-
-    /// Under the stripe's lock: whether `located` still tells the truth: the entry that was found is
-    /// there (a key has one), or, if none was, no entry has come that was not looked at.
-    pub(crate) fn confirm(&self, hash: u64, located: &Located) -> bool {
-        if let Some(found) = located.found {
-            return self.index.names(hash, found.at);
-        }
-        let is_new = |at: Off| (!located.strangers.contains(&at)).then_some(());
-        self.index.search(hash, is_new).is_none()
     }
 
     /// Under the stripe's lock: makes the index name the record at `at` of a key it has no entry for.
@@ -814,10 +593,5 @@ impl<M: Medium> Engine<M> {
             .map(|s| s.keys[db].load(Relaxed))
             .sum();
         sum.max(0) as u64
-    }
-
-    /// Checks the body of a key and value against `header`.
-    pub(crate) fn body_matches(header: &Header, key: &[u8], rest: &[u8]) -> bool {
-        body_crc(key, rest) == header.body_crc
     }
 }

@@ -27,8 +27,9 @@ use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Medium, Off, Ticket};
 
-use crate::engine::{Engine, Located};
+use crate::engine::Engine;
 use crate::record::{ALIGN, Header, Type, body_crc};
+use crate::seek::Located;
 use crate::segment::{FIRST, State};
 use crate::session::{Draft, Newest, Worker, Write, header_of, outrun};
 use crate::store::{

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! * [`store`] is what a front end sees; [`Kv`] is the engine behind it.
-//! * `record` and `segment` are the bytes on the medium; `index` and `stripe` the DRAM beside them.
+//! * `record` and `segment` are the bytes on the medium; `index` and `stripe` the DRAM beside them; `seek` finds a key's record.
 //! * `session` runs operations and batches on a `log` of open segments, `alone` those of one write; `group` writes several keys at
 //!   once, `large` long values, `flush` empties the store.
 //! * `cleaner` makes room; `recover` opens a pool after anything (`lives` reads what its segments say of themselves), `snapshot` after a clean close, `past` is
@@ -36,6 +36,7 @@ mod publish;
 mod read;
 mod record;
 mod recover;
+mod seek;
 mod segment;
 mod session;
 mod snapshot;

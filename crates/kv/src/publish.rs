@@ -13,8 +13,9 @@ use farbank_pm::sync::atomic::AtomicU64;
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use farbank_pm::{Medium, Off, Poisoned, Ticket};
 
-use crate::engine::{Engine, Found, Located};
+use crate::engine::Engine;
 use crate::record::Type;
+use crate::seek::{Found, Located};
 use crate::session::{Worker, Write};
 use crate::store::Key;
 use crate::stripe::{Locked, Pending};

@@ -8,10 +8,11 @@
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
 use farbank_pm::{Medium, Off, Ticket};
 
-use crate::engine::{Engine, Found};
+use crate::engine::Engine;
 use crate::index::{Hit, Spot};
 use crate::log::Log;
 use crate::record::{HEADER_MAX, Header, Raw, Type, body_crc};
+use crate::seek::Found;
 use crate::session::{Newest, Worker, meta_of};
 use crate::store::{Error, Head, Item, Key, Meta, View};
 use crate::stripe::{Locked, Pending};

@@ -28,11 +28,12 @@ use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Lane, Medium, Off, Poisoned, Ticket};
 
-use crate::engine::{Engine, Located, Shared};
+use crate::engine::{Engine, Shared};
 use crate::log::{Log, NoRoom};
 use crate::publish::list_drained;
 use crate::read::{Ahead, Gathered, Seen};
 use crate::record::{Header, Raw, Type, body_crc};
+use crate::seek::Located;
 use crate::store::{
     Change, Error, Head, Item, KEY_BYTES_MAX, Key, Meta, Ops, VALUE_BYTES_MAX, Value, View,
 };
