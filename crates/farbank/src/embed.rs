@@ -127,6 +127,15 @@ impl Db {
         }
     }
 
+    /// Calls `each` with every record that fails a checksum: its place in the pool, and what is left of its
+    /// database and its key. Scans do not list those keys, as they may be damaged themselves.
+    pub fn damaged(&self, each: &mut dyn FnMut(u64, u8, &[u8])) {
+        match &self.0 {
+            Engine::Mapped(kv) => kv.damaged(each),
+            Engine::File(kv) => kv.damaged(each),
+        }
+    }
+
     /// Closes cleanly: what was committed is durable, and the next open is quick. A `Db` that is
     /// only dropped is as after a kill: the next open reads the log.
     pub fn close(self) -> Result<(), Error> {

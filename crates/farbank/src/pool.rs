@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueEnum};
-use farbank::kv::store::{DATABASES, Item, Key, Session, Stats, View};
+use farbank::kv::store::{DATABASES, Error, Item, Key, Session, Stats, View};
 use farbank::{Db, Options, open};
 use farbank_kv::{Config, Kv, Past};
 use farbank_pm::Medium;
@@ -282,7 +282,13 @@ fn read_values(db: &Db, live_bytes: u64, damage: &mut Vec<String>) -> Result<u64
         Ok(())
     })?;
     progress.clear();
+    db.damaged(&mut |at, _, key| damage.push(of_key(key, at)));
     Ok(read)
+}
+
+/// A record that fails a checksum, with what is left of its key.
+fn of_key(key: &[u8], at: u64) -> String {
+    format!("key \"{}\": {}", key.escape_ascii(), Error::Damaged(at))
 }
 
 /// What is done with a key of a database.
@@ -334,6 +340,10 @@ impl Dump {
         });
         let flushed = dumped.and_then(|()| out.flush().map_err(broken_pipe));
         drop(session);
+        db.damaged(&mut |at, _, key| {
+            damaged += 1;
+            eprintln!("damage: {}", of_key(key, at));
+        });
         db.close().map_err(Failure::failed)?;
         flushed?;
         match damaged {

@@ -138,6 +138,13 @@ impl<M: Medium> Kv<M> {
         crate::verify::verify(&self.engine)
     }
 
+    /// Calls `each` with every record of the index that fails a checksum: its place, and what is left of its
+    /// database and its key, which may be damaged as well. [`Session::scan`] does not list those. Bytes of large
+    /// values outside the log are not looked at.
+    pub fn damaged(&self, each: &mut dyn FnMut(u64, u8, &[u8])) {
+        crate::verify::damaged(&self.engine, each);
+    }
+
     /// Closes cleanly; see [`Store::close`]. Returns the medium if nobody else holds the store.
     pub fn close(self) -> Result<Option<M>, Error> {
         self.stop();

@@ -46,6 +46,30 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
     expect("keys in the log that the index names", keys, known)
 }
 
+/// Calls `each` with every record that the index names and that fails a checksum: where it is, and what is
+/// left of its database and key.
+pub(crate) fn damaged<M: Medium>(engine: &Engine<M>, each: &mut dyn FnMut(u64, u8, &[u8])) {
+    let slot = engine.epochs.slot();
+    let mut cursor = 0;
+    loop {
+        engine.epochs.pin(&slot);
+        cursor = engine.index.walk(cursor, |offsets| {
+            for at in offsets {
+                match engine.header(*at) {
+                    None => each(at.0, 0, &[]),
+                    Some(header) if engine.body_holds(*at, &header) => {}
+                    Some(header) => each(at.0, header.db, &engine.key_of(*at, &header)),
+                }
+            }
+            false
+        });
+        slot.unpin();
+        if cursor == 0 {
+            return;
+        }
+    }
+}
+
 /// Live records of one segment, after checking its bytes.
 fn count<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<u64, String> {
     let info = engine.info(segment);
