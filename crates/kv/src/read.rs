@@ -88,14 +88,13 @@ impl<M: Medium> Worker<M> {
 
     /// Whether a listed write that may be read (W3) is of `key`.
     pub(crate) fn is_of(&self, pending: &Pending, key: Key<'_>) -> bool {
-        let same = |header: &Header| header.db == key.db && header.key_len == key.bytes.len();
-        if let Some((header, body)) = self.staged_record(pending.at) {
-            return same(&header) && body.starts_with(key.bytes);
+        match self.staged_record(pending.at) {
+            Some((header, body)) => {
+                let same = header.db == key.db && header.key_len == key.bytes.len();
+                same && body.starts_with(key.bytes)
+            }
+            None => self.engine.holds(pending.at, key),
         }
-        self.engine.header(pending.at).is_some_and(|header| {
-            let from = pending.at.plus(header.len() as u64);
-            same(&header) && self.engine.medium().matches(from, key.bytes)
-        })
     }
 
     /// The header and the body of a record that is staged here.
@@ -310,6 +309,8 @@ impl<M: Medium> Worker<M> {
         }
     }
 
+    /// What of `key` may be seen. As [`Worker::undivided`], written out: from a closure the answer would
+    /// pass through memory, which costs more than the search of a line.
     #[inline(always)]
     pub(crate) fn find(&mut self, key: Key<'_>, view: View) -> Option<Seen> {
         self.pin();

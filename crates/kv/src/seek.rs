@@ -101,27 +101,32 @@ impl<M: Medium> Engine<M> {
     /// header counts as a match without a header: nobody else can be asked about it.
     #[inline]
     pub(crate) fn judge(&self, at: Off, key: Key<'_>) -> Option<Found> {
-        let header = self.raw(at);
-        let Some(raw) = &header else {
-            return Some(Found { at, header, len: 0 });
-        };
-        let len = raw.record_len(self.geometry.payload()) as u32;
-        if self.is_of(at, raw, key) {
+        let Some(raw) = self.raw(at) else {
+            let (header, len) = (None, 0);
             return Some(Found { at, header, len });
+        };
+        let found = self.found(at, raw);
+        if self.is_of(at, &raw, key) {
+            return Some(found);
         }
         // Its key may have been ours before it was damaged.
-        self.is_damaged(at).then_some(Found {
-            at,
-            header: None,
-            len,
-        })
+        let header = None;
+        self.is_damaged(at, &raw)
+            .then_some(Found { header, ..found })
+    }
+
+    /// What is known of the record at `at`, whose header this is.
+    #[inline(always)]
+    fn found(&self, at: Off, raw: Raw) -> Found {
+        let len = raw.record_len(self.geometry.payload()) as u32;
+        let header = Some(raw);
+        Found { at, header, len }
     }
 
     /// Whether the record at `at`, which looked like somebody's and was another's, is not sound.
     #[cold]
-    fn is_damaged(&self, at: Off) -> bool {
-        !self
-            .header(at)
+    fn is_damaged(&self, at: Off, raw: &Raw) -> bool {
+        !raw.header()
             .is_some_and(|header| self.body_holds(at, &header))
     }
 
@@ -214,12 +219,13 @@ impl<M: Medium> Engine<M> {
     pub(crate) fn follow(&self, hit: Hit, key: Key<'_>) -> Option<(Hit, Found)> {
         let at = hit.at();
         let raw = self.raw(at)?;
-        if !self.is_of(at, &raw, key) {
-            return None;
-        }
-        let len = raw.record_len(self.geometry.payload()) as u32;
-        let header = Some(raw);
-        Some((hit, Found { at, header, len }))
+        self.is_of(at, &raw, key)
+            .then(|| (hit, self.found(at, raw)))
+    }
+
+    /// Whether the record at `at` is sound in its header, and of `key`.
+    pub(crate) fn holds(&self, at: Off, key: Key<'_>) -> bool {
+        self.raw(at).is_some_and(|raw| self.is_of(at, &raw, key))
     }
 
     /// Whether the record at `at` is of `key`.
