@@ -13,15 +13,15 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use farbank_check::explore::computed_by_thread;
 use farbank_kv::store::{Error as Refusal, Key, Session, Store, Value};
 use farbank_kv::{Cleaning, Config, Kv, segment_bytes_for};
 use farbank_pm::Ticket;
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path, open_path};
 use farbank_pm::sim::Rng;
 use farbank_pm::table::Table;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::counted::{Counted, Meter};
 use crate::figure::{Error, Figure, Report, Step, Watch, median};
@@ -530,7 +530,7 @@ fn load_new(
     for first in (0..keys).step_by(batch as usize) {
         let end = (first + batch).min(keys);
         // Reading the clock of a thread is a system call: not where the whole is timed.
-        let before = (batch == 1).then(|| (thread_cpu(), Instant::now()));
+        let before = (batch == 1).then(|| (computed_by_thread(), Instant::now()));
         for key in first..end {
             put(&mut *session, key, &value)?;
         }
@@ -538,7 +538,7 @@ fn load_new(
         session.wait(ticket)?;
         if let Some((cpu, wall)) = before {
             slowest.wall_us = slowest.wall_us.max(wall.elapsed().as_secs_f64() * 1e6);
-            let cpu_us = thread_cpu().saturating_sub(cpu).as_secs_f64() * 1e6;
+            let cpu_us = computed_by_thread().saturating_sub(cpu).as_secs_f64() * 1e6;
             if cpu_us > slowest.cpu_us {
                 let faults = if cpu_us > SLOWEST_US_MAX {
                     thread_faults() - faults_before
@@ -593,12 +593,6 @@ fn thread_faults() -> u64 {
     stat::faults(&stat).unwrap_or_default()
 }
 
-/// CPU time this thread has had: being preempted does not count.
-fn thread_cpu() -> Duration {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-}
-
 /// What the kernel takes, at most, for the first touch of a page of a table like the index's: it
 /// finds one and clears it, 2 MiB at a time where it gives huge pages.
 fn first_touch_us() -> f64 {
@@ -607,11 +601,11 @@ fn first_touch_us() -> f64 {
     let table: Table<AtomicU64> = Table::new(BYTES / size_of::<u64>());
     table.reserve(BYTES / size_of::<u64>());
     let touches = (0..BYTES / PAGE_BYTES).map(|page| {
-        let before = thread_cpu();
+        let before = computed_by_thread();
         table
             .get(page * (PAGE_BYTES / size_of::<u64>()))
             .store(1, Ordering::Relaxed);
-        thread_cpu().saturating_sub(before)
+        computed_by_thread().saturating_sub(before)
     });
     touches.max().unwrap_or_default().as_secs_f64() * 1e6
 }

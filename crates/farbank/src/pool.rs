@@ -277,18 +277,18 @@ fn read_values(db: &Db, live_bytes: u64, damage: &mut Vec<String>) -> Result<u64
         });
         progress.show(read, live_bytes.max(read));
         if let Err(error) = found {
-            damage.push(format!("key \"{}\": {error}", key.escape_ascii()));
+            damage.push(of_key(key, error));
         }
         Ok(())
     })?;
     progress.clear();
-    db.damaged(&mut |at, _, key| damage.push(of_key(key, at)));
+    db.damaged(&mut |at, _, key| damage.push(of_key(key, Error::Damaged(at))));
     Ok(read)
 }
 
-/// A record that fails a checksum, with what is left of its key.
-fn of_key(key: &[u8], at: u64) -> String {
-    format!("key \"{}\": {}", key.escape_ascii(), Error::Damaged(at))
+/// What is wrong with a record, behind its key or what is left of it.
+fn of_key(key: &[u8], error: Error) -> String {
+    format!("key \"{}\": {error}", key.escape_ascii())
 }
 
 /// What is done with a key of a database.
@@ -334,7 +334,7 @@ impl Dump {
                 });
             if let Err(error) = found {
                 damaged += 1;
-                eprintln!("damage: key \"{}\": {error}", key.escape_ascii());
+                eprintln!("damage: {}", of_key(key, error));
             }
             out.write_all(&entry).map_err(broken_pipe)
         });
@@ -342,7 +342,7 @@ impl Dump {
         drop(session);
         db.damaged(&mut |at, _, key| {
             damaged += 1;
-            eprintln!("damage: {}", of_key(key, at));
+            eprintln!("damage: {}", of_key(key, Error::Damaged(at)));
         });
         db.close().map_err(Failure::failed)?;
         flushed?;

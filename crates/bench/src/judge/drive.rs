@@ -20,8 +20,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use farbank_check::explore::computed_by_thread;
 use farbank_contest::{Ask, Engine, Error as Refusal, Key, Tally, Worker};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::plan::{Ledger, Op, Own, Phase, Plan, Stream};
 use super::value::{Names, Wrong};
@@ -262,7 +262,7 @@ impl Runner<'_> {
         }
         let (worker, group) = (&mut self.worker, self.how.group);
         let mut asks = self.batch.asks();
-        let (cpu, wall) = (thread_cpu(), Instant::now());
+        let (cpu, wall) = (computed_by_thread(), Instant::now());
         let result = match group {
             1 => one_by_one(&mut **worker, &mut asks),
             _ => asks
@@ -270,7 +270,7 @@ impl Runner<'_> {
                 .try_for_each(|asks| worker.together(asks)),
         };
         self.found.seconds += wall.elapsed().as_secs_f64();
-        self.found.cpu_seconds += thread_cpu().saturating_sub(cpu).as_secs_f64();
+        self.found.cpu_seconds += computed_by_thread().saturating_sub(cpu).as_secs_f64();
         result
     }
 
@@ -356,12 +356,6 @@ fn one_by_one(worker: &mut dyn Worker, asks: &mut [Ask<'_>]) -> Result<(), Refus
         }
     }
     Ok(())
-}
-
-/// CPU time this thread has had.
-fn thread_cpu() -> Duration {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// What is left of the judge in the clock: nanoseconds an operation of a get phase takes with an

@@ -194,7 +194,7 @@ pub(crate) fn computed(by: ClockId) -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// The time this thread has spent computing.
+/// The time this thread has spent computing; waiting and being preempted do not count.
 #[must_use]
 pub fn computed_by_thread() -> Duration {
     computed(ClockId::ThreadCPUTime)
