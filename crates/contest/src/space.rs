@@ -31,8 +31,8 @@
 
 use std::ops::Range;
 
-use farbank_pm::Poisoned;
 use farbank_pm::sync::Mutex;
+use farbank_pm::{LINE, Lane, Medium, Off, Poisoned};
 
 use crate::engine::{Error, OpenError, VALUE_BYTES};
 use crate::recycle::{Pools, Reuse, Stacks};
@@ -48,6 +48,18 @@ pub(crate) const PUBLISHED_THREADS: u64 = 16;
 /// `bytes`, rounded up to a whole number of units.
 pub(crate) const fn align16(bytes: usize) -> usize {
     bytes.next_multiple_of(UNIT)
+}
+
+/// Reads and writes back a line of every huge page, so that no set meets its first touch.
+pub(crate) fn preheat<M: Medium>(medium: &M, lane: &mut Lane) -> Result<(), Poisoned> {
+    let mut line = [0; LINE];
+    for at in (0..medium.len() - LINE as u64).step_by(2 << 20) {
+        medium.copy_out(Off(at), &mut line);
+        medium.copy_in(lane, Off(at), &[&line]);
+        let ticket = medium.drain(lane);
+        medium.wait(ticket)?;
+    }
+    Ok(())
 }
 
 /// Published counts, at the scale of the far memory there is.

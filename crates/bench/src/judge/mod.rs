@@ -17,7 +17,7 @@
 //!
 //! * [`plan`](Plan) is what is asked, [`value`](Names) what is stored, `drive` asks and compares.
 //! * [`Contender`] is an engine as it is judged; `kv` is ours, `contest` are the others.
-//! * `published` is what was reported of the others, and what is asked of ours; `tuning` turns back the steps
+//! * `published` is what was reported of the others, and what is asked of ours; `tuning` turns back the `steps`
 //!   they told of.
 //!
 //! # Verdict
@@ -37,6 +37,7 @@ mod modelled;
 mod phases;
 mod plan;
 mod published;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod tuning;

@@ -6,7 +6,7 @@
 //! DRAM. The processor's cache is made smaller by the scale, so that it holds as little of the pool as
 //! at full size.
 
-use farbank_contest::{Ask, Engine, Worker};
+use farbank_contest::{Ask, Engine, Terms, Worker};
 use farbank_pm::media::Mapped;
 use farbank_pm::model::{self, Act, Category, Config, Machine, Modelled, Step as Does, Trace};
 use farbank_pm::sim::Rng;
@@ -45,12 +45,31 @@ fn config(seed: u64, part: u64) -> Config {
     }
 }
 
-/// Runs a set and a get phase of `contender` on the model. `None`: it has threads of its own, whose steps
-/// are nobody's.
+/// Runs a set and a get phase of `contender` on the model, and reports them.
 pub(super) fn run(
     options: &Options<'_>,
     contender: &dyn Contender,
     report: &mut Report,
+    watch: Watch<'_>,
+) -> Result<Option<Rates>, Error> {
+    let found = rates(options, contender, &|terms| terms, watch)?;
+    let modelled =
+        |what, value| Figure::modelled(contender.name(), what, value).unit("M operations/s");
+    report.figures.extend(found.iter().flat_map(|rates| {
+        [
+            modelled("set phase, 16 workers", rates.sets),
+            modelled("get phase, 16 workers", rates.gets),
+        ]
+    }));
+    Ok(found)
+}
+
+/// A set and a get phase of `contender` on the model, on terms that are changed by `room`. `None`: it has
+/// threads of its own, whose steps are nobody's.
+pub(super) fn rates(
+    options: &Options<'_>,
+    contender: &dyn Contender,
+    room: &dyn Fn(Terms) -> Terms,
     watch: Watch<'_>,
 ) -> Result<Option<Rates>, Error> {
     if options.round == Round::Preliminary {
@@ -64,7 +83,7 @@ pub(super) fn run(
         threads: WORKERS,
         ..*options
     };
-    let terms = options.terms_for(contender);
+    let terms = room(options.terms_for(contender));
     let memory = Mapped::anonymous(terms.far_bytes).map_err(Error::doing("map memory"))?;
     let medium = Modelled::new(memory);
     let trace = medium.trace();
@@ -89,12 +108,6 @@ pub(super) fn run(
         )?;
         *rate = machine.outcome().throughput() / 1e6;
     }
-    let name = contender.name();
-    let modelled = |what, value| Figure::modelled(name, what, value).unit("M operations/s");
-    report.figures.extend([
-        modelled("set phase, 16 workers", rates[0]),
-        modelled("get phase, 16 workers", rates[1]),
-    ]);
     let [sets, gets] = rates;
     Ok(Some(Rates { sets, gets }))
 }

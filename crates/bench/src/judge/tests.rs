@@ -319,13 +319,34 @@ fn a_tuning_step_is_timed_with_and_without_beside_what_was_reported() {
     let mut options = options(&kid, Round::Final, 1 << 12);
     options.tuning = true;
     let report = run(&options, &mut |_| true).unwrap();
-    assert_eq!(report.figures.len(), 10, "{report:?}");
-    for figure in &report.figures {
-        assert!(
-            figure.value > 0.0 && figure.published.is_some(),
-            "{figure:?}"
-        );
-    }
+    assert_eq!(report.figures.len(), 18, "{report:?}");
+    assert!(report.figures.iter().all(|figure| figure.value > 0.0));
+    let reported = report.figures.iter().filter_map(|figure| figure.published);
+    assert_eq!(reported.count(), 10);
+}
+
+#[test]
+fn what_a_tuning_step_changes_in_far_memory_is_counted_and_modelled() {
+    let step = |name, what| {
+        let mut steps = super::steps::all().into_iter();
+        steps.find(|step| (step.with.name(), step.what) == (name, what))
+    };
+    let (prelim, v1) = (PrelimEngine::default(), V1Engine::default());
+    let mut report = Report::default();
+    let absorbs = step("prelim", "updates the cache takes only there").unwrap();
+    let preliminary = options(&prelim, Round::Preliminary, 1 << 12);
+    super::tuning::count(&preliminary, &absorbs, &mut report, &mut |_| true).unwrap();
+    let mirror = step("v1", "heads in DRAM, too").unwrap();
+    let finals = options(&v1, Round::Final, 1 << 12);
+    super::tuning::model(&finals, &mirror, &mut report, &mut |_| true).unwrap();
+    let value = |name: &str| {
+        let found = report.figures.iter().find(|figure| figure.name == name);
+        found.unwrap_or_else(|| panic!("{name}: {report:?}")).value
+    };
+    let lines = "updates the cache takes only there: lines written an operation";
+    let [with, without] = ["with", "without"].map(|which| value(&format!("{which} {lines}")));
+    assert!(without > with * 1.02, "{with} and {without} lines");
+    assert!(value("without heads in DRAM, too: virtual time") > 1.0);
 }
 
 #[test]

@@ -1,148 +1,42 @@
-//! The tuning steps that were published, each turned back alone.
+//! What the published tuning steps are worth, each turned back alone.
 //!
-//! Those who built the engines told what each step gained them, in seconds of a score, on their machine. Here an engine
-//! with the step and one without take turns, a set and a get phase each, on memory of this process; the least
-//! time of each counts. What is compared is the order and rough size of a step, not its seconds: far memory
-//! here is DRAM, and costs a fraction of what theirs did.
+//! Those who built the engines told what a step gained them, in seconds of a score, on their machine. Here an
+//! engine with the step and one without take turns, a set and a get phase each, on memory of this process. A
+//! turn gives a ratio of times; the median of the turns is the figure. What is compared is the order and rough
+//! size of a step, not its seconds: far memory here is DRAM, and costs a fraction of what theirs did. So what a
+//! step changes of what far memory is asked for is counted, too, and modelled in the final round.
 
-use farbank_contest::{Lock, Pools, kid, v2};
+use std::time::Instant;
+
+use farbank_contest::Terms;
 use farbank_pm::media::Mapped;
 
-use super::Options;
 use super::contender::{Contender, Far};
-use super::contest::{KidEngine, V2Engine};
+use super::drive::{Found, How};
 use super::phases::{Trial, plainly};
 use super::plan::Phase;
-use crate::figure::{Error, Figure, Report, Watch};
+use super::steps::{self, Step, Timed};
+use super::{Options, modelled};
+use crate::counted::{Counted, Spent};
+use crate::figure::{Error, Figure, Kind, Report, Watch, median};
 
 /// Times each of both takes its turn.
-const TURNS: u32 = 3;
+const TURNS: usize = 5;
+/// What differs by less is not told.
+const TOLD_FROM: f64 = 0.01;
 
-/// A step: the engine with it and without it.
-struct Turn {
-    what: &'static str,
-    /// Seconds of the score before and after it, as reported.
-    reported: (f64, f64),
-    with: Box<dyn Contender>,
-    without: Box<dyn Contender>,
-    /// Whether pages are there before: what the step is about may be that they are not.
-    faulted: bool,
-}
-
-/// The least times of an engine.
-struct Least {
+/// The times of one run.
+#[derive(Clone, Copy, Default)]
+struct Times {
     wall: f64,
     cpu: f64,
 }
 
-fn of_kid() -> Vec<Turn> {
-    let usual = kid::Options::default();
-    let turn = |what, reported, without| Turn {
-        what,
-        reported,
-        with: Box::new(KidEngine(usual)),
-        without: Box::new(KidEngine(without)),
-        faulted: true,
-    };
-    vec![
-        turn(
-            "threads' counts a line apart",
-            (55.0, 45.0),
-            kid::Options {
-                padded: false,
-                ..usual
-            },
-        ),
-        Turn {
-            with: Box::new(KidEngine(kid::Options {
-                pre_heat: true,
-                ..usual
-            })),
-            faulted: false,
-            ..turn("pre-heat", (44.0, 39.0), usual)
-        },
-        turn(
-            "a branch and prefetch for a remainder",
-            (39.0, 38.0),
-            kid::Options {
-                step: kid::Step::Modulo,
-                prefetch: false,
-                ..usual
-            },
-        ),
-        turn(
-            "XXH3 for CRC-32C",
-            (38.0, 36.0),
-            kid::Options {
-                checksum: kid::Checksum::Crc32c,
-                ..usual
-            },
-        ),
-        turn(
-            "free lists' nodes made ahead",
-            (36.0, 35.5),
-            kid::Options {
-                list_nodes_ahead: false,
-                ..usual
-            },
-        ),
-    ]
-}
-
-fn of_v2() -> Vec<Turn> {
-    let V2Engine(usual) = V2Engine::default();
-    let turn = |what, reported, without| Turn {
-        what,
-        reported,
-        with: Box::new(V2Engine(usual)),
-        without: Box::new(V2Engine(without)),
-        faulted: true,
-    };
-    vec![
-        turn(
-            "one write a set for two",
-            (55.0, 35.8),
-            v2::Tuning {
-                writes: v2::Writes::Two,
-                ..usual
-            },
-        ),
-        Turn {
-            faulted: false,
-            ..turn(
-                "pre-heat",
-                (43.6, 35.8),
-                v2::Tuning {
-                    preheat: false,
-                    ..usual
-                },
-            )
-        },
-        turn(
-            "the caller's value used again",
-            (37.8, 35.8),
-            v2::Tuning {
-                value_reuse: false,
-                ..usual
-            },
-        ),
-        turn(
-            "recycle pools of threads",
-            (36.8, 35.8),
-            v2::Tuning {
-                pools: Pools::Global,
-                ..usual
-            },
-        ),
-        turn(
-            "spin locks for mutexes",
-            (35.9, 35.8),
-            v2::Tuning {
-                lock: Lock::Mutex,
-                ..usual
-            },
-        ),
-    ]
+/// What an operation of one run asked of far memory.
+struct Asked {
+    fences: f64,
+    lines: f64,
+    places: f64,
 }
 
 /// Turns back every step of the engines that are judged.
@@ -151,71 +45,186 @@ pub(super) fn run(
     report: &mut Report,
     watch: Watch<'_>,
 ) -> Result<(), Error> {
-    let judged = |turn: &Turn| {
-        let names = options.contenders.iter().map(|contender| contender.name());
-        names.into_iter().any(|name| name == turn.with.name())
+    let judged = |step: &Step| {
+        let mut names = options.contenders.iter().map(|contender| contender.name());
+        names.any(|name| name == step.with.name()) && step.with.takes(options.round)
     };
-    for turn in of_v2().into_iter().chain(of_kid()).filter(judged) {
-        if !turn.with.takes(options.round) {
-            continue;
+    for step in steps::all().into_iter().filter(judged) {
+        measure(options, &step, report, watch)?;
+        if step.far {
+            count(options, &step, report, watch)?;
+            model(options, &step, report, watch)?;
         }
-        let mut least: [Option<Least>; 2] = [None, None];
-        for _ in 0..TURNS {
-            for (which, least) in [&turn.with, &turn.without].into_iter().zip(&mut least) {
-                let now = time(options, &**which, turn.faulted, watch)?;
-                let before = least.get_or_insert(Least {
-                    wall: f64::INFINITY,
-                    cpu: f64::INFINITY,
-                });
-                before.wall = before.wall.min(now.wall);
-                before.cpu = before.cpu.min(now.cpu);
-            }
-        }
-        let [Some(with), Some(without)] = least else {
-            continue;
-        };
-        let name = turn.with.name();
-        let reported = turn.reported.0 / turn.reported.1;
-        let times = |what: &str, value| {
-            let figure = Figure::measured(name, format!("without {}: {what}", turn.what), value);
-            figure
-                .unit("times as long")
-                .published(reported, f64::INFINITY)
-        };
-        report.figures.extend([
-            times("time", without.wall / with.wall),
-            times("processor time", without.cpu / with.cpu),
-        ]);
     }
     Ok(())
+}
+
+/// A figure of a step: how many times as long without it.
+fn times_as_long(step: &Step, what: &str, ratios: &[f64]) -> Figure {
+    let name = format!("without {}: {what}", step.what);
+    let figure = Figure::measured(step.with.name(), name, median(ratios)).unit("times as long");
+    match step.reported {
+        Some((before, after)) => figure.published(before / after, f64::INFINITY),
+        None => figure,
+    }
+}
+
+fn measure(
+    options: &Options<'_>,
+    step: &Step,
+    report: &mut Report,
+    watch: Watch<'_>,
+) -> Result<(), Error> {
+    let (mut wall, mut cpu) = (Vec::new(), Vec::new());
+    for turn in 0..TURNS {
+        let mut found = [Times::default(); 2];
+        // Who is first changes: what the machine does meanwhile is for both.
+        for which in [turn % 2, 1 - turn % 2] {
+            let contender = [&step.with, &step.without][which];
+            found[which] = time(options, step, &**contender, watch)?;
+        }
+        let [with, without] = found;
+        wall.push(without.wall / with.wall);
+        cpu.push(without.cpu / with.cpu);
+    }
+    let clock = times_as_long(step, "time", &wall).spread(&wall);
+    report.figures.push(clock);
+    // What creates an engine with many threads is not one thread's time.
+    if step.timed == Timed::Phases {
+        let processor = times_as_long(step, "processor time", &cpu).spread(&cpu);
+        report.figures.push(processor);
+    }
+    Ok(())
+}
+
+/// Far memory for a run.
+fn memory(
+    options: &Options<'_>,
+    step: &Step,
+    contender: &dyn Contender,
+) -> Result<(Mapped, Terms), Error> {
+    let terms = step.with_room(options.terms_for(contender));
+    let medium = Mapped::anonymous(terms.far_bytes).map_err(Error::doing("map memory"))?;
+    if step.faulted {
+        medium.prefault(&mut |_, _| {});
+    }
+    Ok((medium, terms))
 }
 
 /// A set and a get phase.
 fn time(
     options: &Options<'_>,
+    step: &Step,
     contender: &dyn Contender,
-    faulted: bool,
     watch: Watch<'_>,
-) -> Result<Least, Error> {
-    let terms = options.terms_for(contender);
-    let medium = Mapped::anonymous(terms.far_bytes).map_err(Error::doing("map memory"))?;
-    if faulted {
-        medium.prefault(&mut |_, _| {});
-    }
+) -> Result<Times, Error> {
+    let (medium, terms) = memory(options, step, contender)?;
     let mut trial = Trial::new(options, contender);
+    let started = Instant::now();
     let engine = contender.create(Far::Mapped(medium), &terms)?;
-    let mut least = Least {
-        wall: 0.0,
-        cpu: 0.0,
-    };
+    if step.timed == Timed::Create {
+        let wall = started.elapsed().as_secs_f64();
+        return Ok(Times { wall, cpu: wall });
+    }
+    let mut times = Times::default();
     for phase in [Phase::Set, Phase::Get(0)] {
         let found = trial.phase(&*engine, phase, plainly(options.group), watch)?;
-        if found.refused + found.wrong_answers() > 0 {
-            let (name, what) = (contender.name(), found.told.join("; "));
-            return Err(Error::Failed(format!("{name} cannot be timed: {what}")));
-        }
-        least.wall += found.seconds;
-        least.cpu += found.cpu_seconds;
+        right(contender, step, &found)?;
+        times.wall += found.seconds;
+        times.cpu += found.cpu_seconds;
     }
-    Ok(least)
+    Ok(times)
+}
+
+/// A run whose answers are wrong, or which has no room, shows nothing.
+fn right(contender: &dyn Contender, step: &Step, found: &Found) -> Result<(), Error> {
+    if found.refused + found.wrong_answers() == 0 {
+        return Ok(());
+    }
+    let (name, what, told) = (contender.name(), step.what, found.told.join("; "));
+    Err(Error::Failed(format!(
+        "{name}, with or without {what}, cannot be compared: {} sets refused, {} answers wrong; {told}",
+        found.refused,
+        found.wrong_answers()
+    )))
+}
+
+/// What far memory is asked for with and without the step, where that differs.
+pub(super) fn count(
+    options: &Options<'_>,
+    step: &Step,
+    report: &mut Report,
+    watch: Watch<'_>,
+) -> Result<(), Error> {
+    let with = asked(options, step, &*step.with, watch)?;
+    let without = asked(options, step, &*step.without, watch)?;
+    for (unit, with, without) in [
+        ("fences an operation", with.fences, without.fences),
+        ("lines written an operation", with.lines, without.lines),
+        ("places read an operation", with.places, without.places),
+    ] {
+        if (without - with).abs() <= TOLD_FROM * with.max(without) {
+            continue;
+        }
+        for (which, value) in [("with", with), ("without", without)] {
+            let name = format!("{which} {}: {unit}", step.what);
+            report
+                .figures
+                .push(Figure::counted(step.with.name(), name, value));
+        }
+    }
+    Ok(())
+}
+
+fn asked(
+    options: &Options<'_>,
+    step: &Step,
+    contender: &dyn Contender,
+    watch: Watch<'_>,
+) -> Result<Asked, Error> {
+    let (medium, terms) = memory(options, step, contender)?;
+    let medium = Counted::new(medium);
+    let meter = medium.meter();
+    let mut trial = Trial::new(options, contender);
+    let engine = contender.create(Far::Counted(medium), &terms)?;
+    let how = How {
+        meter: Some(&meter),
+        ..plainly(1)
+    };
+    let (mut spent, mut operations) = (Spent::default(), 0);
+    for phase in [Phase::Set, Phase::Get(0)] {
+        let found = trial.phase(&*engine, phase, how, watch)?;
+        right(contender, step, &found)?;
+        spent += found.by_sets;
+        spent += found.by_gets;
+        operations += found.sets + found.gets;
+    }
+    let each = |count: u64| count as f64 / operations as f64;
+    Ok(Asked {
+        fences: each(spent.fences),
+        lines: each(spent.lines),
+        places: each(spent.places),
+    })
+}
+
+/// The same on the model, where it can be: an operation of each phase, with and without.
+pub(super) fn model(
+    options: &Options<'_>,
+    step: &Step,
+    report: &mut Report,
+    watch: Watch<'_>,
+) -> Result<(), Error> {
+    let mut ns = |contender: &dyn Contender| {
+        let rates = modelled::rates(options, contender, &|terms| step.with_room(terms), watch)?;
+        Ok::<_, Error>(rates.map(|rates| 1.0 / rates.sets + 1.0 / rates.gets))
+    };
+    let (with, without) = (ns(&*step.with)?, ns(&*step.without)?);
+    if let (Some(with), Some(without)) = (with, without) {
+        let figure = times_as_long(step, "virtual time", &[without / with]);
+        report.figures.push(Figure {
+            kind: Kind::Modelled,
+            ..figure
+        });
+    }
+    Ok(())
 }

@@ -36,6 +36,7 @@ use farbank_pm::table::Table;
 use farbank_pm::{Lane, Medium};
 
 use crate::engine::{Engine, Error, Key, Tally, Worker};
+use crate::stripes::{Lock, Stripes};
 use crate::terms::Terms;
 use cache::Cache;
 use flush::Queue;
@@ -53,6 +54,15 @@ const STRIPES: usize = 4096;
 /// Workers' lanes are numbered from 0; flushers' from here.
 const FLUSHER_LANES: u32 = 1 << 31;
 
+/// How a bucket's head comes to name a newer record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Swing {
+    /// By compare-and-swap.
+    CompareAndSwap,
+    /// By a load and a store, under the lock of the bucket's stripe.
+    Locked(Lock),
+}
+
 /// Its tunings, as published by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
@@ -64,6 +74,15 @@ pub struct Options {
     pub head_segments: u32,
     /// Whether reads in the get phase are kept in DRAM. Published: on.
     pub read_cache: bool,
+    /// Whether an update of the get phase that the read cache takes is written nowhere else. Published: yes.
+    pub cache_absorbs: bool,
+    /// Whether an update of the set phase is one more record, and the key is not looked for. Published: yes; else
+    /// values are written over in place.
+    pub append_updates: bool,
+    /// How heads change. Published: by compare-and-swap; a mutex was tried.
+    pub swing: Swing,
+    /// Whether a get fills the caller's buffer, or makes a new one. Published: the caller's.
+    pub value_reuse: bool,
     /// Threads that fill the index when the engine is opened, at least 1.
     pub init_threads: usize,
     /// Write a record's `prev` before its bucket names it. Published: off, see the module's head, 2.
@@ -77,6 +96,10 @@ impl Default for Options {
             buffers: 32,
             head_segments: HEAD_SEGMENTS,
             read_cache: true,
+            cache_absorbs: true,
+            append_updates: true,
+            swing: Swing::CompareAndSwap,
+            value_reuse: true,
             init_threads: 16,
             prev_first: false,
         }
@@ -96,6 +119,8 @@ struct Core<M: Medium> {
     queue: Arc<Queue>,
     cache: Option<Cache>,
     stripes: Vec<AtomicU32>,
+    /// Of the heads, where they are locked.
+    locks: Option<Stripes>,
     /// Of each thread: segments it has begun.
     begun: Vec<AtomicU32>,
     workers: AtomicU64,
@@ -149,6 +174,10 @@ impl<M: Medium> Prelim<M> {
                 .read_cache
                 .then(|| Cache::new(needs / CACHES_OF_FAR)),
             stripes: (0..STRIPES).map(|_| AtomicU32::new(0)).collect(),
+            locks: match options.swing {
+                Swing::CompareAndSwap => None,
+                Swing::Locked(lock) => Some(Stripes::new(STRIPES as u64, lock)),
+            },
             begun: (0..terms.threads).map(|_| AtomicU32::new(0)).collect(),
             workers: AtomicU64::new(0),
             sets: AtomicU64::new(0),
@@ -223,11 +252,19 @@ impl<M: Medium> Core<M> {
 
     /// Names record `n` the newest of its bucket. What was the newest must become its `prev`.
     fn swing(&self, bucket: usize, n: u32, before: impl Fn(u32)) -> u32 {
+        let head = self.heads.get(bucket);
+        if let Some(locks) = &self.locks {
+            let _locked = locks.lock(bucket as u64);
+            let old = head.load(Relaxed);
+            before(old);
+            head.store(n, Release);
+            return old;
+        }
         let newest = |old| {
             before(old);
             Some(n)
         };
-        let swung = self.heads.get(bucket).fetch_update(AcqRel, Acquire, newest);
+        let swung = head.fetch_update(AcqRel, Acquire, newest);
         swung.expect("it always wants to change")
     }
 
@@ -276,6 +313,7 @@ impl<M: Medium> Engine for Prelim<M> {
         let Core {
             records,
             cache,
+            locks,
             hash_mask,
             options,
             ..
@@ -284,6 +322,7 @@ impl<M: Medium> Engine for Prelim<M> {
         vec![
             ("index", (hash_mask + 1) * size_of::<u32>() as u64),
             ("read cache", cache.as_ref().map_or(0, Cache::bytes)),
+            ("locks", locks.as_ref().map_or(0, Stripes::bytes)),
             ("buffers", buffers),
             (
                 "flushers",
@@ -390,17 +429,20 @@ impl<M: Medium> PrelimWorker<M> {
         Ok(true)
     }
 
-    /// An update of the get phase: in the read cache if that takes it, else in place.
+    /// An update that is no record of its own: in the read cache if that takes it, else, or also, in place.
     fn update(&mut self, key: KeyWords, value: &[u8]) -> Result<bool, Error> {
         let cache = self.core.cache.as_ref().filter(|_| self.getting);
-        if cache.is_some_and(|cache| cache.update(key, value)) {
+        let absorbs = self.core.options.cache_absorbs;
+        let mut cached = cache.is_some_and(|cache| cache.update(key, value));
+        if cached && absorbs {
             return Ok(true);
         }
         let Some(n) = self.core.find_whole(key, &mut self.scratch).0 else {
             return Ok(false);
         };
         // A reader may have put the older value there meanwhile.
-        if !cache.is_some_and(|cache| cache.add(key, value) && cache.update(key, value)) {
+        cached |= cache.is_some_and(|cache| cache.add(key, value) && cache.update(key, value));
+        if !cached || !absorbs {
             self.core.rewrite(&mut self.lane, key, n, value)?;
         }
         Ok(true)
@@ -416,9 +458,10 @@ impl<M: Medium> Worker for PrelimWorker<M> {
             "a value of {len} bytes, this engine has room for {VALUE_BYTES}"
         );
         let key = words(key);
-        let updated = self.getting && self.update(key, value)?;
+        let looks = self.getting || !self.core.options.append_updates;
+        let updated = looks && self.update(key, value)?;
         let inserted = !updated && self.append(key, value)?;
-        if !updated && !inserted && (self.getting || !self.update(key, value)?) {
+        if !updated && !inserted && (looks || !self.update(key, value)?) {
             return Err(Error::Full);
         }
         self.tally.inserts += u64::from(inserted);
@@ -428,6 +471,9 @@ impl<M: Medium> Worker for PrelimWorker<M> {
     }
 
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> bool {
+        if !self.core.options.value_reuse {
+            *out = Vec::new();
+        }
         let key = words(key);
         let cache = self.core.cache.as_ref().filter(|_| self.getting);
         if let Some(cache) = cache {

@@ -76,15 +76,27 @@ fn the_contests_first_round_is_answered_from_chains_of_three() {
 #[test]
 fn it_agrees_with_a_model_wherever_its_records_are() {
     let (terms, options) = small();
-    for (read_cache, init_threads) in [(true, 2), (false, 1)] {
-        let engine = open(
-            &terms,
-            Options {
-                read_cache,
-                init_threads,
-                ..options
-            },
-        );
+    let tunings = [
+        options,
+        Options {
+            read_cache: false,
+            init_threads: 1,
+            swing: Swing::Locked(Lock::Spin),
+            ..options
+        },
+        Options {
+            cache_absorbs: false,
+            value_reuse: false,
+            swing: Swing::Locked(Lock::Mutex),
+            ..options
+        },
+        Options {
+            append_updates: false,
+            ..options
+        },
+    ];
+    for options in tunings {
+        let engine = open(&terms, options);
         let (mut model, mut rng) = (Model::default(), Rng::new(9));
         for write in 0..400 {
             // A worker for each few sets, so that buffers go with few records.
@@ -103,18 +115,33 @@ fn threads_do_not_disturb_each_other_or_a_reader() {
         prev_first: true,
         ..Options::default()
     };
-    for (operations, read_cache) in [(u64::MAX, true), (0, true), (0, false)] {
+    let writes_through = Options {
+        cache_absorbs: false,
+        swing: Swing::Locked(Lock::Mutex),
+        ..options
+    };
+    let in_place = Options {
+        append_updates: false,
+        ..options
+    };
+    let uncached = Options {
+        read_cache: false,
+        ..options
+    };
+    let (set_phase, get_phase) = (u64::MAX, 0);
+    for (operations, options) in [
+        (set_phase, options),
+        (set_phase, writes_through),
+        (set_phase, in_place),
+        (get_phase, options),
+        (get_phase, writes_through),
+        (get_phase, uncached),
+    ] {
         let terms = Terms {
             operations,
             ..Terms::preliminary(1 << 14)
         };
-        let engine = open(
-            &terms,
-            Options {
-                read_cache,
-                ..options
-            },
-        );
+        let engine = open(&terms, options);
         threads_with_a_reader(&engine, 3, (80, 80));
     }
 }

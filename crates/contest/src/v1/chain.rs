@@ -81,8 +81,23 @@ impl<M: Medium> Core<M> {
         Off((hash & (self.chains - 1)) * 8)
     }
 
-    pub(super) fn mirror_of(&self, hash: u64) -> &farbank_pm::sync::atomic::AtomicU64 {
-        self.mirror.get((hash & (self.chains - 1)) as usize)
+    /// The number of the newest record of a chain; 0 is none.
+    pub(super) fn head(&self, hash: u64) -> u64 {
+        if self.tuning.mirror {
+            return self
+                .mirror
+                .get((hash & (self.chains - 1)) as usize)
+                .load(Relaxed);
+        }
+        self.medium.load(self.head_at(hash))
+    }
+
+    /// Keeps a head that far memory has (I4).
+    pub(super) fn keep_head(&self, hash: u64, number: u64) {
+        if self.tuning.mirror {
+            let mirror = self.mirror.get((hash & (self.chains - 1)) as usize);
+            mirror.store(number, Relaxed);
+        }
     }
 
     fn header(&self, number: u64) -> (Off, Header) {
@@ -93,7 +108,7 @@ impl<M: Medium> Core<M> {
 
     /// The record of `key`, and how many records were read.
     pub(super) fn find(&self, hash: u64, key: &Key) -> (Option<Found>, u64) {
-        let mut number = self.mirror_of(hash).load(Relaxed);
+        let mut number = self.head(hash);
         let mut probes = 0;
         while number != 0 {
             let (record, header) = self.header(number);
@@ -109,7 +124,7 @@ impl<M: Medium> Core<M> {
 
     /// A chain that is not empty.
     pub(super) fn first_in_use(&self) -> Option<u64> {
-        (0..self.chains).find(|&chain| self.mirror_of(chain).load(Relaxed) != 0)
+        (0..self.chains).find(|&chain| self.head(chain) != 0)
     }
 
     /// Fills the mirror; answers how far memory is in use, in whole segments.
@@ -120,7 +135,7 @@ impl<M: Medium> Core<M> {
         let mut left = (layout.range.end - from) / (HEADER + UNIT) as u64;
         for chain in 0..self.chains {
             let mut number = self.medium.load(self.head_at(chain));
-            self.mirror_of(chain).store(number, Relaxed);
+            self.keep_head(chain, number);
             self.keep(lane, self.head_at(chain), 8);
             while number != 0 {
                 self.check_record(chain, number, left)?;

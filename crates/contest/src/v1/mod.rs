@@ -77,6 +77,10 @@ pub struct Tuning {
     pub value_reuse: bool,
     /// How stripes are locked. Published: by mutexes.
     pub lock: Lock,
+    /// Whether the heads are in DRAM, too, so that no lookup reads them from far memory. Published: yes.
+    pub mirror: bool,
+    /// Whether a new pool is touched once every 2 MiB. Published: no.
+    pub preheat: bool,
     /// Whether updates go to spares at all.
     pub swaps: bool,
     /// Slots of the read cache, which are the stripes, too; `None` is 2^18 at full scale. 0 turns it off.
@@ -94,6 +98,8 @@ impl Tuning {
         reuse: Reuse::NearTheEnd,
         value_reuse: false,
         lock: Lock::Mutex,
+        mirror: true,
+        preheat: false,
         swaps: true,
         cache_slots: None,
         segment_bytes: 4 << 20,
@@ -118,7 +124,7 @@ struct Core<M> {
     tuning: Tuning,
     stripes: Stripes,
     cache: ReadCache,
-    /// The heads of the chains, as in far memory (I4).
+    /// The heads of the chains, as in far memory (I4); empty if there is to be no mirror.
     mirror: Table<AtomicU64>,
     chains: u64,
     space: Space,
@@ -130,12 +136,16 @@ impl<M: Medium> V1<M> {
     /// heads are looked at. Nothing need be written.
     pub fn create(medium: M, terms: &Terms, tuning: Tuning) -> Result<V1<M>, OpenError> {
         let engine = V1::open(medium, terms, tuning)?;
-        match engine.core.first_in_use() {
-            None => Ok(engine),
-            Some(chain) => Err(OpenError::Unfit(format!(
+        let core = &*engine.core;
+        if let Some(chain) = core.first_in_use() {
+            return Err(OpenError::Unfit(format!(
                 "a new engine needs zeros, chain {chain} has a head: open it, or give it a new file"
-            ))),
+            )));
         }
+        if tuning.preheat {
+            space::preheat(&core.medium, &mut Lane::new(terms.threads as u32))?;
+        }
+        Ok(engine)
     }
 
     /// Opens what is in `medium`, made with the same terms: reads every head and walks every chain.
@@ -143,7 +153,9 @@ impl<M: Medium> V1<M> {
         terms.fit(medium.len())?;
         let chains = 1_u64 << terms.hash_bits;
         let mirror = Table::new(chains as usize);
-        mirror.reserve(chains as usize);
+        if tuning.mirror {
+            mirror.reserve(chains as usize);
+        }
         let (slots, stripes) = terms.slots_and_stripes(tuning.cache_slots)?;
         let layout = layout(terms, &tuning, chains)?;
         let from = layout.range.start;

@@ -2,7 +2,6 @@
 
 use farbank_pm::medium::persist;
 use farbank_pm::sync::Arc;
-use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Lane, Medium, Off, Poisoned};
 
 use super::Core;
@@ -96,9 +95,8 @@ impl<M: Medium> Core<M> {
 
     fn insert(&self, own: &mut Own, hash: u64, key: &Key, value: &[u8]) -> Result<(), Error> {
         let block = self.allot(own, HEADER + align16(value.len()), For::Insert)?;
-        let mirror = self.mirror_of(hash);
         let header = Header {
-            prev: mirror.load(Relaxed),
+            prev: self.head(hash),
             key: *key,
             place: Place {
                 value: block.number + (HEADER / UNIT) as u32,
@@ -108,7 +106,7 @@ impl<M: Medium> Core<M> {
         };
         self.write(own, Off(block.at()), &[&header.encode(), value])?;
         self.switch(own, self.head_at(hash), u64::from(block.number))?;
-        mirror.store(u64::from(block.number), Relaxed);
+        self.keep_head(hash, u64::from(block.number));
         own.tally.inserts += 1;
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::index::{NodeId, Place};
 use super::record::{self, HEADER};
 use super::{Core, START, Writes};
 use crate::engine::{Error, Key, Tally, Worker};
-use crate::space::{Block, For, Holding, UNIT, align16, offset};
+use crate::space::{self, Block, For, Holding, UNIT, align16, offset};
 use crate::terms::hash_of;
 
 /// One thread's door.
@@ -64,22 +64,9 @@ impl<M: Medium> Core<M> {
     /// Makes a new pool of zeros.
     pub(super) fn begin(&self, lane: &mut Lane) -> Result<(), Poisoned> {
         if self.tuning.preheat {
-            self.preheat(lane)?;
+            space::preheat(&self.medium, lane)?;
         }
         self.advance(lane, START)
-    }
-
-    /// Reads and writes back a line of every huge page.
-    fn preheat(&self, lane: &mut Lane) -> Result<(), Poisoned> {
-        const LINE: usize = farbank_pm::LINE;
-        let mut line = [0; LINE];
-        for at in (0..self.medium.len() - LINE as u64).step_by(2 << 20) {
-            self.medium.copy_out(Off(at), &mut line);
-            self.medium.copy_in(lane, Off(at), &[&line]);
-            let ticket = self.medium.drain(lane);
-            self.medium.wait(ticket)?;
-        }
-        Ok(())
     }
 
     /// Segments end at `next` from now on, durably (I1).

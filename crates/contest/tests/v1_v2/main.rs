@@ -66,6 +66,8 @@ fn v1_has_what_four_threads_stored_whatever_its_tuning() {
             pools: Pools::PerThread,
             lock: Lock::Spin,
             value_reuse: true,
+            mirror: false,
+            preheat: true,
             ..usual
         },
         v1::Tuning {
