@@ -1,6 +1,7 @@
 //! Making a tree without clients: an empty one, or one with many entries at once.
 
 use farbank_fabric::GAddr;
+use farbank_fabric::sim::Sim;
 
 use crate::client::ROOT;
 use crate::config::Config;
@@ -16,6 +17,17 @@ pub trait Place {
 
     /// Says that nodes take the host memory of `server` up to byte `at`.
     fn taken(&mut self, server: u16, at: u64);
+}
+
+/// At once and from outside: nobody waits for it, and no card carries it.
+impl Place for &Sim {
+    fn put(&mut self, at: GAddr, bytes: &[u8]) {
+        self.poke(at, bytes);
+    }
+
+    fn taken(&mut self, server: u16, at: u64) {
+        self.take(server, at);
+    }
 }
 
 /// By what a server's memory is known to have a part of the tree in it: where it stands, and its bytes.

@@ -7,7 +7,7 @@ use farbank_fabric::sim::{Constants, Node, Sim, Thread, Traffic};
 use farbank_fabric::{Fabric, GAddr, Nanos};
 use farbank_pm::sim::Rng;
 use farbank_tree::tally::{Histogram, Tally};
-use farbank_tree::{Client, Compute, Config, Error, Place};
+use farbank_tree::{Client, Compute, Config, Error};
 
 use super::load::{Keys, Mix, Op};
 
@@ -83,18 +83,6 @@ const WARMING_ROUNDS: u64 = 20;
 /// Which branch of chance they are drawn from.
 const WARMING: u64 = 1 << 32;
 
-struct At<'a>(&'a Sim);
-
-impl Place for At<'_> {
-    fn put(&mut self, at: GAddr, bytes: &[u8]) {
-        self.0.poke(at, bytes);
-    }
-
-    fn taken(&mut self, server: u16, at: u64) {
-        self.0.take(server, at);
-    }
-}
-
 /// What clients write down while the window is open.
 #[derive(Default)]
 struct Notes {
@@ -139,13 +127,7 @@ impl Setup {
     pub fn run(&self) -> Result<Outcome, Error> {
         let sim = self.rack();
         let keys = Rc::new(Keys::new(self.entries, self.theta));
-        farbank_tree::fill(
-            &self.config,
-            self.servers,
-            FILLED,
-            keys.start(),
-            &mut At(&sim),
-        );
+        farbank_tree::fill(&self.config, self.servers, FILLED, keys.start(), &mut &sim);
         let computes: Vec<Compute<Node>> = (0..self.servers)
             .map(|compute| Compute::new(sim.node(compute), compute, 1, self.config))
             .collect();

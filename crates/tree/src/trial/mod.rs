@@ -22,13 +22,13 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
+use farbank_fabric::Nanos;
 use farbank_fabric::sim::{Constants, Sim};
-use farbank_fabric::{GAddr, Nanos};
 use farbank_pm::sim::Rng;
 
 use crate::config::Values;
 use crate::doing::Doing;
-use crate::{Compute, Config, Place};
+use crate::{Compute, Config};
 use clients::{Book, bytes_of, calling, key_of, renewing, start};
 pub use hunt::{Caught, Hunted, Plan, Reach, Run, System, Verdict, hunt};
 use judge::{judge, judge_errors, told};
@@ -246,18 +246,6 @@ struct Played {
     moments: Moments,
 }
 
-struct At<'a>(&'a Sim);
-
-impl Place for At<'_> {
-    fn put(&mut self, at: GAddr, bytes: &[u8]) {
-        self.0.poke(at, bytes);
-    }
-
-    fn taken(&mut self, server: u16, at: u64) {
-        self.0.take(server, at);
-    }
-}
-
 impl Trial {
     /// Runs the trial of `seed`.
     pub fn run(&self, seed: u64) -> Result<Outcome, Violation> {
@@ -305,10 +293,10 @@ impl Trial {
         let start = start(seed).into_iter();
         let start = start.map(|(number, value)| (key_of(layout, number), value));
         match self.config.values {
-            Values::Words => crate::fill(&self.config, SERVERS, 0.8, start, &mut At(&sim)),
+            Values::Words => crate::fill(&self.config, SERVERS, 0.8, start, &mut &sim),
             Values::Blocks { bytes_max } => {
                 let start = start.map(|(key, value)| (key, bytes_of(value, bytes_max)));
-                crate::fill_bytes(&self.config, SERVERS, 0.8, start, &mut At(&sim));
+                crate::fill_bytes(&self.config, SERVERS, 0.8, start, &mut &sim);
             }
         }
         sim

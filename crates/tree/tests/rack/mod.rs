@@ -4,26 +4,13 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
 
-use farbank_fabric::GAddr;
 use farbank_fabric::sim::{Constants, Node, Sim};
-use farbank_tree::{Client, Compute, Config, Key, Place};
+use farbank_tree::{Client, Compute, Config, Key};
 
 pub(crate) struct Rack {
     pub(crate) sim: Sim,
     config: Config,
     computes: Vec<Compute<Node>>,
-}
-
-struct At<'a>(&'a Sim);
-
-impl Place for At<'_> {
-    fn put(&mut self, at: GAddr, bytes: &[u8]) {
-        self.0.poke(at, bytes);
-    }
-
-    fn taken(&mut self, server: u16, at: u64) {
-        self.0.take(server, at);
-    }
 }
 
 const SERVERS: u16 = 3;
@@ -38,7 +25,7 @@ impl Rack {
     /// An empty tree and `computes` compute servers.
     pub(crate) fn new(computes: u16, config: Config, in_order: bool, seed: u64) -> Rack {
         let rack = Rack::bare(computes, config, in_order, seed);
-        farbank_tree::create(&config, SERVERS, &mut At(&rack.sim));
+        farbank_tree::create(&config, SERVERS, &mut &rack.sim);
         rack
     }
 
@@ -46,7 +33,7 @@ impl Rack {
     pub(crate) fn filled(computes: u16, config: Config, entries: u64) -> Rack {
         let rack = Rack::bare(computes, config, true, 1);
         let pairs = (0..entries).map(|n| (2 * n, 2 * n + 1));
-        farbank_tree::fill(&config, SERVERS, 0.8, pairs, &mut At(&rack.sim));
+        farbank_tree::fill(&config, SERVERS, 0.8, pairs, &mut &rack.sim);
         rack
     }
 
