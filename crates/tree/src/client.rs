@@ -11,7 +11,7 @@ use farbank_pm::sim::Rng;
 use crate::Error;
 use crate::blocks::Blocks;
 use crate::cache::Cache;
-use crate::config::Config;
+use crate::config::{Config, HOST_LOCKS_MAX};
 use crate::doing::{Begun, Doing, Doings};
 use crate::fill::mark;
 use crate::lock::{Held, Letting, Table};
@@ -78,6 +78,11 @@ impl<F: Fabric> Compute<F> {
     /// Compute server `compute`, in its `epoch`-th life, on a tree that [`crate::create`] or [`crate::fill`] has
     /// made with the same layout and locks.
     pub fn new(fabric: F, compute: u16, epoch: u8, config: Config) -> Compute<F> {
+        let host_locks = config.host_locks;
+        assert!(
+            (1..=HOST_LOCKS_MAX).contains(&host_locks),
+            "a server has room for 1 to {HOST_LOCKS_MAX} locks in its host memory, not {host_locks}"
+        );
         let servers = usize::from(fabric.servers());
         let node_bytes = config.layout.node_bytes;
         let cache = Cache::new(config.cache_bytes, node_bytes, compute.into());
@@ -240,18 +245,19 @@ impl<F: Fabric> Client<F> {
         }
         let done = self.write_all(server, writes, ordered).await;
         let released = match (&letting, ordered, &done) {
-            (Letting::Remote(release), false, Ok(())) => {
-                let wait_ns = self.home.config.lone_release_ns;
-                if wait_ns > 0 {
-                    self.home.fabric.sleep(wait_ns).await;
-                }
-                self.round_trip(release.clone()).await.map(|_| ())
-            }
+            (Letting::Remote(release), false, Ok(())) => self.release_alone(release).await,
             _ => Ok(()),
         };
         let done = done.and(released);
         self.let_go(held, &letting, done.err());
         done
+    }
+
+    async fn release_alone(&self, release: &Verb) -> Result<(), Error> {
+        for _ in 0..self.home.config.lone_release_trips {
+            self.round_trip(Verb::read(release.at(), 8)).await?;
+        }
+        self.round_trip(release.clone()).await.map(|_| ())
     }
 
     /// Does `writes` in order, in one batch if they may be.

@@ -64,9 +64,11 @@ pub struct Config {
     pub local: Local,
     /// How they are released.
     pub release: Release,
-    /// Where a release is a round trip of its own: how long it comes after the write-back, in nanoseconds. 0 but in
-    /// experiments that ask what such a wait would explain.
-    pub lone_release_ns: Nanos,
+    /// Where a release is a round trip of its own: how many more there are before it, while the lock is held. 0 but in
+    /// experiments that ask what a longer hold would explain.
+    pub lone_release_trips: u32,
+    /// Locks of a server in its host memory, 1 to [`HOST_LOCKS_MAX`].
+    pub host_locks: u64,
     /// Bytes of internal nodes each compute server keeps; 0: none.
     pub cache_bytes: usize,
     /// A client waiting for the same owner so long asks whether that one is alive, in nanoseconds.
@@ -75,6 +77,8 @@ pub struct Config {
 
 /// Times a lock is handed on at most: as in the published code.
 const HAND_OVERS_MAX: u32 = 8;
+/// Locks that a server has room for in its host memory.
+pub const HOST_LOCKS_MAX: u64 = 32 << 10;
 const CACHE_BYTES: usize = 500 << 20;
 
 impl Config {
@@ -89,7 +93,8 @@ impl Config {
             locks: Locks::OnChip,
             local: Local::HandOver(HAND_OVERS_MAX),
             release: Release::Write,
-            lone_release_ns: 0,
+            lone_release_trips: 0,
+            host_locks: HOST_LOCKS_MAX,
             cache_bytes: CACHE_BYTES,
             doubt_ns: 2_500_000,
         }

@@ -78,7 +78,7 @@ use farbank_fabric::GAddr;
 
 pub use blocks::{VALUE_BYTES_MAX, fill_bytes};
 pub use client::{Client, Compute};
-pub use config::{Config, Local, Locks, Release, Values};
+pub use config::{Config, HOST_LOCKS_MAX, Local, Locks, Release, Values};
 pub use fill::{Place, create, fill};
 pub use key::{KEY_BYTES_MAX, Key};
 pub use layout::{Format, Layout};

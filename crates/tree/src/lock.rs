@@ -32,18 +32,16 @@ use farbank_pm::sim::Rng;
 
 use crate::Error;
 use crate::client::Client;
-use crate::config::{Config, Local, Locks, Release};
+use crate::config::{Config, HOST_LOCKS_MAX, Local, Locks, Release};
 use crate::doing::{Begun, Doing};
 
 /// Bits of a lock.
 const LOCK_BITS: u32 = 16;
 const EPOCH_BITS: u32 = 6;
-/// Locks of a server that has none on its card, or none that can be compared in part: words of host memory.
-const HOST_LOCKS: u64 = 32 << 10;
-/// Where they start; the tree's superblock is before them.
+/// Where locks in host memory start, which are words; the tree's superblock is before them.
 const HOST_LOCKS_AT: u64 = 4096;
 /// Bytes at the start of each server's host memory that are not chunks.
-pub(crate) const RESERVED_BYTES: u64 = HOST_LOCKS_AT + HOST_LOCKS * 8;
+pub(crate) const RESERVED_BYTES: u64 = HOST_LOCKS_AT + HOST_LOCKS_MAX * 8;
 
 /// A lock: its word and its bits there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -73,7 +71,7 @@ impl Slot {
             }
             (false, _) => Slot::whole(GAddr::host(
                 node.server(),
-                HOST_LOCKS_AT + hash % HOST_LOCKS * 8,
+                HOST_LOCKS_AT + hash % config.host_locks * 8,
             )),
         }
     }
@@ -138,7 +136,7 @@ pub(crate) fn named(
     for server in 0..servers {
         let (at, bytes, each) = match config.locks {
             Locks::OnChip => (GAddr::lock(server, 0), lock_bytes, LOCK_BITS as usize / 8),
-            Locks::Host => (GAddr::host(server, HOST_LOCKS_AT), HOST_LOCKS * 8, 8),
+            Locks::Host => (GAddr::host(server, HOST_LOCKS_AT), config.host_locks * 8, 8),
         };
         let mut all = vec![0; bytes as usize];
         sim.peek(at, &mut all);

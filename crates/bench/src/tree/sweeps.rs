@@ -8,8 +8,22 @@ use super::ratios::{both, shorter};
 use super::run::Setup;
 use crate::figure::{Error, Figure};
 
-/// Threads of each compute server and clients of each thread.
-const CLIENTS: [(u16, u16); 7] = [(2, 1), (4, 1), (6, 1), (8, 1), (12, 1), (22, 1), (22, 3)];
+/// Threads of each compute server and clients of each thread: in even steps up to where FG+ breaks down, which it does from one
+/// step to the next.
+const CLIENTS: [(u16, u16); 12] = [
+    (2, 1),
+    (4, 1),
+    (6, 1),
+    (8, 1),
+    (10, 1),
+    (12, 1),
+    (14, 1),
+    (16, 1),
+    (18, 1),
+    (20, 1),
+    (22, 1),
+    (22, 3),
+];
 const SKEWS: [f64; 3] = [0.0, 0.9, 0.99];
 pub(super) const SCALE_RUNS: u64 = 2 * (CLIENTS.len() * SKEWS.len()) as u64;
 
@@ -24,7 +38,7 @@ pub(super) fn scale(bench: &mut Bench<'_>) -> Result<(), Error> {
             let change = |setup: Setup| Setup {
                 threads,
                 coroutines,
-                ..if theta > 0.95 { setup } else { shorter(setup) }
+                ..shorter(setup)
             };
             let mops = both(bench, &name, change, (Mix::WRITE_INTENSIVE, theta))?
                 .map(|outcome| outcome.mops);

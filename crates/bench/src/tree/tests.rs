@@ -1,5 +1,7 @@
 //! Small racks, short windows: counted.
 
+use farbank_tree::{Config, HOST_LOCKS_MAX};
+
 use super::experiments::{Experiment, Options, System, run};
 use super::load::Mix;
 use super::run::{Outcome, Setup, fairness};
@@ -81,6 +83,39 @@ fn warm_caches_lead_to_every_leaf_and_operations_cost_what_the_paper_says() {
     assert_eq!(sherman.tally.write_bytes.share(|n| n == 17), 1.0);
     assert_eq!(fg.tally.write_trips.share(|n| n == 4), 1.0);
     assert_eq!(fg.tally.write_bytes.share(|n| n == 1024), 1.0);
+}
+
+#[test]
+fn round_trips_before_a_release_of_its_own_are_made_and_cost_throughput() {
+    let held = |lone_release_trips| {
+        one(System::FgPlus, |setup| Setup {
+            config: Config {
+                lone_release_trips,
+                ..setup.config
+            },
+            ..setup
+        })
+    };
+    let (short, long) = (held(0), held(3));
+    assert_eq!(long.tally.write_trips.share(|n| n == 7), 1.0);
+    assert!(long.mops < short.mops, "{}, {}", long.mops, short.mops);
+}
+
+#[test]
+fn nodes_that_share_few_locks_wait_for_each_other() {
+    let retries = |host_locks| {
+        let few = one(System::FgPlus, |setup| Setup {
+            config: Config {
+                host_locks,
+                ..setup.config
+            },
+            theta: 0.0,
+            ..setup
+        });
+        few.tally.lock_retries.share(|n| n > 0)
+    };
+    let (many, few) = (retries(HOST_LOCKS_MAX), retries(4));
+    assert!(many < 0.05 && few > 0.1, "{many}, {few}");
 }
 
 #[test]

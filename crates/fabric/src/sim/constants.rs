@@ -5,6 +5,18 @@
 //! its knee at 256 bytes come out; nothing else was looked at for them. "Assumed" numbers are usual for such
 //! hardware and were not fitted.
 
+/// Whose verbs are done in the order in which they reach a memory server. One that waits for a bucket of host memory
+/// holds up those behind it in its line, even if they want something else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Line {
+    /// Each thread has a line of its own.
+    Thread,
+    /// All threads of a compute server stand in one.
+    Compute,
+    /// There is only one.
+    Card,
+}
+
 /// Numbers of the simulated rack. [`Constants::default`] is the paper's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Constants {
@@ -26,6 +38,11 @@ pub struct Constants {
     pub host_atomic_ns: u64,
     /// A small write to a word of which an atomic is under way waits for the bucket and holds it so long.
     pub host_write_holds_ns: u64,
+    /// How many lines there are at a memory server. Assumed: as if its card had a unit for each compute server, which does
+    /// nothing else while an atomic waits for its bucket; that such units get in each other's way is known (Kalia et
+    /// al., *Design Guidelines for High Performance RDMA Systems*, ATC 2016). The published code has a connection for each
+    /// thread. Locks alone are as fast one way as another, so that the calibration says nothing about it.
+    pub line: Line,
     /// Buckets by which a card orders atomics on host memory, by the low bits of the address. Assumed.
     pub buckets: usize,
     /// Atomics a card does a microsecond on its own memory. Calibrated.
@@ -68,6 +85,7 @@ impl Default for Constants {
             pcie_bytes_per_ns: 12.8,
             host_atomic_ns: 138,
             host_write_holds_ns: 138,
+            line: Line::Compute,
             buckets: 4096,
             lock_atomics_per_us: 21.0,
             lock_bytes: 256 << 10,

@@ -31,7 +31,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-pub use constants::Constants;
+pub use constants::{Constants, Line};
 pub use exec::Thread;
 pub use rack::Traffic;
 

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use farbank_pm::sim::Rng;
 
 use super::PER_NS;
-use super::constants::Constants;
+use super::constants::{Constants, Line};
 use super::exec::Thread;
 use super::keeper::{Call, Keeper};
 use super::memory::Memory;
@@ -86,12 +86,25 @@ pub(super) struct Server {
     pub(super) written: u64,
     /// The first life of each compute server that is not refused.
     pub(super) admitted: Vec<u8>,
-    /// When each compute server's newest effect takes place: order within a connection.
-    pub(super) newest: Vec<u64>,
-    /// When each compute server's newest batch arrives.
-    pub(super) arrived: Vec<u64>,
+    /// When the newest effect of each line takes place.
+    pub(super) newest: Lines,
+    /// When the newest batch of each line arrives.
+    pub(super) arrived: Lines,
     pub(super) next_chunk: u64,
     pub(super) thread_free: u64,
+}
+
+/// A time for each line; of one that nobody has stood in, 0.
+#[derive(Default)]
+pub(super) struct Lines(Vec<u64>);
+
+impl Lines {
+    pub(super) fn of(&mut self, line: usize) -> &mut u64 {
+        if self.0.len() <= line {
+            self.0.resize(line + 1, 0);
+        }
+        &mut self.0[line]
+    }
 }
 
 pub(super) struct Compute {
@@ -207,8 +220,8 @@ impl Rack {
             buckets: vec![0; constants.buckets],
             written: 0,
             admitted: vec![1; computes.into()],
-            newest: vec![0; computes.into()],
-            arrived: vec![0; computes.into()],
+            newest: Lines::default(),
+            arrived: Lines::default(),
             next_chunk: constants.chunk_bytes,
             thread_free: 0,
         };
@@ -376,6 +389,15 @@ impl Rack {
             self.plan(at, Event::Resume(turn.task()));
         }
         at == self.now
+    }
+
+    /// The line in which verbs of the task that runs stand, which is one of `compute`.
+    pub(super) fn line(&self, compute: u16) -> usize {
+        match self.constants.line {
+            Line::Thread => self.polling_on,
+            Line::Compute => compute.into(),
+            Line::Card => 0,
+        }
     }
 
     pub(super) fn runs(&mut self, task: usize, on: Thread) {

@@ -111,6 +111,53 @@ fn who_sees_a_lock_released_sees_what_was_written_before() {
     }
 }
 
+/// How long a read takes that reaches a memory server after 40 atomics of other threads on one word, in nanoseconds.
+fn read_after_atomics(line: Line, reader: u16, atomics: u16) -> Nanos {
+    let constants = Constants {
+        line,
+        jitter_ns: 0,
+        ..Constants::default()
+    };
+    let sim = Sim::new(3, 3, 4 * MIB, constants, 1);
+    for _ in 0..40 {
+        let node = sim.node(atomics);
+        sim.spawn(atomics, async move {
+            node.cas(GAddr::host(2, 4096), 0, 0).await.unwrap();
+        });
+    }
+    let took = Rc::new(Cell::new(0));
+    let (put, node) = (Rc::clone(&took), sim.node(reader));
+    sim.spawn(reader, async move {
+        node.sleep(1_000).await;
+        let before = node.now();
+        node.read(GAddr::host(2, 8192), 8).await.unwrap();
+        put.set(node.now() - before);
+    });
+    sim.run(&mut |_| false);
+    took.get()
+}
+
+#[test]
+fn an_atomic_that_waits_for_its_bucket_holds_up_those_behind_it_in_its_line() {
+    let alone = 2_500;
+    let behind = 40 * Constants::default().host_atomic_ns;
+    for (line, same, other) in [
+        (Line::Thread, false, false),
+        (Line::Compute, true, false),
+        (Line::Card, true, true),
+    ] {
+        for (reader, waits) in [(0, same), (1, other)] {
+            let took = read_after_atomics(line, reader, 0);
+            let due = if waits {
+                behind - 1_000..behind + alone
+            } else {
+                1..alone
+            };
+            assert!(due.contains(&took), "{line:?}, server {reader}: {took} ns");
+        }
+    }
+}
+
 #[test]
 fn a_crash_may_cut_a_batch_between_its_verbs() {
     let mut seen = [false; 3];

@@ -5,7 +5,7 @@
 //!        ─▶ act, one for each verb: memory is read or written ─▶ tx, wire ─▶ answer: rx ─▶ done: the task goes on
 //! ```
 //!
-//! Within a connection (one compute server, one memory server) verbs act in the order in which they arrived, and a
+//! Within a line ([`Constants::line`](super::Constants::line)) verbs act in the order in which they arrived, and a
 //! read of host memory waits for writes that arrived before it, whoever sent them: PCIe lets no read overtake a
 //! write. So who takes a lock on the card and then reads sees what the one who released it had written before.
 
@@ -21,6 +21,7 @@ pub(super) struct Post {
     compute: u16,
     epoch: u8,
     server: u16,
+    line: usize,
     task: usize,
     verbs: Vec<Verb>,
     /// When each verb has left the asker's card.
@@ -83,11 +84,13 @@ impl Rack {
             .iter()
             .map(|verb| self.send(compute, doorbell, carried_there(verb)))
             .collect();
-        let there = self.arrival(compute, server, &departs);
+        let line = self.line(compute);
+        let there = self.arrival(line, server, &departs);
         let post = self.posts.add(Post {
             compute,
             epoch,
             server,
+            line,
             task: self.polling,
             left: verbs.len() as u32,
             verbs,
@@ -101,10 +104,10 @@ impl Rack {
         post
     }
 
-    /// When a batch that departs at `departs` is there: not before those of the same connection.
-    fn arrival(&mut self, compute: u16, server: u16, departs: &[u64]) -> u64 {
+    /// When a batch that departs at `departs` is there: not before those of the same line.
+    fn arrival(&mut self, line: usize, server: u16, departs: &[u64]) -> u64 {
         let jitter = self.rng.below(self.constants.jitter_ns * PER_NS + 1);
-        let newest = &mut self.servers[usize::from(server)].arrived[usize::from(compute)];
+        let newest = self.servers[usize::from(server)].arrived.of(line);
         let there = (departs[0] + self.constants.wire_ns * PER_NS + jitter).max(*newest);
         *newest = there + departs[departs.len() - 1] - departs[0];
         there
@@ -140,7 +143,7 @@ impl Rack {
     /// A verb of the batch has arrived, and gets its place in time; then the next one will.
     pub(super) fn follow(&mut self, number: u32, verb: u32) {
         let post = self.posts.get(number);
-        let (compute, server) = (post.compute, post.server);
+        let (compute, server, line) = (post.compute, post.server, post.line);
         let crashed_at = self.computes[usize::from(compute)].crashed_at;
         if crashed_at.is_some_and(|at| at < post.departs[verb as usize]) {
             return self.cut(number, verb);
@@ -156,7 +159,7 @@ impl Rack {
         // A card hands on what it has got of a message while the rest comes in.
         let arrived = self.receive(server, self.now, act.carried);
         let begun = arrived - self.message(act.carried) + self.message(0);
-        let at = self.place(compute, server, begun, &act);
+        let at = self.place(line, server, begun, &act);
         self.plan(at, Event::Act(number, verb));
     }
 
@@ -171,7 +174,7 @@ impl Rack {
     }
 
     /// When a verb that has passed the card at `arrived` acts.
-    fn place(&mut self, compute: u16, server: u16, arrived: u64, act: &Shape) -> u64 {
+    fn place(&mut self, line: usize, server: u16, arrived: u64, act: &Shape) -> u64 {
         let pcie = self.constants.pcie_ns * PER_NS;
         let carried = self.landing(act.carried);
         let holds = match act.atomic {
@@ -180,7 +183,7 @@ impl Rack {
         };
         let on_chip = (PER_NS as f64 * 1000.0 / self.constants.lock_atomics_per_us) as u64;
         let at = &mut self.servers[usize::from(server)];
-        let newest = &mut at.newest[usize::from(compute)];
+        let newest = at.newest.of(line);
         let from = arrived.max(*newest);
         let when = if act.lock {
             let card = &mut self.cards[usize::from(server)];
