@@ -28,7 +28,7 @@ use std::fmt;
 
 use farbank_pm::Ticket;
 use farbank_pm::fault::Named;
-use farbank_pm::sim::{Rng, Sim};
+use farbank_pm::sim::{Persistency, Rng, Sim};
 
 /// A stored value: who it is, and how many bytes it has. Its bytes follow from both.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -226,6 +226,11 @@ pub trait Target: Sync {
     /// Those that only threads can find: for [`crate::schedules`].
     fn faults_in_threads(&self) -> &'static [Named] {
         &[]
+    }
+
+    /// The power cuts it is made for: those of any kind, or not those that take words one by one.
+    fn modes(&self) -> &'static [Persistency] {
+        &Persistency::ALL
     }
 
     /// What it can do.

@@ -99,7 +99,7 @@ impl Crash {
             ));
         };
         let mut reports = Vec::new();
-        let modes = self.persistency.modes();
+        let modes = self.persistency.modes(target)?;
         for (done, mode) in modes.iter().enumerate() {
             let left = (modes.len() - done) as f64;
             let minutes = self.minutes.map(|all| {

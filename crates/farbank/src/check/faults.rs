@@ -59,7 +59,7 @@ impl Faults {
         let Some(target) = self.target.target() else {
             return self.of_the_tree();
         };
-        let hunt = Hunt::new(target, self.budget());
+        let hunt = Hunt::new(target, self.budget(target)?);
         let mut faults = hunt.names();
         faults.extend(hunt.places());
         if let Some(only) = &self.only {
@@ -100,15 +100,20 @@ impl Faults {
         )
     }
 
-    fn budget(&self) -> Budget {
+    fn budget(&self, target: &dyn Target) -> Result<Budget, Failure> {
         let usual = Budget::default();
-        Budget {
-            modes: self
-                .persistency
-                .map_or(usual.modes, |choice| choice.modes().to_vec()),
+        let modes = match self.persistency {
+            Some(choice) => choice.modes(target)?.to_vec(),
+            None => {
+                let made_for = |mode: &_| target.modes().contains(mode);
+                usual.modes.into_iter().filter(made_for).collect()
+            }
+        };
+        Ok(Budget {
+            modes,
             seeds: self.seeds.0.clone(),
             cpu: Duration::from_secs_f64(self.seconds.max(0.0)),
-        }
+        })
     }
 
     fn nothing_to_do(&self, target: &dyn Target) -> Failure {

@@ -17,6 +17,8 @@ use farbank_contest::kid::KidRecipe;
 use farbank_contest::target::EngineTarget;
 use farbank_contest::v1::{self, V1Recipe};
 use farbank_contest::v2::{self, V2Recipe};
+use farbank_index::registry::Table;
+use farbank_index::target::TableTarget;
 use farbank_kv::target::{KvAloneTarget, KvTarget};
 use farbank_pm::sim::Persistency;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -64,6 +66,8 @@ enum TargetChoice {
     V1,
     /// The contest's `v2`, as published: known to lose and to corrupt.
     V2,
+    /// Cacheline-conscious extendible hashing.
+    Cceh,
     /// The tree on memory servers, on a simulated rack: schedules and faults only.
     Tree,
 }
@@ -77,6 +81,7 @@ impl TargetChoice {
             TargetChoice::Kid => &EngineTarget(KidRecipe),
             TargetChoice::V1 => &EngineTarget(V1Recipe(v1::Tuning::PUBLISHED)),
             TargetChoice::V2 => &EngineTarget(V2Recipe(v2::Tuning::PUBLISHED)),
+            TargetChoice::Cceh => &TableTarget(Table::Cceh),
             TargetChoice::Tree => return None,
         })
     }
@@ -107,14 +112,25 @@ enum PersistencyChoice {
 }
 
 impl PersistencyChoice {
-    fn modes(self) -> &'static [Persistency] {
-        match self {
+    /// The modes that are meant, of those `target` is made for.
+    fn modes(self, target: &dyn Target) -> Result<&'static [Persistency], Failure> {
+        let modes: &[Persistency] = match self {
             PersistencyChoice::Adr => &[Persistency::Adr],
             PersistencyChoice::Eadr => &[Persistency::Eadr],
             PersistencyChoice::Word => &[Persistency::Word],
             PersistencyChoice::Page => &[Persistency::Page],
-            PersistencyChoice::All => &Persistency::ALL,
+            PersistencyChoice::All => return Ok(target.modes()),
+        };
+        if target.modes().contains(&modes[0]) {
+            return Ok(modes);
         }
+        let made_for: Vec<_> = target.modes().iter().map(ToString::to_string).collect();
+        Err(Failure::Usage(format!(
+            "{} is not made for {}: {}",
+            target.name(),
+            modes[0],
+            made_for.join(", ")
+        )))
     }
 }
 

@@ -1,0 +1,253 @@
+//! CCEH: cacheline-conscious extendible hashing (Nam et al., FAST '19).
+//!
+//! A directory of 2^G offsets leads to segments of 16 KiB; a segment is 256 buckets of one line, four slots each. A
+//! key goes to the bucket its low hash bits name, or to one of the three lines after it.
+//!
+//! ```text
+//!   directory (a run)     segment (a block)                          bucket (one line)
+//!   ┌────┬────┬────┬────┐  ┌────────┬────────┬────────┬─ ... ─┐       ┌───────┬───────┬───────┬───────┐
+//!   │ 00 │ 01 │ 10 │ 11 │─▶│ header │bucket 0│bucket 1│       │       │key│val│key│val│key│val│key│val│
+//!   └────┴────┴────┴────┘  └────────┴────────┴────────┴─ ... ─┘       └───────┴───────┴───────┴───────┘
+//!     top G bits            depth L | prefix    low 8 bits, then up to 3 lines on
+//! ```
+//!
+//! A segment that has no slot for a key is split by its next hash bit: the keys whose bit is 1 are copied into a new
+//! one, and stay behind where they were, dead by their hash, until others need the slots. Only when the segment's
+//! depth is the directory's does that double.
+//!
+//! # Invariants
+//! I1  A slot is live iff its key is not [`EMPTY`](layout::EMPTY) and the top L bits of the key's hash are the segment's prefix.
+//! I2  A slot's value is stored before its key, in the same line: a crash that keeps the key keeps the value.
+//! I3  A segment is durable, whole, before any entry of the directory names it.
+//! I4  A segment is changed under its lock in DRAM, which is let go when the change is durable: nothing visible is
+//!     volatile.
+//! I5  The directory is changed under `growing`; the root names a directory only when it is durable, whole.
+//! I6  The first half of a segment's entries is never changed by its split; its depth and prefix, one word, are
+//!     changed after the entries of the second half are durable.
+//!
+//! # Crash argument
+//! | crash between               | recovery sees                             | and does                           |
+//! |-----------------------------|-------------------------------------------|------------------------------------|
+//! | value stored, key stored    | an empty or dead key                      | nothing: the slot is free (I1, I2) |
+//! | new segment, first entry    | a segment in doubt that no entry names    | frees it                           |
+//! | first entry, last entry     | one that some entries of its range name   | points the others at it, then the  |
+//! | last entry, old depth       | ... that all name, its elder a bit behind | elder's depth (I6)                 |
+//! | new directory, root         | a run in doubt that the root does not name| frees it, and the new segment      |
+//! | root, old directory freed   | the old one named as being freed          | frees it                           |
+//! | (a kill) store, drain       | bytes that a power cut could take back    | makes them durable at first touch  |
+//!
+//! The paper walks the whole directory to find a split that was cut short. Here the allocator's intents name it, so
+//! that recovery takes as long as the lanes are many, whatever the table holds.
+//!
+//! # Where we differ from the paper
+//! Locks live in DRAM; the paper's are in the segment and dirty it at every search ([`Config::far_locks`] does that,
+//! without relying on it). Keys are checked for being there already; the published code reports nothing and stores them
+//! twice. Nothing is left behind by a thread that died: the published code marks slots as being written in far
+//! memory (Witcher #25). The directory is published before the elder's depth; the published code does it the other way and
+//! can lose half of a segment (Witcher #24, fault `cceh.depth_first`). Its flush after an insert is of the home bucket's line,
+//! whichever line the pair is in (fault `cceh.home_line`).
+
+mod layout;
+mod ops;
+mod recover;
+mod resize;
+
+use farbank_pm::fault::Named;
+use farbank_pm::sync::Mutex;
+use farbank_pm::sync::atomic::{AtomicU64, Ordering};
+use farbank_pm::{Medium, Off};
+
+use crate::ground::{Ground, OpenError, Plan, Worker};
+use crate::hash::hash;
+use crate::index::{Index, Refused, Space};
+use crate::locks::Locks;
+use crate::outlier::Outlier;
+use layout::{DIRECTORY, Directory, EMPTY};
+
+/// Its name.
+pub const NAME: &str = "cceh";
+
+/// Deviations it has by name.
+pub(crate) const FAULTS: [Named; 2] = [
+    Named {
+        name: "cceh.depth_first",
+        what: "a split segment's depth is changed before the directory names the new one",
+        source: "the published code (Witcher #24)",
+    },
+    Named {
+        name: "cceh.home_line",
+        what: "an insert flushes the line of the home bucket, wherever the pair is",
+        source: "the study's version of the published code",
+    },
+];
+
+/// How a table is arranged; fixed when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Buckets of a segment, as a power of two.
+    pub bucket_bits: u32,
+    /// Lines that are looked at for a key.
+    pub probe_lines: u32,
+    /// Depth of the first directory: 2^depth segments.
+    pub depth: u32,
+    /// Whether every operation also writes a lock word in its segment, as the published code does.
+    pub far_locks: bool,
+}
+
+impl Config {
+    /// The paper's: 256 buckets, 4 lines; as many segments as `slots` take, a power of two.
+    #[must_use]
+    pub fn paper(slots: u64) -> Config {
+        let segments = (slots / 1024).max(2);
+        Config {
+            bucket_bits: 8,
+            probe_lines: 4,
+            depth: segments.ilog2(),
+            far_locks: false,
+        }
+    }
+
+    /// Small enough that a dozen keys split segments and double the directory.
+    #[must_use]
+    pub fn small() -> Config {
+        Config {
+            bucket_bits: 1,
+            probe_lines: 1,
+            depth: 1,
+            far_locks: false,
+        }
+    }
+}
+
+/// The table.
+pub struct Cceh<M> {
+    ground: Ground<M>,
+    config: Config,
+    /// The root's word for the directory, where readers look.
+    directory: AtomicU64,
+    growing: Mutex<()>,
+    locks: Locks,
+}
+
+impl<M: Medium> Cceh<M> {
+    fn over(ground: Ground<M>, config: Config, found: bool) -> Cceh<M> {
+        let directory = ground.medium().load(ground.root(DIRECTORY));
+        Cceh {
+            locks: Locks::new(ground.medium().len(), config.segment_bytes(), found),
+            directory: AtomicU64::new(directory),
+            growing: Mutex::new(()),
+            ground,
+            config,
+        }
+    }
+
+    /// Makes an empty table of all of `medium`. Durable on `Ok`.
+    pub fn create(medium: M, plan: &Plan, config: Config) -> Result<Cceh<M>, OpenError> {
+        config.check()?;
+        let ground = Ground::create(medium, plan, &config.classes())?;
+        let table = Cceh::over(ground, config, false);
+        table.make_first()?;
+        let Cceh { ground, .. } = table;
+        let ground = ground.finish(NAME, &config.words())?;
+        Ok(Cceh::over(ground, config, false))
+    }
+
+    /// Opens the table on `medium`, after a crash or not: what a crash cut short is ended first.
+    pub fn open(medium: M) -> Result<Cceh<M>, OpenError> {
+        let ground = Ground::open(medium, NAME, |words| {
+            Ok(Config::of(words)?.classes().to_vec())
+        })?;
+        let config = Config::of(ground.config())?;
+        let table = Cceh::over(ground, config, true);
+        table.recover()?;
+        Ok(table)
+    }
+
+    #[inline]
+    fn directory(&self) -> Directory {
+        Directory::of(self.directory.load(Ordering::Acquire))
+    }
+
+    /// The segment `hash` leads to now. The directory it was read from was the table's when it was read.
+    #[inline]
+    fn lookup(&self, hash: u64) -> Off {
+        loop {
+            let directory = self.directory();
+            let segment = self.ground.medium().load(directory.entry_of(hash));
+            if self.directory() == directory {
+                return Off(segment);
+            }
+        }
+    }
+}
+
+impl<M: Medium> Index for Cceh<M> {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn worker(&self) -> Result<Worker, Refused> {
+        self.ground.worker()
+    }
+
+    fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
+        match key {
+            EMPTY => Outlier::of(&self.ground).insert(worker, value),
+            _ => self.insert_hashed(worker, hash(key), key, value),
+        }
+    }
+
+    fn get(&self, worker: &mut Worker, key: u64) -> Option<u64> {
+        match key {
+            EMPTY => Outlier::of(&self.ground).get(),
+            _ => self.get_hashed(worker, hash(key), key),
+        }
+    }
+
+    fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
+        match key {
+            EMPTY => Outlier::of(&self.ground).update(worker, value),
+            _ => self.update_hashed(worker, hash(key), key, value),
+        }
+    }
+
+    fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
+        match key {
+            EMPTY => Outlier::of(&self.ground).remove(worker),
+            _ => self.remove_hashed(worker, hash(key), key),
+        }
+    }
+
+    fn get_batch(&self, worker: &mut Worker, keys: &[u64], found: &mut [Option<u64>]) {
+        self.fetch(keys);
+        for (key, found) in keys.iter().zip(found) {
+            *found = self.get(worker, *key);
+        }
+    }
+
+    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) {
+        if let Some(value) = Outlier::of(&self.ground).get() {
+            each(EMPTY, value);
+        }
+        self.each_segment(|segment| {
+            self.locks.begin(segment, || self.accept(worker, segment));
+            self.each_live(segment, |_, key, value| each(key, value));
+        });
+    }
+
+    fn space(&self, worker: &mut Worker) -> Space {
+        let (mut segments, keys) = (0, self.len(worker));
+        self.each_segment(|_| segments += 1);
+        Space {
+            keys,
+            slots: segments * self.config.slots(),
+            table_bytes: segments * self.config.segment_bytes() + self.directory().bytes(),
+            far_bytes: self.ground.far_bytes(),
+            dram_bytes: self.locks.bytes(),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.check_all()
+    }
+}

@@ -1,0 +1,183 @@
+//! Insert, get, update, remove.
+
+use farbank_pm::model::Category;
+use farbank_pm::{LINE, Medium, Off, WORD, fault};
+
+use super::Cceh;
+use super::layout::{EMPTY, Header, value_of};
+use crate::ground::Worker;
+use crate::hash::hash;
+use crate::index::Refused;
+use crate::locks::Guard;
+
+/// A segment under its lock, which still serves the hash it was found by.
+pub(super) struct Held<'a> {
+    pub(super) segment: Off,
+    pub(super) header: Header,
+    _guard: Guard<'a>,
+}
+
+impl<M: Medium> Cceh<M> {
+    /// One line, one drain; a split adds a segment and its entries of the directory, in three.
+    pub(super) fn insert_hashed(
+        &self,
+        worker: &mut Worker,
+        hash: u64,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, Refused> {
+        loop {
+            let held = self.hold(worker, hash);
+            if let Some(slot) = self.find(held.segment, hash, key) {
+                return Ok(Some(self.ground.medium().load(value_of(slot))));
+            }
+            match self.free_slot(&held, hash) {
+                Some(slot) => {
+                    self.fill(worker, &held, slot, (hash, key, value))?;
+                    return Ok(None);
+                }
+                None => self.split(worker, &held)?,
+            }
+        }
+    }
+
+    pub(super) fn get_hashed(&self, worker: &mut Worker, hash: u64, key: u64) -> Option<u64> {
+        let _for = Category::KeyValue.spend();
+        loop {
+            let segment = self.lookup(hash);
+            let version = self.locks.begin(segment, || self.accept(worker, segment));
+            if self.lookup(hash) != segment {
+                continue; // split since we looked
+            }
+            self.touch_far_lock(worker, segment);
+            let slot = self.find(segment, hash, key);
+            let found = slot.map(|slot| self.ground.medium().load(value_of(slot)));
+            if self.locks.unchanged(segment, version) {
+                return found; // I4
+            }
+        }
+    }
+
+    pub(super) fn update_hashed(
+        &self,
+        worker: &mut Worker,
+        hash: u64,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, Refused> {
+        let held = self.hold(worker, hash);
+        let Some(slot) = self.find(held.segment, hash, key) else {
+            return Ok(None);
+        };
+        let old = self.ground.medium().load(value_of(slot));
+        self.replace(worker, value_of(slot), value)?;
+        Ok(Some(old))
+    }
+
+    pub(super) fn remove_hashed(
+        &self,
+        worker: &mut Worker,
+        hash: u64,
+        key: u64,
+    ) -> Result<Option<u64>, Refused> {
+        let held = self.hold(worker, hash);
+        let Some(slot) = self.find(held.segment, hash, key) else {
+            return Ok(None);
+        };
+        let old = self.ground.medium().load(value_of(slot));
+        self.replace(worker, slot, EMPTY)?;
+        Ok(Some(old))
+    }
+
+    /// Has the CPU fetch what lookups of `keys` will read: entries first, then locks and home lines.
+    pub(super) fn fetch(&self, keys: &[u64]) {
+        let (medium, directory) = (self.ground.medium(), self.directory());
+        for key in keys {
+            medium.prefetch(directory.entry_of(hash(*key)), WORD);
+        }
+        for key in keys {
+            let hash = hash(*key);
+            let segment = self.lookup(hash);
+            self.locks.prefetch(segment);
+            medium.prefetch(self.home(segment, hash), 2 * LINE);
+        }
+    }
+
+    /// Takes the lock of the segment `hash` leads to.
+    fn hold(&self, worker: &mut Worker, hash: u64) -> Held<'_> {
+        loop {
+            let segment = self.lookup(hash);
+            let guard = self.locks.lock(segment, || self.accept(worker, segment));
+            if self.lookup(hash) == segment {
+                self.touch_far_lock(worker, segment);
+                return Held {
+                    segment,
+                    header: self.header(segment),
+                    _guard: guard,
+                };
+            }
+        }
+    }
+
+    /// Makes durable what a killed process left in a segment.
+    #[cold]
+    pub(super) fn accept(&self, worker: &mut Worker, segment: Off) {
+        let bytes = self.config.segment_bytes();
+        self.ground.accept(worker, segment, bytes);
+    }
+
+    /// Writes where the published code counts its readers and writers. Nobody reads it.
+    #[inline]
+    fn touch_far_lock(&self, worker: &mut Worker, segment: Off) {
+        if self.config.far_locks {
+            let _for = Category::Lock.spend();
+            let at = Self::lock_word(segment);
+            self.ground.medium().store(&mut worker.lane, at, 1);
+            self.ground.medium().store(&mut worker.lane, at, 0);
+        }
+    }
+
+    #[inline]
+    fn find(&self, segment: Off, hash: u64, key: u64) -> Option<Off> {
+        let medium = self.ground.medium();
+        self.slots_of(segment, hash)
+            .find(|slot| medium.load(*slot) == key)
+    }
+
+    /// A slot that is empty, or whose key has moved on (I1).
+    fn free_slot(&self, held: &Held<'_>, at: u64) -> Option<Off> {
+        let medium = self.ground.medium();
+        self.slots_of(held.segment, at).find(|slot| {
+            let key = medium.load(*slot);
+            key == EMPTY || !held.header.owns(hash(key))
+        })
+    }
+
+    fn fill(
+        &self,
+        worker: &mut Worker,
+        held: &Held<'_>,
+        slot: Off,
+        (hash, key, value): (u64, u64, u64),
+    ) -> Result<(), Refused> {
+        let _for = Category::KeyValue.spend();
+        let medium = self.ground.medium();
+        medium.store(&mut worker.lane, value_of(slot), value);
+        medium.store(&mut worker.lane, slot, key); // I2
+        if fault!("cceh.home_line") {
+            medium.flush(&mut worker.lane, self.home(held.segment, hash), LINE);
+        } else {
+            medium.flush(&mut worker.lane, slot, 2 * WORD);
+        }
+        worker.commit(medium)
+    }
+
+    /// Replaces one word.
+    fn replace(&self, worker: &mut Worker, at: Off, word: u64) -> Result<(), Refused> {
+        let _for = Category::KeyValue.spend();
+        let medium = self.ground.medium();
+        medium.store(&mut worker.lane, at, word);
+        medium.flush(&mut worker.lane, at, WORD);
+        worker.commit(medium)
+    }
+}

@@ -1,0 +1,597 @@
+//! Blocks and runs: far memory handed out so that a crash leaks none of it.
+//!
+//! ```text
+//!   a chunk that is a slab: groups, then their blocks            a group: one line
+//!   ┌───────┬───────┬─ ... ─┬───────┬───────┬─ ... ─┐            ┌────────┬─────────────────────────────┐
+//!   │group 0│group 1│       │block 0│block 1│       │            │ intent │ 448 bits: blocks handed out │
+//!   └───────┴───────┴─ ... ─┴───────┴───────┴─ ... ─┘            └────────┴─────────────────────────────┘
+//!
+//!   a lane's line in the head
+//!   ┌─────────┬─────────┬─────────┬─────────┬────────┬──────────┬──────────┬────────┐
+//!   │ group of class 0, 1, 2, 3             │ run    │ freed 0  │ freed 1  │ unused │
+//!   └─────────┴─────────┴─────────┴─────────┴────────┴──────────┴──────────┴────────┘
+//! ```
+//!
+//! A table declares up to four classes of blocks. A worker takes blocks from a group of its own until that has
+//! no more. What does not fit a class is a run of whole chunks. Only what a worker did last can be in doubt after a
+//! crash: the intent of its groups, its run, what it was freeing. So recovery reads a line a lane, and asks the
+//! table of those few whether it leads to them.
+//!
+//! # Invariants
+//! B1  A bit is set, or a run recorded, only after an intent that names it: in the same line before it, or durable.
+//! B2  A block is linked only after a drain that makes its bit durable, and the link is durable before the same
+//!     worker takes another block of its class, or another run.
+//! B3  What is to be unlinked is named durably in a lane's line before, until its bit is known to be clear.
+//! B4  A worker's group is named in its line before its first block is taken.
+//! B5  A group is one worker's at a time; only that worker sets its bits, whoever frees clears them.
+//! B6  A record of a run is gone for good before its chunks are used for anything else.
+//!
+//! # Crash argument
+//! | crash between               | recovery sees                    | and does                             |
+//! |-----------------------------|----------------------------------|--------------------------------------|
+//! | intent, bit                 | an intent, no bit                | nothing                              |
+//! | bit, link                   | both, and nobody leads there     | clears the bit (B1, B2)              |
+//! | run's intent, its record    | no record                        | nothing: the chunks are free         |
+//! | record, link                | a record nobody leads to         | clears it                            |
+//! | freed named, unlinked       | the table leads there            | nothing: it was not freed            |
+//! | unlinked, bit clear         | nobody leads there, bit set      | clears the bit (B3)                  |
+
+use std::collections::BTreeSet;
+
+use farbank_pm::model::Category;
+use farbank_pm::sync::Mutex;
+use farbank_pm::{LINE, Lane, Medium, Off, WORD};
+
+use super::{Ground, OpenError, Worker};
+use crate::index::Refused;
+
+/// Classes of blocks a table may have.
+const CLASSES: usize = 4;
+/// Blocks of a group.
+const BLOCKS: u64 = 7 * 64;
+/// Where in a lane's line the run it takes is named.
+pub(super) const RUN: u64 = CLASSES as u64;
+/// Where what it frees is named: two words in turn.
+pub(super) const FREED: u64 = RUN + 1;
+
+/// The words that say what a chunk is.
+const SLAB: u64 = 1;
+const RECORD: u64 = 2;
+
+/// Blocks of one size.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Class {
+    /// Bytes in a block: a multiple of a word.
+    pub block_bytes: u64,
+    /// What each is aligned to if its size is a multiple of it: a power of two.
+    pub align: u64,
+}
+
+/// Something that is handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Block {
+    /// Where it starts.
+    pub at: Off,
+    /// Its class; `None`: it is a run.
+    pub class: Option<usize>,
+}
+
+/// How a chunk is cut into blocks of a class.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    pub(super) block_bytes: u64,
+    /// Where the first block starts in its chunk.
+    first: u64,
+    pub(super) blocks: u64,
+}
+
+impl Cut {
+    fn of(class: &Class, chunk_bytes: u64) -> Cut {
+        let first =
+            |blocks: u64| (blocks.div_ceil(BLOCKS) * LINE as u64).next_multiple_of(class.align);
+        let mut blocks = chunk_bytes / class.block_bytes;
+        while blocks > 0 && first(blocks) + blocks * class.block_bytes > chunk_bytes {
+            blocks -= 1;
+        }
+        assert!(
+            blocks > 0,
+            "a block of {} bytes fits into no chunk",
+            class.block_bytes
+        );
+        Cut {
+            block_bytes: class.block_bytes,
+            first: first(blocks),
+            blocks,
+        }
+    }
+
+    pub(super) fn groups(&self) -> u64 {
+        self.blocks.div_ceil(BLOCKS)
+    }
+}
+
+/// What a chunk is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    Free,
+    Head,
+    Slab(usize),
+    /// The first chunk of a run of so many.
+    Run(u32),
+    /// A later one.
+    Inside,
+}
+
+/// A group a worker takes blocks from; none at first.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Group {
+    at: Off,
+    /// Bits that were clear when it was taken over, and have not been used since.
+    free: [u64; 7],
+    first: Off,
+}
+
+impl Group {
+    fn take(&mut self) -> Option<u64> {
+        let word = self.free.iter().position(|bits| *bits != 0)?;
+        let bit = self.free[word].trailing_zeros();
+        self.free[word] &= self.free[word] - 1;
+        Some(word as u64 * 64 + u64::from(bit))
+    }
+}
+
+/// Groups of one class that have, or may have, blocks left.
+#[derive(Debug, Default)]
+struct Shelf {
+    ready: BTreeSet<u64>,
+    /// Slabs that were there when the pool was opened, not looked into yet.
+    unknown: BTreeSet<u32>,
+    owned: BTreeSet<u64>,
+}
+
+impl Shelf {
+    fn take(&mut self) -> Option<u64> {
+        let at = *self.ready.difference(&self.owned).next()?;
+        self.ready.remove(&at);
+        self.owned.insert(at);
+        Some(at)
+    }
+}
+
+/// What the allocator knows in DRAM.
+pub(super) struct Heap {
+    lanes_at: Off,
+    lanes: u32,
+    first: Off,
+    chunk_bytes: u64,
+    cuts: Vec<Cut>,
+    uses: Mutex<Vec<Use>>,
+    shelves: Vec<Mutex<Shelf>>,
+    lanes_free: Mutex<BTreeSet<u32>>,
+}
+
+impl Heap {
+    pub(super) fn new(
+        lanes_at: Off,
+        lanes: u32,
+        first: Off,
+        chunks: u32,
+        chunk_bytes: u64,
+        classes: &[Class],
+    ) -> Heap {
+        assert!(
+            classes.len() <= CLASSES,
+            "a lane's line has room for {CLASSES} classes"
+        );
+        Heap {
+            lanes_at,
+            lanes,
+            first,
+            chunk_bytes,
+            cuts: classes
+                .iter()
+                .map(|class| Cut::of(class, chunk_bytes))
+                .collect(),
+            uses: Mutex::new(vec![Use::Free; chunks as usize]),
+            shelves: classes.iter().map(|_| Mutex::default()).collect(),
+            lanes_free: Mutex::new((0..lanes).collect()),
+        }
+    }
+
+    pub(super) fn take_head(&self, chunks: u32) {
+        let mut uses = self.uses.lock().expect("no holder panics");
+        uses[..chunks as usize].fill(Use::Head);
+    }
+
+    pub(super) fn lanes(&self) -> u32 {
+        self.lanes
+    }
+
+    /// Where word `n` of lane `lane`'s line is.
+    pub(super) fn lane_word(&self, lane: u32, n: u64) -> Off {
+        self.lanes_at
+            .plus(u64::from(lane) * LINE as u64 + n * WORD as u64)
+    }
+
+    /// Where the word of chunk `chunk` is.
+    fn record_of(&self, chunk: u32) -> Off {
+        self.lane_word(self.lanes, u64::from(chunk))
+    }
+
+    /// Where the head ends: behind the words of all chunks.
+    pub(super) fn head_end(&self) -> Off {
+        let chunks = self.uses.lock().expect("no holder panics").len();
+        self.record_of(chunks as u32)
+    }
+
+    pub(super) fn take_lane(&self) -> Result<u32, Refused> {
+        let mut free = self.lanes_free.lock().expect("no holder panics");
+        free.pop_first()
+            .ok_or(Refused::Workers { most: self.lanes })
+    }
+
+    pub(super) fn no_groups(&self) -> Vec<Group> {
+        vec![Group::default(); self.cuts.len()]
+    }
+
+    /// Takes back what a worker had.
+    pub(super) fn give_back(&self, lane: u32, groups: Vec<Group>) {
+        for (shelf, group) in self.shelves.iter().zip(groups) {
+            let mut shelf = shelf.lock().expect("no holder panics");
+            shelf.owned.remove(&group.at.0);
+            if group.free != [0; 7] {
+                shelf.ready.insert(group.at.0);
+            }
+        }
+        let mut free = self.lanes_free.lock().expect("no holder panics");
+        free.insert(lane);
+    }
+
+    fn chunk(&self, chunk: u32) -> Off {
+        self.first.plus(u64::from(chunk) * self.chunk_bytes)
+    }
+
+    /// The chunk `at` is in, if it is one.
+    fn chunk_of(&self, at: Off) -> Option<u32> {
+        let chunk = at.0.checked_sub(self.first.0)? / self.chunk_bytes;
+        u32::try_from(chunk).ok()
+    }
+
+    pub(super) fn use_of(&self, chunk: u32) -> Option<Use> {
+        let uses = self.uses.lock().expect("no holder panics");
+        uses.get(chunk as usize).copied()
+    }
+
+    pub(super) fn cut(&self, class: usize) -> Option<&Cut> {
+        self.cuts.get(class)
+    }
+
+    /// What starts at `at`, handed out or not.
+    pub(super) fn block_at(&self, at: Off) -> Option<Block> {
+        let chunk = self.chunk_of(at)?;
+        let class = match self.use_of(chunk)? {
+            Use::Slab(class) => Some(class),
+            Use::Run(_) => None,
+            Use::Free | Use::Head | Use::Inside => return None,
+        };
+        let within = at.0 - self.chunk(chunk).0;
+        let starts = match class {
+            None => within == 0,
+            Some(class) => {
+                let cut = &self.cuts[class];
+                let from_first = within.checked_sub(cut.first)?;
+                from_first.is_multiple_of(cut.block_bytes)
+                    && from_first / cut.block_bytes < cut.blocks
+            }
+        };
+        starts.then_some(Block { at, class })
+    }
+
+    /// The group `block`, of `class`, belongs to, and its number there.
+    fn group_of(&self, at: Off, class: usize) -> (Off, u64) {
+        let chunk = self.chunk_of(at).expect("a block lies in a chunk");
+        let cut = &self.cuts[class];
+        let n = (at.0 - self.chunk(chunk).0 - cut.first) / cut.block_bytes;
+        let group = self.chunk(chunk).plus(n / BLOCKS * LINE as u64);
+        (group, n % BLOCKS)
+    }
+
+    /// The first block of the group at `at`, if it is one of `class`, and how many blocks it has.
+    pub(super) fn blocks_of(&self, at: Off, class: usize) -> Option<(Off, u64)> {
+        let chunk = self.chunk_of(at)?;
+        let cut = self.cuts.get(class)?;
+        let group = (at.0 - self.chunk(chunk).0) / LINE as u64;
+        if self.use_of(chunk)? != Use::Slab(class)
+            || group >= cut.groups()
+            || !at.0.is_multiple_of(LINE as u64)
+        {
+            return None;
+        }
+        let first = self
+            .chunk(chunk)
+            .plus(cut.first + group * BLOCKS * cut.block_bytes);
+        Some((first, BLOCKS.min(cut.blocks - group * BLOCKS)))
+    }
+
+    /// Takes `len` free chunks in a row for `what`.
+    fn take_chunks(&self, len: u64, what: Use) -> Result<u32, Refused> {
+        let mut uses = self.uses.lock().expect("no holder panics");
+        let mut free = 0;
+        let end = uses.iter().position(|u| {
+            free = if *u == Use::Free { free + 1 } else { 0 };
+            free == len
+        });
+        let Some(end) = end else {
+            let bytes = len * self.chunk_bytes;
+            return Err(Refused::Full { bytes });
+        };
+        let start = end + 1 - len as usize;
+        uses[start..=end].fill(Use::Inside);
+        uses[start] = what;
+        Ok(start as u32)
+    }
+
+    /// Notes that the chunks of a run are free.
+    pub(super) fn forget_run(&self, run: Block) {
+        let chunk = self.chunk_of(run.at).expect("a run lies in chunks") as usize;
+        let mut uses = self.uses.lock().expect("no holder panics");
+        if let Use::Run(len) = uses[chunk] {
+            uses[chunk..][..len as usize].fill(Use::Free);
+        }
+    }
+
+    /// Bytes of chunks in use, the head among them.
+    pub(super) fn bytes_used(&self) -> u64 {
+        let uses = self.uses.lock().expect("no holder panics");
+        uses.iter().filter(|u| **u != Use::Free).count() as u64 * self.chunk_bytes
+    }
+
+    /// Notes that a block may be handed out again.
+    fn shelve(&self, block: Block) {
+        match block.class {
+            None => self.forget_run(block),
+            Some(class) => {
+                let (group, _) = self.group_of(block.at, class);
+                let mut shelf = self.shelves[class].lock().expect("no holder panics");
+                shelf.ready.insert(group.0);
+            }
+        }
+    }
+
+    /// Takes the chunks for what their words say, at open.
+    pub(super) fn take_recorded(&self, records: &[u64]) -> Result<(), String> {
+        let mut uses = self.uses.lock().expect("no holder panics");
+        let mut chunk = 0;
+        while chunk < uses.len() {
+            let (record, head) = (records[chunk], uses[chunk] == Use::Head);
+            let (what, rest) = (record & 0xff, record >> 8);
+            let mut len = 1;
+            match what {
+                0 if rest == 0 => {}
+                SLAB if !head && rest < self.cuts.len() as u64 => {
+                    uses[chunk] = Use::Slab(rest as usize);
+                    let mut shelf = self.shelves[rest as usize]
+                        .lock()
+                        .expect("no holder panics");
+                    shelf.unknown.insert(chunk as u32);
+                }
+                RECORD if !head && (1..=(uses.len() - chunk) as u64).contains(&rest) => {
+                    len = rest as usize;
+                    uses[chunk..][..len].fill(Use::Inside);
+                    uses[chunk] = Use::Run(rest as u32);
+                }
+                _ => return Err(format!("chunk {chunk} is said to be {record:#x}")),
+            }
+            chunk += len;
+        }
+        Ok(())
+    }
+}
+
+impl<M: Medium> Ground<M> {
+    /// What the words of the chunks say.
+    pub(super) fn read_chunks(&self) -> Result<(), OpenError> {
+        let chunks = self.pool.segments();
+        let records: Vec<u64> = (0..chunks)
+            .map(|chunk| self.medium().load(self.heap.record_of(chunk)))
+            .collect();
+        let taken = self.heap.take_recorded(&records);
+        taken.map_err(|what| OpenError::Damaged { what })
+    }
+
+    /// A block of `class`, its bytes as they were left. Its bit is on its way to durability: link it only after
+    /// the worker's next drain, and make that durable before taking another (B2).
+    pub(crate) fn allocate(&self, worker: &mut Worker, class: usize) -> Result<Off, Refused> {
+        let _for = Category::Allocator.spend();
+        let medium = self.medium();
+        loop {
+            let Some(n) = worker.groups[class].take() else {
+                self.adopt(worker, class)?;
+                continue;
+            };
+            let group = &worker.groups[class];
+            medium.store(&mut worker.lane, group.at, n + 1); // B1
+            self.change_bit(&mut worker.lane, group.at, n, true);
+            return Ok(group.first.plus(n * self.heap.cuts[class].block_bytes));
+        }
+    }
+
+    /// Sets or clears a bit of a group, on its way to durability.
+    pub(super) fn change_bit(&self, lane: &mut Lane, group: Off, n: u64, set: bool) {
+        let medium = self.medium();
+        let (at, bit) = (group.plus(WORD as u64 * (1 + n / 64)), 1 << (n % 64));
+        let mut bits = medium.load(at);
+        loop {
+            let new = if set { bits | bit } else { bits & !bit };
+            match medium.cas(lane, at, bits, new) {
+                Ok(_) => break,
+                Err(found) => bits = found,
+            }
+        }
+        medium.flush(lane, group, LINE);
+    }
+
+    /// Whether a bit of a group is set.
+    pub(super) fn is_set(&self, group: Off, n: u64) -> bool {
+        let bits = self.medium().load(group.plus(WORD as u64 * (1 + n / 64)));
+        bits >> (n % 64) & 1 == 1
+    }
+
+    /// Gives `worker` another group of `class`, in place of the one that has no more.
+    fn adopt(&self, worker: &mut Worker, class: usize) -> Result<(), Refused> {
+        let (medium, heap) = (self.medium(), &self.heap);
+        let old = std::mem::take(&mut worker.groups[class]);
+        let shelf = || heap.shelves[class].lock().expect("no holder panics");
+        shelf().owned.remove(&old.at.0);
+        loop {
+            let taken = shelf().take();
+            let Some(at) = taken.map(Off) else {
+                self.restock(worker, class)?;
+                continue;
+            };
+            let (first, blocks) = heap
+                .blocks_of(at, class)
+                .expect("groups of the shelf are groups");
+            let mut free = [0; 7];
+            for (word, free) in (0..).zip(&mut free) {
+                let bits = blocks.saturating_sub(word * 64).min(64);
+                let all = 1_u64.checked_shl(bits as u32).map_or(u64::MAX, |b| b - 1);
+                *free = !medium.load(at.plus(WORD as u64 * (1 + word))) & all;
+            }
+            if free == [0; 7] {
+                shelf().owned.remove(&at.0);
+                continue;
+            }
+            worker.groups[class] = Group { at, free, first };
+            let named = heap.lane_word(worker.number, class as u64);
+            medium.store(&mut worker.lane, named, at.0); // B4
+            medium.flush(&mut worker.lane, named, WORD);
+            return worker.commit(medium);
+        }
+    }
+
+    /// Puts groups on the shelf of `class`: those of a slab not looked into yet, or of a new one.
+    fn restock(&self, worker: &mut Worker, class: usize) -> Result<(), Refused> {
+        let (medium, heap) = (self.medium(), &self.heap);
+        let unknown = {
+            let mut shelf = heap.shelves[class].lock().expect("no holder panics");
+            shelf.unknown.pop_first()
+        };
+        let chunk = match unknown {
+            Some(chunk) => chunk,
+            None => {
+                let chunk = heap.take_chunks(1, Use::Slab(class))?;
+                for group in 0..heap.cuts[class].groups() {
+                    let at = heap.chunk(chunk).plus(group * LINE as u64);
+                    medium.copy_in(&mut worker.lane, at, &[&[0; LINE]]);
+                }
+                worker.commit(medium)?;
+                let record = heap.record_of(chunk);
+                medium.store(&mut worker.lane, record, SLAB | (class as u64) << 8);
+                medium.flush(&mut worker.lane, record, WORD);
+                worker.commit(medium)?;
+                chunk
+            }
+        };
+        let mut shelf = heap.shelves[class].lock().expect("no holder panics");
+        for group in 0..heap.cuts[class].groups() {
+            shelf
+                .ready
+                .insert(heap.chunk(chunk).plus(group * LINE as u64).0);
+        }
+        Ok(())
+    }
+
+    /// At least `bytes` in one piece, their content as it was left. Recorded durably; make the link durable
+    /// before taking another run (B2).
+    pub(crate) fn allocate_run(&self, worker: &mut Worker, bytes: u64) -> Result<Off, Refused> {
+        let _for = Category::Allocator.spend();
+        let (medium, heap) = (self.medium(), &self.heap);
+        let len = bytes.div_ceil(heap.chunk_bytes).max(1);
+        let chunk = heap.take_chunks(len, Use::Run(len as u32))?;
+        let intent = heap.lane_word(worker.number, RUN);
+        medium.store(&mut worker.lane, intent, heap.chunk(chunk).0);
+        medium.flush(&mut worker.lane, intent, WORD);
+        worker.commit(medium)?; // B1
+        let record = heap.record_of(chunk);
+        medium.store(&mut worker.lane, record, RECORD | len << 8);
+        medium.flush(&mut worker.lane, record, WORD);
+        worker.commit(medium)?;
+        Ok(heap.chunk(chunk))
+    }
+
+    /// Says durably that the block or run at `at` is about to be unlinked (B3). Call [`Ground::free`] when it has been, before the worker is about to free a third.
+    #[track_caller]
+    pub(crate) fn about_to_free(&self, worker: &mut Worker, at: Off) -> Result<(), Refused> {
+        let _for = Category::Allocator.spend();
+        let medium = self.medium();
+        let named = self
+            .heap
+            .lane_word(worker.number, FREED + worker.freeing % 2);
+        worker.freeing += 1;
+        medium.store(&mut worker.lane, named, at.0);
+        medium.flush(&mut worker.lane, named, WORD);
+        worker.commit(medium)
+    }
+
+    /// Frees what nobody can reach any more, and nobody reads.
+    pub(crate) fn free(&self, worker: &mut Worker, at: Off) -> Result<(), Refused> {
+        let block = self.clear(worker, at)?;
+        self.heap.shelve(block);
+        Ok(())
+    }
+
+    /// Makes free on the medium.
+    fn clear(&self, worker: &mut Worker, at: Off) -> Result<Block, Refused> {
+        let _for = Category::Allocator.spend();
+        let block = self
+            .heap
+            .block_at(at)
+            .expect("what is freed was handed out");
+        self.clear_on_medium(&mut worker.lane, block);
+        if block.class.is_none() {
+            worker.commit(self.medium())?; // B6
+        }
+        Ok(block)
+    }
+
+    /// As [`Ground::clear`], drained with whatever comes next.
+    pub(super) fn clear_on_medium(&self, lane: &mut Lane, block: Block) {
+        match block.class {
+            Some(class) => {
+                let (group, n) = self.heap.group_of(block.at, class);
+                self.change_bit(lane, group, n, false);
+            }
+            None => {
+                let chunk = self.heap.chunk_of(block.at).expect("a run lies in chunks");
+                let record = self.heap.record_of(chunk);
+                self.medium().store(lane, record, 0);
+                self.medium().flush(lane, record, WORD);
+            }
+        }
+    }
+
+    /// Has what says whether `block` is handed out made durable by the next drain.
+    pub(super) fn flush_bit(&self, lane: &mut Lane, block: Block) {
+        if let Some(class) = block.class {
+            let (group, _) = self.heap.group_of(block.at, class);
+            self.medium().flush(lane, group, LINE);
+        }
+    }
+
+    /// Whether `block` is handed out, as the medium says.
+    pub(super) fn is_handed_out(&self, block: Block) -> bool {
+        match block.class {
+            None => true,
+            Some(class) => {
+                let (group, n) = self.heap.group_of(block.at, class);
+                self.is_set(group, n)
+            }
+        }
+    }
+
+    /// Bytes of far memory in use, in whole chunks.
+    pub(crate) fn far_bytes(&self) -> u64 {
+        self.heap.bytes_used()
+    }
+}

@@ -1,0 +1,311 @@
+//! What every table stands on: a pool, a few words that lead to the table, blocks and runs.
+//!
+//! ```text
+//!   superblock   chunk 0: the head                                            chunk 1 ...
+//!   ┌──────────┬───────────────────────────────────────────────────────────┬──────────┬─ ... ─┐
+//!   │ kind,    │ root: 16 words │ outlier │ lanes: a line each │ chunks: a  │ slab or  │       │
+//!   │ config   │ (two lines)    │ (a line)│                    │ word each  │ run      │       │
+//!   └──────────┴───────────────────────────────────────────────────────────┴──────────┴─ ... ─┘
+//! ```
+//!
+//! What kind of table it is and how it was configured stands in the pool's superblock, written once, last of
+//! all when the table is made. The root's words are the table's own: a word is replaced by one store. Chunks are
+//! the pool's segments; `heap.rs` hands them out.
+
+mod heap;
+mod recover;
+mod worker;
+
+use std::fmt;
+
+use farbank_pm::pool::{Identity, Layout, Pool, PoolError, ROOT_WORDS, Root};
+use farbank_pm::sync::Arc;
+use farbank_pm::{LINE, Lane, Medium, Off, Poisoned, WORD};
+
+use crate::index::Refused;
+use crate::locks::Locks;
+use heap::Heap;
+pub(crate) use heap::{Block, Class};
+pub use worker::Worker;
+
+/// Words of the root.
+const ROOT: u64 = 16;
+/// Words of the superblock before the table's configuration: the kind, the lanes.
+const CONFIG_FROM: usize = 2;
+/// Words a table may keep of its configuration.
+pub(crate) const CONFIG_WORDS: usize = ROOT_WORDS - CONFIG_FROM;
+
+/// How the pool of a new table is laid out.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Bytes in a chunk, which is what the allocator cuts blocks from: a power of two from 4 KiB.
+    pub chunk_bytes: u64,
+    /// Most workers at a time.
+    pub lanes: u32,
+    /// Who the pool is; `None`: random.
+    pub identity: Option<Identity>,
+}
+
+impl Default for Plan {
+    /// Chunks of 1 MiB, 128 workers.
+    fn default() -> Plan {
+        Plan {
+            chunk_bytes: 1 << 20,
+            lanes: 128,
+            identity: None,
+        }
+    }
+}
+
+/// Why a table cannot be made or opened. Nothing was changed that a table had.
+#[derive(Debug)]
+pub enum OpenError {
+    /// The pool is none, is damaged, or its medium failed.
+    Pool(PoolError),
+    /// Another kind of table, or none, is in the pool.
+    Kind {
+        /// What was looked for.
+        expected: &'static str,
+        /// What the superblock names.
+        found: u64,
+    },
+    /// A word in the pool is none that a table writes.
+    Damaged {
+        /// What is wrong, and where.
+        what: String,
+    },
+    /// The table did not fit, or the medium failed.
+    Refused(Refused),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Pool(error) => error.fmt(f),
+            OpenError::Kind { expected, found: 0 } => write!(
+                f,
+                "no table is in this pool, {expected} was looked for: making it may have been cut short; create it again"
+            ),
+            OpenError::Kind { expected, found } => write!(
+                f,
+                "the pool holds {:?}, {expected} was looked for; open it as what it is",
+                name_of(*found)
+            ),
+            OpenError::Damaged { what } => {
+                write!(
+                    f,
+                    "the table is damaged: {what}; restore the pool from a copy"
+                )
+            }
+            OpenError::Refused(refused) => refused.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl From<PoolError> for OpenError {
+    fn from(error: PoolError) -> OpenError {
+        OpenError::Pool(error)
+    }
+}
+
+impl From<Refused> for OpenError {
+    fn from(refused: Refused) -> OpenError {
+        OpenError::Refused(refused)
+    }
+}
+
+impl From<Poisoned> for OpenError {
+    fn from(poisoned: Poisoned) -> OpenError {
+        OpenError::Refused(poisoned.into())
+    }
+}
+
+/// A table's kind as a word: its name's first eight letters.
+fn kind_of(name: &str) -> u64 {
+    let mut word = [0; WORD];
+    for (byte, letter) in word.iter_mut().zip(name.bytes()) {
+        *byte = letter;
+    }
+    u64::from_le_bytes(word)
+}
+
+fn name_of(kind: u64) -> String {
+    let letters = kind.to_le_bytes();
+    String::from_utf8_lossy(&letters)
+        .trim_end_matches('\0')
+        .into()
+}
+
+/// The pool of a table, and what leads to its parts.
+pub(crate) struct Ground<M> {
+    pool: Pool<M>,
+    config: [u64; CONFIG_WORDS],
+    heap: Arc<Heap>,
+    outlier_lock: Locks,
+}
+
+impl<M: Medium> Ground<M> {
+    /// Makes `medium` a pool whose blocks are of `classes`, over whatever is there. No table is in it before
+    /// [`Ground::finish`].
+    pub(crate) fn create(
+        medium: M,
+        plan: &Plan,
+        classes: &[Class],
+    ) -> Result<Ground<M>, OpenError> {
+        let layout = Layout {
+            segment_bytes: plan.chunk_bytes,
+        };
+        let mut lane = Lane::new(0);
+        let pool = match plan.identity {
+            None => Pool::create(medium, &mut lane, &layout)?,
+            Some(identity) => Pool::create_as(medium, &mut lane, &layout, identity)?,
+        };
+        let ground = Ground::over(pool, plan.lanes, [0; CONFIG_WORDS], classes)?;
+        ground.clear_head(&mut lane)?;
+        Ok(ground)
+    }
+
+    /// Opens the pool of a table called `name`. Blocks are not handed out before [`Ground::recover`].
+    pub(crate) fn open(
+        medium: M,
+        name: &'static str,
+        classes: impl FnOnce(&[u64; CONFIG_WORDS]) -> Result<Vec<Class>, OpenError>,
+    ) -> Result<Ground<M>, OpenError> {
+        let pool = Pool::open(medium, &mut Lane::new(0))?;
+        let root = pool.root();
+        if root[0] != kind_of(name) {
+            return Err(OpenError::Kind {
+                expected: name,
+                found: root[0],
+            });
+        }
+        let lanes = u32::try_from(root[1]).unwrap_or(u32::MAX);
+        let config = std::array::from_fn(|n| root[CONFIG_FROM + n]);
+        let classes = classes(&config)?;
+        let ground = Ground::over(pool, lanes, config, &classes)?;
+        ground.accept_head()?;
+        ground.read_chunks()?;
+        Ok(ground)
+    }
+
+    fn over(
+        pool: Pool<M>,
+        lanes: u32,
+        config: [u64; CONFIG_WORDS],
+        classes: &[Class],
+    ) -> Result<Ground<M>, OpenError> {
+        let (chunks, chunk_bytes) = (pool.segments(), pool.segment_bytes());
+        let fixed = ROOT * WORD as u64 + LINE as u64;
+        let head_bytes = fixed + u64::from(lanes) * LINE as u64 + u64::from(chunks) * WORD as u64;
+        let head_chunks = head_bytes.div_ceil(chunk_bytes);
+        if head_chunks >= u64::from(chunks) {
+            return Err(OpenError::Damaged {
+                what: format!(
+                    "{chunks} chunks of {chunk_bytes} bytes have no room beside the head of {lanes} lanes"
+                ),
+            });
+        }
+        let head = pool.segment(0);
+        let heap = Heap::new(head.plus(fixed), lanes, head, chunks, chunk_bytes, classes);
+        heap.take_head(head_chunks as u32);
+        Ok(Ground {
+            pool,
+            config,
+            heap: Arc::new(heap),
+            outlier_lock: Locks::new(0, 1, false),
+        })
+    }
+
+    fn clear_head(&self, lane: &mut Lane) -> Result<(), Poisoned> {
+        let (from, to) = (self.pool.segment(0), self.heap.head_end());
+        let zeros = [0; 4096];
+        let mut at = from;
+        while at < to {
+            let len = (to.0 - at.0).min(zeros.len() as u64);
+            self.medium().copy_in(lane, at, &[&zeros[..len as usize]]);
+            at = at.plus(len);
+        }
+        let ticket = self.medium().drain(lane);
+        self.medium().settle(ticket)
+    }
+
+    /// Makes durable what a killed process may have left in the head before anybody builds on it.
+    fn accept_head(&self) -> Result<(), Poisoned> {
+        let (from, to) = (self.pool.segment(0), self.heap.head_end());
+        let mut lane = Lane::new(0);
+        self.medium()
+            .flush(&mut lane, from, (to.0 - from.0) as usize);
+        let ticket = self.medium().drain(&mut lane);
+        self.medium().settle(ticket)
+    }
+
+    /// Makes durable what a killed process may have left in these bytes. If the medium fails, it is poisoned, and whatever
+    /// is built on them is not acknowledged.
+    #[track_caller]
+    pub(crate) fn accept(&self, worker: &mut Worker, at: Off, bytes: u64) {
+        self.medium().flush(&mut worker.lane, at, bytes as usize);
+        let _ = worker.commit(self.medium());
+    }
+
+    /// Says what is in the pool, when all of it is durable: from now on it opens as a table. Durable on `Ok`.
+    pub(crate) fn finish(
+        mut self,
+        name: &'static str,
+        config: &[u64],
+    ) -> Result<Ground<M>, OpenError> {
+        let mut root: Root = [0; ROOT_WORDS];
+        root[0] = kind_of(name);
+        root[1] = u64::from(self.heap.lanes());
+        root[CONFIG_FROM..][..config.len()].copy_from_slice(config);
+        self.config[..config.len()].copy_from_slice(config);
+        self.pool.set_root(&mut Lane::new(0), &root)?;
+        Ok(self)
+    }
+
+    /// The words of configuration the table was made with.
+    pub(crate) fn config(&self) -> &[u64; CONFIG_WORDS] {
+        &self.config
+    }
+
+    /// The medium.
+    pub(crate) fn medium(&self) -> &M {
+        self.pool.medium()
+    }
+
+    /// Where word `n` of the table's root is. Zero in a new pool.
+    pub(crate) fn root(&self, n: u64) -> Off {
+        assert!(n < ROOT, "the root has {ROOT} words");
+        self.pool.segment(0).plus(n * WORD as u64)
+    }
+
+    /// Replaces word `n` of the root. Durable, or refused, when it returns.
+    #[track_caller]
+    pub(crate) fn set_root(&self, worker: &mut Worker, n: u64, word: u64) -> Result<(), Refused> {
+        let medium = self.medium();
+        medium.store(&mut worker.lane, self.root(n), word);
+        medium.flush(&mut worker.lane, self.root(n), WORD);
+        worker.commit(medium)
+    }
+
+    /// The line of the key that means empty.
+    pub(crate) fn outlier(&self) -> Off {
+        self.pool.segment(0).plus(ROOT * WORD as u64)
+    }
+
+    /// Its lock, at offset 0.
+    pub(crate) fn outlier_lock(&self) -> &Locks {
+        &self.outlier_lock
+    }
+
+    /// Lanes the pool was made for.
+    pub(crate) fn lanes(&self) -> u32 {
+        self.heap.lanes()
+    }
+
+    /// One more worker.
+    pub(crate) fn worker(&self) -> Result<Worker, Refused> {
+        Worker::new(&self.heap)
+    }
+}

@@ -1,0 +1,52 @@
+//! One thread at a table.
+
+use farbank_pm::sync::Arc;
+use farbank_pm::{Counters, Lane, Medium};
+
+use super::heap::{Group, Heap};
+use crate::index::Refused;
+
+/// One thread at a table: its lane at the medium, and what it has in hand of the allocator. Used by one thread at
+/// a time, and only at the table that made it.
+pub struct Worker {
+    pub(crate) lane: Lane,
+    pub(super) heap: Arc<Heap>,
+    pub(super) number: u32,
+    /// The group it takes blocks from, of each class.
+    pub(super) groups: Vec<Group>,
+    /// Which of the words for what is being freed comes next.
+    pub(super) freeing: u64,
+}
+
+impl Worker {
+    pub(super) fn new(heap: &Arc<Heap>) -> Result<Worker, Refused> {
+        let number = heap.take_lane()?;
+        Ok(Worker {
+            lane: Lane::new(number + 1),
+            heap: Arc::clone(heap),
+            number,
+            groups: heap.no_groups(),
+            freeing: 0,
+        })
+    }
+
+    /// What this worker has asked of the medium so far: exact counts.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.lane.counters
+    }
+
+    /// Waits until all this worker flushed is durable.
+    #[track_caller]
+    pub(crate) fn commit<M: Medium>(&mut self, medium: &M) -> Result<(), Refused> {
+        let ticket = medium.drain(&mut self.lane);
+        Ok(medium.settle(ticket)?)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.heap
+            .give_back(self.number, std::mem::take(&mut self.groups));
+    }
+}

@@ -1,0 +1,126 @@
+//! What all tables are to their users.
+
+use std::fmt;
+
+use farbank_pm::Poisoned;
+
+use crate::ground::Worker;
+
+/// Why an operation was not done. Nothing happened, now or after a crash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The pool has no room for what the table needs next.
+    Full {
+        /// Bytes that were asked for in one piece.
+        bytes: u64,
+    },
+    /// As many workers as the pool was made for are at the table.
+    Workers {
+        /// How many.
+        most: u32,
+    },
+    /// The medium failed. What was asked for last may be kept or lost; nothing more is acknowledged.
+    Poisoned(Poisoned),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::Full { bytes } => write!(
+                f,
+                "the pool is full: {bytes} bytes in one piece are needed; remove keys, or make a larger pool"
+            ),
+            Refused::Workers { most } => write!(
+                f,
+                "{most} workers are at the table, for more the pool was not made; create it with more lanes"
+            ),
+            Refused::Poisoned(poisoned) => poisoned.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl From<Poisoned> for Refused {
+    fn from(poisoned: Poisoned) -> Refused {
+        Refused::Poisoned(poisoned)
+    }
+}
+
+/// What a table takes and holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Keys it holds.
+    pub keys: u64,
+    /// Places for a key and its value it has now, taken or not.
+    pub slots: u64,
+    /// Bytes of far memory its parts have, as the structures are declared: what papers count.
+    pub table_bytes: u64,
+    /// Bytes of far memory the allocator has handed out for them, rounded as it rounds.
+    pub far_bytes: u64,
+    /// Bytes of DRAM it needs beside, locks and allocator included.
+    pub dram_bytes: u64,
+}
+
+impl Space {
+    /// Keys over slots.
+    #[must_use]
+    pub fn load_factor(&self) -> f64 {
+        self.keys as f64 / self.slots.max(1) as f64
+    }
+
+    /// Bytes of keys and values over bytes of the table: what papers call utilisation.
+    #[must_use]
+    pub fn utilisation(&self) -> f64 {
+        16.0 * self.keys as f64 / self.table_bytes.max(1) as f64
+    }
+}
+
+/// A hash table in far memory, of words to words.
+///
+/// `Ok` of a change means durable and visible to everyone. Nothing can be read that a power cut could take
+/// back, with every table's default arrangement.
+pub trait Index: Send + Sync {
+    /// Its name on the command line: `cceh`.
+    fn name(&self) -> &'static str;
+
+    /// One more thread at the table.
+    fn worker(&self) -> Result<Worker, Refused>;
+
+    /// Stores `value` under `key` if the key is not there; the value it has if it is.
+    fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused>;
+
+    /// The value under `key`.
+    fn get(&self, worker: &mut Worker, key: u64) -> Option<u64>;
+
+    /// Replaces the value of `key` if it is there; the value it had, `None` if it is not.
+    fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused>;
+
+    /// Removes `key`; the value it had.
+    fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused>;
+
+    /// The values under several keys, into `found`, which is as long. What each needs is fetched before the
+    /// first is looked at, as far as the layout tells where it is.
+    fn get_batch(&self, worker: &mut Worker, keys: &[u64], found: &mut [Option<u64>]) {
+        for (key, found) in keys.iter().zip(found) {
+            *found = self.get(worker, *key);
+        }
+    }
+
+    /// Tells `each` of every key and value, in any order. Nobody changes the table meanwhile.
+    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64));
+
+    /// How many keys there are: counted, by reading all of it. Nobody changes the table meanwhile.
+    fn len(&self, worker: &mut Worker) -> u64 {
+        let mut keys = 0;
+        self.each(worker, &mut |_, _| keys += 1);
+        keys
+    }
+
+    /// What it takes and holds. As costly as [`Index::len`].
+    fn space(&self, worker: &mut Worker) -> Space;
+
+    /// Whether the table is sound in itself: no key twice, none where it would not be found, every block of
+    /// the allocator's led to by exactly the table. Nobody changes the table meanwhile.
+    fn check(&self) -> Result<(), String>;
+}

@@ -1,0 +1,39 @@
+//! Persistent hash indexes, each as its paper describes it, on any far memory.
+//!
+//! ```text
+//!     registry     names, sizes, presets          target     what the explorers crash
+//!         │                                          │
+//!     ┌───▼──────────────────────────────────────────▼───┐
+//!     │ Index    insert get update remove  ...            │
+//!     └───┬──────────────────────────────────────────────┘
+//!       cceh  ...                            one folder a paper, the same files in each
+//!         │
+//!     ┌───▼────────────────┐   ┌────────┐   ┌─────────┐
+//!     │ ground: a pool,    │   │ locks  │   │ outlier │
+//!     │ blocks and runs    │   │ (DRAM) │   │         │
+//!     └───┬────────────────┘   └────────┘   └─────────┘
+//!         ▼ pm::Medium
+//! ```
+//!
+//! Keys and values are words; every key and every value is allowed. What an operation did is durable when it
+//! returns, and nobody has seen it before that.
+//!
+//! * [`Index`] is what all tables are to their users, [`Worker`] one thread at them.
+//! * [`registry`] makes and opens a table by its name.
+//! * [`target`] is how the crash explorer sees one.
+//! * [`mod@hash`] is the hash of the study these tables were compared in.
+//! * [`cceh`] is cacheline-conscious extendible hashing.
+
+#![forbid(unsafe_code)]
+
+pub mod cceh;
+mod ground;
+pub mod hash;
+mod index;
+mod locks;
+mod outlier;
+pub mod registry;
+pub mod target;
+
+pub use ground::{OpenError, Plan, Worker};
+pub use index::{Index, Refused, Space};

@@ -1,0 +1,139 @@
+//! Locks in DRAM with versions: writers exclude each other, readers notice them.
+//!
+//! A word of DRAM stands for each granule of far memory, from offset 0. Odd is locked. A writer lets go only
+//! after its drain, so a reader whose version has not changed has read nothing but what is durable.
+//!
+//! A kill leaves bytes that are visible and not durable, wherever a worker was. To find them all would take a walk
+//! through the whole table; so after an open the first who comes to a granule *accepts* it: makes durable what is there
+//! before anybody builds on it.
+//!
+//! # Invariants
+//! L1  What a lock guards is changed in far memory only while its version is odd.
+//! L2  It is let go after the change is durable.
+//! L3  In an opened table, a granule whose version is 0 has not been accepted, and nobody has read it.
+//! L4  Hence words read between two equal, even answers are of one state, and that state is durable.
+
+use farbank_pm::Off;
+use farbank_pm::sync::atomic::{AtomicU64, Ordering, fence};
+use farbank_pm::sync::{CHECKED, thread};
+use farbank_pm::table::Table;
+
+/// Versions of every granule of a stretch of far memory.
+pub(crate) struct Locks {
+    versions: Table<AtomicU64>,
+    granule_bits: u32,
+    /// Whether what is there was found and not made: version 0 means not accepted (L3).
+    found: bool,
+}
+
+/// A lock that is held; let go when dropped.
+pub(crate) struct Guard<'a> {
+    version: &'a AtomicU64,
+    held: u64,
+}
+
+impl Locks {
+    /// A lock for every `granule_bytes`, rounded down to a power of two, of `far_bytes`; whether what is there was
+    /// `found` by an open.
+    pub(crate) fn new(far_bytes: u64, granule_bytes: u64, found: bool) -> Locks {
+        let granule_bits = granule_bytes.ilog2();
+        let count = (far_bytes >> granule_bits) as usize + 1;
+        let versions = Table::new(count);
+        versions.reserve(count);
+        Locks {
+            versions,
+            granule_bits,
+            found,
+        }
+    }
+
+    fn version(&self, at: Off) -> &AtomicU64 {
+        self.versions.get((at.0 >> self.granule_bits) as usize)
+    }
+
+    /// Has the CPU fetch the lock of `at`.
+    pub(crate) fn prefetch(&self, at: Off) {
+        farbank_pm::table::prefetch(self.version(at));
+    }
+
+    /// Says that what is at `at` was made since the open, and is durable.
+    pub(crate) fn is_new(&self, at: Off) {
+        let version = self.version(at);
+        if version.load(Ordering::Relaxed) == 0 {
+            version.store(2, Ordering::Release);
+        }
+    }
+
+    /// Waits until no writer is at `at`: what to ask [`Locks::unchanged`] with. Whoever comes first after an open
+    /// runs `accept`.
+    #[inline]
+    pub(crate) fn begin(&self, at: Off, accept: impl FnOnce()) -> u64 {
+        let (version, mut accept) = (self.version(at), Some(accept));
+        let mut tries = 0;
+        loop {
+            let now = version.load(Ordering::Acquire);
+            if self.found && now == 0 {
+                if let Some(accept) = accept.take() {
+                    drop(self.lock(at, accept));
+                }
+                continue;
+            }
+            if now.is_multiple_of(2) {
+                return now;
+            }
+            wait(&mut tries);
+        }
+    }
+
+    /// Whether no writer has been at `at` since (L4).
+    #[inline]
+    pub(crate) fn unchanged(&self, at: Off, since: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.version(at).load(Ordering::Relaxed) == since
+    }
+
+    /// Takes the lock of `at`. Whoever comes first after an open runs `accept`, under it.
+    #[inline]
+    pub(crate) fn lock(&self, at: Off, accept: impl FnOnce()) -> Guard<'_> {
+        let version = self.version(at);
+        let mut tries = 0;
+        loop {
+            let now = version.load(Ordering::Relaxed);
+            if now.is_multiple_of(2)
+                && version
+                    .compare_exchange_weak(now, now + 1, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+            {
+                // What is changed from here on is changed after the version was seen to be odd.
+                fence(Ordering::Release);
+                if self.found && now == 0 {
+                    accept();
+                }
+                return Guard { version, held: now };
+            }
+            wait(&mut tries);
+        }
+    }
+
+    /// Bytes of DRAM.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.versions.bytes() as u64
+    }
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.version.store(self.held + 2, Ordering::Release);
+    }
+}
+
+/// Lets others go on: at once under a model checker, after a while otherwise.
+pub(crate) fn wait(tries: &mut u32) {
+    *tries += 1;
+    if CHECKED || *tries > 64 {
+        thread::yield_now();
+    } else {
+        std::hint::spin_loop();
+    }
+}

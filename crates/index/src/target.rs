@@ -1,0 +1,220 @@
+//! A table as the explorers see it: `farbank check crash --target cceh`.
+//!
+//! Values are their own identities: eight bytes. An operation is durable when it returns. Keys of the explorer are
+//! small numbers; key 1 is stored as 0 and key 2 as the largest word, so that what a table may not be able to hold among
+//! the others is in every run.
+
+use std::sync::Arc;
+
+use farbank_check::target::{Answer, Client, Op, Shape, Shared, Subject, Target, Value, Write};
+use farbank_pm::Ticket;
+use farbank_pm::fault::Named;
+use farbank_pm::pool::Identity;
+use farbank_pm::sim::{Persistency, Sim};
+
+use crate::ground::{OpenError, Plan, Worker};
+use crate::index::{Index, Refused};
+use crate::registry::{Preset, Size, Table};
+
+/// A table with small parts, on a small pool.
+#[derive(Clone, Copy, Debug)]
+pub struct TableTarget(pub Table);
+
+const CHUNK_BYTES: u64 = 4 << 10;
+const CHUNKS: u64 = 24;
+const WORKERS: usize = 3;
+/// Every pool's, so that the same calls make the same bytes.
+const IDENTITY: Identity = Identity {
+    id: *b"farbank explorer",
+    created_unix_s: 1_700_000_000,
+};
+
+impl Target for TableTarget {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn has_command(&self) -> bool {
+        true
+    }
+
+    /// The papers rely on a line's stores becoming durable in their order, which a medium of words does not give.
+    fn modes(&self) -> &'static [Persistency] {
+        &[Persistency::Adr, Persistency::Eadr, Persistency::Page]
+    }
+
+    fn faults(&self) -> &'static [Named] {
+        self.0.faults()
+    }
+
+    fn shape(&self) -> Shape {
+        Shape {
+            pool_bytes: 8192 + CHUNKS * CHUNK_BYTES,
+            keys: 40,
+            value_bytes: (Value::BYTES_MIN, Value::BYTES_MIN),
+            sessions: 2,
+            updates: true,
+            ..Shape::default()
+        }
+    }
+
+    fn create(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn Subject>, String> {
+        let plan = Plan {
+            chunk_bytes: CHUNK_BYTES,
+            lanes: WORKERS as u32 + 1,
+            identity: Some(IDENTITY),
+        };
+        let table = self.0.create(sim, &plan, Size::Small, Preset::Farbank);
+        subject(table)
+    }
+
+    fn open(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn Subject>, String> {
+        subject(self.0.open(sim))
+    }
+
+    fn share(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn Shared>, String> {
+        let table = self.0.open(sim).map_err(|e| e.to_string())?;
+        Ok(Box::new(TableShared(table.into())))
+    }
+}
+
+fn subject(table: Result<Box<dyn Index>, OpenError>) -> Result<Box<dyn Subject>, String> {
+    let table: Arc<dyn Index> = table.map_err(|e| e.to_string())?.into();
+    Ok(Box::new(TableShared(table)).alone())
+}
+
+/// The key of a table that stands for the explorer's.
+fn key_of(key: u64) -> u64 {
+    match key {
+        1 => 0,
+        2 => u64::MAX,
+        _ => key,
+    }
+}
+
+fn name_of(key: u64) -> u64 {
+    match key {
+        0 => 1,
+        u64::MAX => 2,
+        _ => key,
+    }
+}
+
+fn stored(value: u64) -> Value {
+    Value {
+        id: value,
+        bytes: Value::BYTES_MIN,
+    }
+}
+
+struct TableShared(Arc<dyn Index>);
+
+impl Shared for TableShared {
+    fn client(&self) -> Box<dyn Client> {
+        Box::new(TableClient::of(&self.0))
+    }
+
+    fn alone(self: Box<Self>) -> Box<dyn Subject> {
+        let clients = (0..2).map(|_| TableClient::of(&self.0)).collect();
+        Box::new(TableSubject {
+            table: self.0,
+            clients,
+        })
+    }
+}
+
+/// One worker and its table.
+struct TableClient {
+    table: Arc<dyn Index>,
+    worker: Worker,
+}
+
+impl TableClient {
+    fn of(table: &Arc<dyn Index>) -> TableClient {
+        TableClient {
+            table: Arc::clone(table),
+            worker: table.worker().expect("the plan has lanes enough"),
+        }
+    }
+
+    fn run(&mut self, op: &Op) -> Result<Answer, Refused> {
+        match op {
+            Op::Write(Write::Put { key, value, .. }) => {
+                self.exchange(key_of(*key), value.id)?;
+                Ok(Answer::Done)
+            }
+            Op::Write(Write::Delete { key }) => {
+                self.table.remove(&mut self.worker, key_of(*key))?;
+                Ok(Answer::Done)
+            }
+            Op::Update { key, value } => self.exchange(key_of(*key), value.id),
+            Op::Get { key, .. } => {
+                let found = self.table.get(&mut self.worker, key_of(*key));
+                Ok(Answer::Found(found.map(stored)))
+            }
+            Op::Group(_) | Op::FlushAll => unreachable!("the shape has neither"),
+        }
+    }
+
+    /// Stores a value, whatever was there, and tells what was. Who loses a race against an insert or a remove tries
+    /// again.
+    fn exchange(&mut self, key: u64, value: u64) -> Result<Answer, Refused> {
+        loop {
+            if let Some(old) = self.table.update(&mut self.worker, key, value)? {
+                return Ok(Answer::Found(Some(stored(old))));
+            }
+            if self.table.insert(&mut self.worker, key, value)?.is_none() {
+                return Ok(Answer::Found(None));
+            }
+        }
+    }
+}
+
+impl Client for TableClient {
+    fn apply(&mut self, op: &Op) -> Result<Answer, String> {
+        match self.run(op) {
+            Err(Refused::Full { .. }) => Ok(Answer::Refused),
+            other => other.map_err(|e| e.to_string()),
+        }
+    }
+
+    fn commit(&mut self) -> Result<Ticket, String> {
+        Ok(Ticket::DURABLE)
+    }
+
+    fn durable(&mut self, ticket: Ticket) -> Result<bool, String> {
+        Ok(ticket == Ticket::DURABLE)
+    }
+}
+
+struct TableSubject {
+    table: Arc<dyn Index>,
+    clients: Vec<TableClient>,
+}
+
+impl Subject for TableSubject {
+    fn apply(&mut self, session: usize, op: &Op) -> Result<Answer, String> {
+        self.clients[session].apply(op)
+    }
+
+    fn contents(&mut self) -> Result<Vec<(u64, Value)>, String> {
+        let mut found = Vec::new();
+        let client = &mut self.clients[0];
+        self.table.each(&mut client.worker, &mut |key, value| {
+            found.push((name_of(key), stored(value)));
+        });
+        for (key, value) in &found {
+            let got = client.table.get(&mut client.worker, key_of(*key));
+            if got != Some(value.id) {
+                return Err(format!(
+                    "key {key} is there with {value:?}, and a get finds {got:?}"
+                ));
+            }
+        }
+        Ok(found)
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        self.table.check()
+    }
+}

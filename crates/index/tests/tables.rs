@@ -1,0 +1,170 @@
+//! Every table against a model, alone and with threads, at sizes at which it has grown many times.
+
+use std::collections::BTreeMap;
+
+use farbank_index::registry::{Preset, Size, Table};
+use farbank_index::{Index, Plan};
+use farbank_pm::media::Mapped;
+use farbank_pm::sim::{Persistency, Rng, Sim};
+
+fn medium() -> Mapped {
+    Mapped::anonymous(256 << 20).unwrap()
+}
+
+fn table(table: Table, size: Size) -> Box<dyn Index> {
+    let plan = Plan {
+        chunk_bytes: 64 << 10,
+        ..Plan::default()
+    };
+    table
+        .create(medium(), &plan, size, Preset::Farbank)
+        .unwrap()
+}
+
+/// A few keys of which every operation meets, the smallest and the largest word among them.
+fn key(rng: &mut Rng) -> u64 {
+    match rng.below(3_000) {
+        0 => u64::MAX,
+        1 => u64::MAX - 1,
+        n => n - 2,
+    }
+}
+
+#[test]
+fn a_table_answers_as_a_map_does() {
+    for kind in Table::ALL {
+        for size in [Size::Small, Size::Slots(2_048)] {
+            let table = table(kind, size);
+            let mut worker = table.worker().unwrap();
+            let mut model = BTreeMap::new();
+            let mut rng = Rng::new(7);
+            for step in 0..60_000 {
+                let (key, value) = (key(&mut rng), rng.draw());
+                let held = model.get(&key).copied();
+                match rng.below(5) {
+                    0 | 1 => {
+                        let found = table.insert(&mut worker, key, value).unwrap();
+                        assert_eq!(found, held, "{kind} {size:?}, step {step}, insert {key:#x}");
+                        model.entry(key).or_insert(value);
+                    }
+                    2 => {
+                        let found = table.update(&mut worker, key, value).unwrap();
+                        assert_eq!(found, held, "{kind} {size:?}, step {step}, update {key:#x}");
+                        model.entry(key).and_modify(|held| *held = value);
+                    }
+                    3 => {
+                        let found = table.remove(&mut worker, key).unwrap();
+                        assert_eq!(found, held, "{kind} {size:?}, step {step}, remove {key:#x}");
+                        model.remove(&key);
+                    }
+                    _ => {
+                        let found = table.get(&mut worker, key);
+                        assert_eq!(found, held, "{kind} {size:?}, step {step}, get {key:#x}");
+                    }
+                }
+            }
+            same(&*table, &model);
+            table.check().unwrap();
+        }
+    }
+}
+
+fn same(table: &dyn Index, model: &BTreeMap<u64, u64>) {
+    let mut found = BTreeMap::new();
+    let mut worker = table.worker().unwrap();
+    table.each(&mut worker, &mut |key, value| {
+        assert_eq!(
+            found.insert(key, value),
+            None,
+            "{} has {key:#x} twice",
+            table.name()
+        );
+    });
+    assert!(found == *model, "{} holds something else", table.name());
+    let (keys, values): (Vec<_>, Vec<_>) = model.iter().map(|(k, v)| (*k, Some(*v))).unzip();
+    let mut got = vec![None; keys.len()];
+    table.get_batch(&mut worker, &keys, &mut got);
+    assert!(got == values, "{} answers a batch otherwise", table.name());
+    let space = table.space(&mut worker);
+    assert_eq!(space.keys, model.len() as u64);
+    assert!(
+        space.slots >= space.keys && space.far_bytes >= space.table_bytes,
+        "{space:?}"
+    );
+}
+
+/// Threads insert keys of their own, and fight for one more that each of them may insert once.
+#[test]
+fn no_key_is_lost_or_doubled_by_threads() {
+    const KEYS: u64 = 20_000;
+    for kind in Table::ALL {
+        for threads in [2, 4] {
+            let table = table(kind, Size::Small);
+            let won = std::thread::scope(|scope| {
+                let run = |thread: u64| {
+                    let table = &table;
+                    move || {
+                        let mut worker = table.worker().unwrap();
+                        let mut won = 0;
+                        for n in 0..KEYS {
+                            let key = n * threads + thread;
+                            assert_eq!(table.insert(&mut worker, key, !key), Ok(None));
+                            assert_eq!(table.get(&mut worker, key), Some(!key));
+                            let common = u64::MAX - n % 100;
+                            won += u64::from(table.insert(&mut worker, common, thread) == Ok(None));
+                            if n % 3 == 0 {
+                                assert_eq!(table.remove(&mut worker, key), Ok(Some(!key)));
+                            }
+                        }
+                        won
+                    }
+                };
+                let running: Vec<_> = (0..threads).map(|t| scope.spawn(run(t))).collect();
+                running.into_iter().map(|r| r.join().unwrap()).sum::<u64>()
+            });
+            assert_eq!(won, 100, "{kind}: each common key is inserted once");
+            let left = (KEYS - KEYS.div_ceil(3)) * threads + 100;
+            let counted = table.len(&mut table.worker().unwrap());
+            assert_eq!(counted, left, "{kind} with {threads} threads");
+            table.check().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_full_pool_refuses_by_name_and_loses_nothing() {
+    for kind in Table::ALL {
+        let medium = Sim::new(256 << 10, Persistency::Adr);
+        let plan = Plan {
+            chunk_bytes: 4 << 10,
+            lanes: 2,
+            identity: None,
+        };
+        let table = kind
+            .create(medium, &plan, Size::Small, Preset::Farbank)
+            .unwrap();
+        let mut worker = table.worker().unwrap();
+        let taken = |key: &u64| table.insert(&mut worker, *key, *key + 1).is_ok();
+        let kept: Vec<u64> = (0..20_000).take_while(taken).collect();
+        assert!(
+            kept.len() > 100 && kept.len() < 20_000,
+            "{kind} took {}",
+            kept.len()
+        );
+        let mut worker = table.worker().unwrap();
+        for key in &kept {
+            assert_eq!(table.get(&mut worker, *key), Some(key + 1), "{kind}");
+            assert_eq!(table.remove(&mut worker, *key), Ok(Some(key + 1)), "{kind}");
+        }
+        table.check().unwrap();
+    }
+}
+
+#[test]
+fn what_is_no_pool_of_the_table_is_refused_by_name() {
+    for kind in Table::ALL {
+        assert!(kind.open(medium()).is_err());
+        let empty = Sim::new(4 << 10, Persistency::Adr);
+        assert!(kind.open(empty).is_err());
+    }
+}
