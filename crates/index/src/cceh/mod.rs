@@ -112,7 +112,7 @@ impl Config {
     pub fn small() -> Config {
         Config {
             bucket_bits: 1,
-            probe_lines: 1,
+            probe_lines: 2,
             depth: 1,
             far_locks: false,
         }
