@@ -16,7 +16,7 @@
 //! depth is the directory's does that double.
 //!
 //! # Invariants
-//! I1  A slot is live iff its key is not [`EMPTY`](layout::EMPTY) and the top L bits of the key's hash are the segment's prefix.
+//! I1  A slot is live iff its key is not `EMPTY` and the top L bits of the key's hash are the segment's prefix.
 //! I2  A slot's value is stored before its key, in the same line: a crash that keeps the key keeps the value.
 //! I3  A segment is durable, whole, before any entry of the directory names it.
 //! I4  A segment is changed under its lock in DRAM, which is let go when the change is durable: nothing visible is
