@@ -52,6 +52,15 @@ pub enum Experiment {
     Reopen,
 }
 
+/// Which keys are updated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Skew {
+    /// Every key alike.
+    Uniform,
+    /// Nine updates in ten hit one key in ten.
+    Hot,
+}
+
 /// What the pools are made on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
@@ -72,6 +81,10 @@ pub struct Options {
     pub keys: u64,
     /// Bytes of the pool of [`Experiment::Amplification`].
     pub pool_bytes: u64,
+    /// Its updates.
+    pub updates: Vec<Skew>,
+    /// Whether it changes the sizes of values as well.
+    pub change_sizes: bool,
 }
 
 /// Runs the experiments.
@@ -202,15 +215,6 @@ fn put(session: &mut dyn Session, key: u64, bytes: &[u8]) -> Result<(), Refusal>
 // ---------------------------------------------------------------------------------------------
 // Amplification
 
-/// Which keys are updated.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Skew {
-    /// Every key alike.
-    Uniform,
-    /// Nine updates in ten hit one key in ten.
-    Hot,
-}
-
 impl Skew {
     fn name(self) -> &'static str {
         match self {
@@ -235,6 +239,9 @@ fn amplification(options: &Options, report: &mut Report, watch: Watch<'_>) -> Re
         (86, Skew::Uniform, None),
         (86, Skew::Hot, None),
     ] {
+        if !options.updates.contains(&skew) {
+            continue;
+        }
         let (_file, medium) = options.place.make(options.pool_bytes, watch)?;
         let store = store_on(medium)?;
         let name = format!("{percent} % live, {}", skew.name());
@@ -246,6 +253,9 @@ fn amplification(options: &Options, report: &mut Report, watch: Watch<'_>) -> Re
             at_most: bound,
             ..figure
         });
+    }
+    if !options.change_sizes {
+        return Ok(());
     }
     let (_file, medium) = options.place.make(options.pool_bytes, watch)?;
     change_sizes(&*store_on(medium)?, report, watch)
@@ -690,6 +700,8 @@ mod tests {
             place,
             keys: 20_000,
             pool_bytes: POOL_BYTES_MIN,
+            updates: vec![Skew::Uniform, Skew::Hot],
+            change_sizes: true,
         }
     }
 

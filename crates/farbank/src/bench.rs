@@ -30,6 +30,8 @@ Examples:
       what the medium is written for what users write, on a larger pool
   farbank bench kv --experiment reopen --keys 20000000 --medium /mnt/pmem0/bench.pool
       how 20 million keys come back on persistent memory; the file is removed afterwards
+  farbank bench kv --workload workloads/updates-hot.toml
+      what hot keys cost, as the file says
   farbank bench kv --medium sim --workers 1,8,32
       what the engine costs persistent memory, counted, and how fast the model makes it";
 
@@ -69,8 +71,12 @@ impl Bench {
 
 /// Measure the engine by itself.
 #[derive(Args)]
-#[command(after_help = KV_EXAMPLES)]
+#[command(after_help = KV_EXAMPLES, args_override_self = true)]
 pub(crate) struct BenchKv {
+    /// Options from a TOML file, named as here without dashes, with the `question` it answers; those given
+    /// here count. See workloads/.
+    #[arg(long, value_name = "FILE")]
+    workload: Option<PathBuf>,
     /// What is measured.
     #[arg(long, value_enum, default_value = "all")]
     experiment: ExperimentChoice,
@@ -86,6 +92,14 @@ pub(crate) struct BenchKv {
     /// Bytes of the pool for amplification.
     #[arg(long, value_name = "BYTES", default_value = "128mb", value_parser = size::parse)]
     size: u64,
+    /// For amplification: what is updated.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "uniform,hot,sizes"
+    )]
+    updates: Vec<UpdatesChoice>,
     /// On sim: virtual workers, a run for each number.
     #[arg(long, value_name = "N,N,...", default_value = "1,2,4,8,16,32", value_delimiter = ',', value_parser = value_parser!(u16).range(1..=256))]
     workers: Vec<u16>,
@@ -107,6 +121,16 @@ pub(crate) struct BenchKv {
 enum MediumChoice {
     Real(kv::Place),
     Sim,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum UpdatesChoice {
+    /// Every key alike.
+    Uniform,
+    /// Nine updates in ten on one key in ten.
+    Hot,
+    /// Values that shrink and grow.
+    Sizes,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -172,8 +196,19 @@ impl BenchKv {
             place,
             keys: self.keys.unwrap_or(5_000_000),
             pool_bytes: self.size,
+            updates: [
+                (UpdatesChoice::Uniform, kv::Skew::Uniform),
+                (UpdatesChoice::Hot, kv::Skew::Hot),
+            ]
+            .into_iter()
+            .filter(|(choice, _)| self.updates.contains(choice))
+            .map(|(_, skew)| skew)
+            .collect(),
+            change_sizes: self.updates.contains(&UpdatesChoice::Sizes),
         };
-        let settings = json!({ "keys": options.keys, "size": options.pool_bytes });
+        let settings = json!({
+            "workload": self.workload, "keys": options.keys, "size": options.pool_bytes,
+        });
         measure("kv", settings, self.json, table, |watch| {
             kv::run(&options, watch)
         })

@@ -26,6 +26,8 @@ Examples:
       the first round: values of 80 bytes, hardly an update
   farbank bench judge --medium /mnt/pmem0/judge.pool --threads 16
       on persistent memory, with the contest's threads; the file is removed afterwards
+  farbank bench judge --workload workloads/contest-final.toml
+      everyone in the final round, as the file says
   farbank bench judge --phases performance --batch 16
       sets and gets asked for sixteen at a time
   farbank bench judge --target all --scale 1/1024
@@ -35,8 +37,12 @@ Examples:
 
 /// Judge engines by the Tair contest's workload and rules.
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct BenchJudge {
+    /// Options from a TOML file, named as here without dashes, with the `question` it answers; those given
+    /// here count. See workloads/.
+    #[arg(long, value_name = "FILE")]
+    workload: Option<PathBuf>,
     /// Who is judged.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "kv")]
     target: Vec<TargetChoice>,
@@ -182,7 +188,7 @@ impl BenchJudge {
             tuning: self.experiment == Some(ExperimentChoice::Tuning),
         };
         let settings = json!({
-            "scale": format!("1/{}", options.part), "threads": options.threads,
+            "workload": self.workload, "scale": format!("1/{}", options.part), "threads": options.threads,
             "seed": options.seed, "rounds": options.rounds, "batch": options.group,
         });
         measure("judge", settings, self.json, table, |watch| {

@@ -70,7 +70,7 @@ fn run() -> Result<(), Failure> {
     let args = settings::with_file(own.clone())?;
     let cli = Cli::try_parse_from(&args).unwrap_or_else(|error| {
         if args != own && error.use_stderr() {
-            eprintln!("with the options of the --config file:");
+            eprintln!("with the options of the --config or --workload file:");
         }
         error.exit()
     });

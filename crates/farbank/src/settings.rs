@@ -1,4 +1,4 @@
-//! `serve --config FILE`: options from a TOML file.
+//! `serve --config FILE`, `bench kv --workload FILE` and `bench judge --workload FILE`: options from a TOML file.
 //!
 //! ```text
 //!   port = 7000            is        --port 7000
@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The file's keys are the command line's options without their dashes, so that there is one list of
-//! them, one description and one check. What the command line says itself comes later and counts.
+//! them, one description and one check. What the command line says itself comes later and counts. A workload says
+//! besides which bench it is of (`bench = "kv"`) and what it answers (`question = "..."`).
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -16,33 +17,63 @@ use toml::Value;
 
 use crate::Failure;
 
+/// Who takes a file, and by which option.
+const FILES: [(&[&str], &str); 3] = [
+    (&["serve"], "--config"),
+    (&["bench", "kv"], "--workload"),
+    (&["bench", "judge"], "--workload"),
+];
+
 /// The command line `args` with the options of the file it names, if it names one, before its own.
 pub(crate) fn with_file(args: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
-    const VERB: usize = 1;
-    let serves = args.get(VERB).is_some_and(|verb| verb == "serve");
-    let Some(path) = named_file(&args).filter(|_| serves) else {
+    let asked =
+        |(verbs, _): &&(&[&str], &str)| args.get(1..=verbs.len()).is_some_and(|own| own == *verbs);
+    let Some(&(verbs, option_name)) = FILES.iter().find(asked) else {
+        return Ok(args);
+    };
+    let Some(path) = named_file(&args, option_name) else {
         return Ok(args);
     };
     let path = Path::new(path);
     let at = |what: String| Failure::Usage(format!("{}: {what}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|e| at(format!("cannot read it: {e}")))?;
-    let table: toml::Table = text
+    let mut table: toml::Table = text
         .parse()
         .map_err(|e: toml::de::Error| at(e.to_string()))?;
-    let mut merged = args[..=VERB].to_vec();
+    if let ["bench", bench] = verbs {
+        told(&mut table, bench).map_err(at)?;
+    }
+    let mut merged = args[..=verbs.len()].to_vec();
     for (key, value) in &table {
         merged.extend(option(key, value).map_err(at)?);
     }
-    merged.extend_from_slice(&args[VERB + 1..]);
+    merged.extend_from_slice(&args[verbs.len() + 1..]);
     Ok(merged)
 }
 
-/// The file of `--config FILE` or `--config=FILE`.
-fn named_file(args: &[OsString]) -> Option<&OsStr> {
-    let by_itself = args.iter().position(|arg| arg == "--config").map(|i| i + 1);
+/// Takes what a workload says of itself out of `table`; it must be one of `bench`.
+fn told(table: &mut toml::Table, bench: &str) -> Result<(), String> {
+    let mut text = |key: &str| match table.remove(key) {
+        Some(Value::String(text)) => Ok(text),
+        _ => Err(format!(
+            "a workload has a line {key} = \"...\", this one has none"
+        )),
+    };
+    text("question")?;
+    match text("bench")? {
+        of if of == bench => Ok(()),
+        of => Err(format!(
+            "a workload of bench {of}, not of bench {bench}: farbank bench {of} --workload FILE"
+        )),
+    }
+}
+
+/// The file of `--config FILE` or `--config=FILE`, or whatever the option is.
+fn named_file<'a>(args: &'a [OsString], option: &str) -> Option<&'a OsStr> {
+    let by_itself = args.iter().position(|arg| arg == option).map(|i| i + 1);
     let joined = || {
-        args.iter()
-            .find_map(|arg| arg.to_str()?.strip_prefix("--config="))
+        let value = |arg: &'a OsString| arg.to_str()?.strip_prefix(option)?.strip_prefix('=');
+        args.iter().find_map(value)
     };
     by_itself
         .and_then(|i| args.get(i).map(OsString::as_os_str))
@@ -51,8 +82,8 @@ fn named_file(args: &[OsString]) -> Option<&OsStr> {
 
 /// One line of the file as an option.
 fn option(key: &str, value: &Value) -> Result<Option<OsString>, String> {
-    if key == "config" {
-        return Err("a file cannot name another one with \"config\"".into());
+    if key == "config" || key == "workload" {
+        return Err(format!("a file cannot name another one with {key:?}"));
     }
     let one = |value: &Value| match value {
         Value::String(text) => Ok(text.clone()),
@@ -72,6 +103,8 @@ fn option(key: &str, value: &Value) -> Result<Option<OsString>, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     fn merged(file: &str, more: &[&str]) -> Result<Vec<String>, String> {
@@ -98,6 +131,24 @@ mod tests {
         given.sort();
         assert_eq!(given, ["--bind=::1,127.0.0.1", "--port=7000", "--size=2gb"]);
         assert_eq!(args[own + 2..], ["--port", "7001"]);
+    }
+
+    #[test]
+    fn every_workload_is_one_of_its_bench_and_of_no_other() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads");
+        let files: Vec<_> = std::fs::read_dir(folder).unwrap().collect();
+        assert!(files.len() >= 4, "{files:?}");
+        for file in files {
+            let path = file.unwrap().path();
+            let of = |bench: &str| {
+                let args = ["farbank", "bench", bench, "--workload"].map(OsString::from);
+                let args = args.into_iter().chain([path.clone().into()]).collect();
+                let args = with_file(args).map_err(|_| bench.to_owned())?;
+                crate::Cli::try_parse_from(args).map_err(|why| why.to_string())
+            };
+            let fit = ["kv", "judge"].map(|bench| of(bench).map(|_| bench));
+            assert_eq!(fit.iter().flatten().count(), 1, "{path:?}: {fit:?}");
+        }
     }
 
     #[test]
