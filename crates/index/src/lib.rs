@@ -6,7 +6,7 @@
 //!     ┌───▼──────────────────────────────────────────▼───┐
 //!     │ Index    insert get update remove  ...            │
 //!     └───┬──────────────────────────────────────────────┘
-//!       cceh  ...                            one folder a paper, the same files in each
+//!       cceh  clht  ...                      one folder a paper, the same files in each
 //!         │
 //!     ┌───▼────────────────┐   ┌────────┐   ┌─────────┐
 //!     │ ground: a pool,    │   │ locks  │   │ outlier │
@@ -23,10 +23,12 @@
 //! * [`target`] is how the crash explorer sees one.
 //! * [`mod@hash`] is the hash of the study these tables were compared in.
 //! * [`cceh`] is cacheline-conscious extendible hashing.
+//! * [`clht`] is the cache-line hash table, made persistent.
 
 #![forbid(unsafe_code)]
 
 pub mod cceh;
+pub mod clht;
 mod ground;
 pub mod hash;
 mod index;

@@ -7,6 +7,7 @@ use farbank_pm::Medium;
 use farbank_pm::fault::Named;
 
 use crate::cceh::{self, Cceh};
+use crate::clht::{self, Clht};
 use crate::ground::{OpenError, Plan};
 use crate::index::Index;
 
@@ -15,6 +16,8 @@ use crate::index::Index;
 pub enum Table {
     /// Cacheline-conscious extendible hashing.
     Cceh,
+    /// The cache-line hash table, made persistent.
+    Clht,
 }
 
 /// How large a new table is.
@@ -37,13 +40,14 @@ pub enum Preset {
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 1] = [Table::Cceh];
+    pub const ALL: [Table; 2] = [Table::Cceh, Table::Clht];
 
     /// Its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Table::Cceh => cceh::NAME,
+            Table::Clht => clht::NAME,
         }
     }
 
@@ -52,6 +56,7 @@ impl Table {
     pub fn faults(self) -> &'static [Named] {
         match self {
             Table::Cceh => &cceh::FAULTS,
+            Table::Clht => &clht::FAULTS,
         }
     }
 
@@ -80,6 +85,18 @@ impl Table {
                     },
                 )?)
             }
+            Table::Clht => {
+                let config = match size {
+                    Size::Slots(slots) => clht::Config::paper(slots),
+                    Size::Small => clht::Config::small(),
+                };
+                let config = if published {
+                    config.published()
+                } else {
+                    config
+                };
+                Box::new(Clht::create(medium, plan, config)?)
+            }
         })
     }
 
@@ -87,6 +104,7 @@ impl Table {
     pub fn open<M: Medium>(self, medium: M) -> Result<Box<dyn Index>, OpenError> {
         Ok(match self {
             Table::Cceh => Box::new(Cceh::open(medium)?),
+            Table::Clht => Box::new(Clht::open(medium)?),
         })
     }
 }

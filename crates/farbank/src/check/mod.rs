@@ -68,6 +68,8 @@ enum TargetChoice {
     V2,
     /// Cacheline-conscious extendible hashing.
     Cceh,
+    /// The cache-line hash table, made persistent.
+    Clht,
     /// The tree on memory servers, on a simulated rack: schedules and faults only.
     Tree,
 }
@@ -82,6 +84,7 @@ impl TargetChoice {
             TargetChoice::V1 => &EngineTarget(V1Recipe(v1::Tuning::PUBLISHED)),
             TargetChoice::V2 => &EngineTarget(V2Recipe(v2::Tuning::PUBLISHED)),
             TargetChoice::Cceh => &TableTarget(Table::Cceh),
+            TargetChoice::Clht => &TableTarget(Table::Clht),
             TargetChoice::Tree => return None,
         })
     }

@@ -1,0 +1,185 @@
+//! The bytes of a bucket and of the array.
+
+use farbank_pm::{LINE, Medium, Off, WORD};
+
+use super::{Clht, Config};
+use crate::ground::{CONFIG_WORDS, Class, OpenError};
+
+/// The key that means an empty slot.
+pub(super) const EMPTY: u64 = 0;
+/// The root's word for the array. It and the next two are in one line.
+pub(super) const ARRAY: u64 = 0;
+/// The array that is being built.
+pub(super) const YOUNG: u64 = 1;
+/// The array that was the table's before it.
+pub(super) const OLD: u64 = 2;
+/// The class of chained buckets.
+pub(super) const CHAINED: usize = 0;
+/// Slots of a bucket.
+pub(super) const SLOTS: u64 = 3;
+/// Largest array: 2^BITS_MAX buckets would not fit into any pool.
+pub(super) const BITS_MAX: u32 = 40;
+
+const BUCKET: u64 = LINE as u64;
+const KEYS: u64 = WORD as u64;
+const VALUES: u64 = KEYS + SLOTS * WORD as u64;
+const NEXT: u64 = VALUES + SLOTS * WORD as u64;
+
+/// Where an array is, and how many bits of a hash it takes: one word, runs being aligned to chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Array {
+    pub(super) at: Off,
+    pub(super) bits: u32,
+}
+
+impl Array {
+    const BITS: u64 = 0x3f;
+
+    pub(super) fn of(word: u64) -> Array {
+        Array {
+            at: Off(word & !Array::BITS),
+            bits: (word & Array::BITS) as u32,
+        }
+    }
+
+    pub(super) fn word(self) -> u64 {
+        self.at.0 | u64::from(self.bits)
+    }
+
+    pub(super) fn buckets(self) -> u64 {
+        1 << self.bits
+    }
+
+    pub(super) fn bytes(self) -> u64 {
+        self.buckets() * BUCKET
+    }
+
+    /// Which bucket keys of this hash go to.
+    #[inline]
+    pub(super) fn index(self, hash: u64) -> u64 {
+        hash & (self.buckets() - 1)
+    }
+
+    #[inline]
+    pub(super) fn bucket(self, index: u64) -> Off {
+        self.at.plus(index * BUCKET)
+    }
+
+    /// Whether `at` is one of its buckets.
+    pub(super) fn has(self, at: Off) -> bool {
+        let within = at.0.checked_sub(self.at.0);
+        within.is_some_and(|within| within < self.bytes() && within.is_multiple_of(BUCKET))
+    }
+}
+
+/// Where slot `n`'s key is.
+#[inline]
+pub(super) fn key_at(bucket: Off, n: u64) -> Off {
+    bucket.plus(KEYS + n * WORD as u64)
+}
+
+/// Where the value of the key at `key` is.
+#[inline]
+pub(super) fn value_of(key: Off) -> Off {
+    key.plus(VALUES - KEYS)
+}
+
+/// Where a bucket names the next of its chain.
+#[inline]
+pub(super) fn next_of(bucket: Off) -> Off {
+    bucket.plus(NEXT)
+}
+
+/// The bytes of a bucket with these keys and values, no more than it has slots, and no next.
+pub(super) fn image(first: u64, pairs: &[(u64, u64)]) -> [u8; LINE] {
+    let mut image = [0; LINE];
+    let mut put = |at: u64, word: u64| {
+        image[at as usize..][..WORD].copy_from_slice(&word.to_le_bytes());
+    };
+    put(0, first);
+    for (n, (key, value)) in (0..).zip(pairs) {
+        let at = key_at(Off(0), n);
+        put(at.0, *key);
+        put(value_of(at).0, *value);
+    }
+    image
+}
+
+impl Config {
+    /// Bytes of the array that one lock is for.
+    pub(super) fn lock_bytes(&self) -> u64 {
+        BUCKET << self.lock_bits
+    }
+
+    pub(super) fn classes() -> [Class; 1] {
+        [Class {
+            block_bytes: BUCKET,
+            align: BUCKET,
+        }]
+    }
+
+    pub(super) fn words(&self) -> [u64; 5] {
+        let Config {
+            bits,
+            chained_percent,
+            growth_bits,
+            lock_bits,
+            far_locks,
+        } = *self;
+        [
+            bits,
+            chained_percent,
+            growth_bits,
+            lock_bits,
+            u32::from(far_locks),
+        ]
+        .map(u64::from)
+    }
+
+    pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<Config, OpenError> {
+        let small = |word: u64| u32::try_from(word).unwrap_or(u32::MAX);
+        let config = Config {
+            bits: small(words[0]),
+            chained_percent: small(words[1]),
+            growth_bits: small(words[2]),
+            lock_bits: small(words[3]),
+            far_locks: words[4] == 1,
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    pub(super) fn check(&self) -> Result<(), OpenError> {
+        let sound = (1..=BITS_MAX).contains(&self.bits)
+            && (1..=10_000).contains(&self.chained_percent)
+            && (1..=6).contains(&self.growth_bits)
+            && self.lock_bits <= self.bits.min(5);
+        sound.then_some(()).ok_or_else(|| OpenError::Damaged {
+            what: format!("{self:?} is no arrangement of a table"),
+        })
+    }
+}
+
+impl<M: Medium> Clht<M> {
+    /// Tells of each bucket of a chain, the array's first.
+    pub(super) fn each_bucket(&self, first: Off, mut each: impl FnMut(Off)) {
+        let mut bucket = first;
+        while !bucket.is_null() {
+            each(bucket);
+            bucket = Off(self.ground.medium().load(next_of(bucket)));
+        }
+    }
+
+    /// Tells of each live slot of a chain: its bucket, its key, its value.
+    pub(super) fn each_live(&self, first: Off, mut each: impl FnMut(Off, u64, u64)) {
+        let medium = self.ground.medium();
+        self.each_bucket(first, |bucket| {
+            for at in (0..SLOTS).map(|n| key_at(bucket, n)) {
+                let key = medium.load(at);
+                if key != EMPTY {
+                    each(bucket, key, medium.load(value_of(at)));
+                }
+            }
+        });
+    }
+}

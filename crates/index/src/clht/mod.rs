@@ -1,0 +1,281 @@
+//! P-CLHT: the cache-line hash table (David, Guerraoui, Trigonakis, ASPLOS '15) as RECIPE (Lee et al., SOSP '19) made it
+//! persistent.
+//!
+//! An array of buckets of one line, three slots each. A bucket without a free slot is followed by a chained one. When
+//! there are as many chained buckets as the array has, an array some times as large takes its place.
+//!
+//! ```text
+//!   array (a run)                 bucket (one line)
+//!   ┌────────┬────────┬─ ... ─┐    ┌───────┬─────┬─────┬─────┬─────┬─────┬─────┬──────┐
+//!   │bucket 0│bucket 1│       │    │ first │key 0│key 1│key 2│val 0│val 1│val 2│ next │
+//!   └────────┴────┬───┴─ ... ─┘    └───────┴─────┴─────┴─────┴─────┴─────┴─────┴──────┘
+//!      low bits   └─▶ chained buckets (blocks): `first` is where their chain starts
+//!
+//!   root, in one line
+//!   ┌───────┬───────┬───────┐
+//!   │ array │ young │  old  │      an array's offset, its size's logarithm in the low bits
+//!   └───────┴───────┴───────┘
+//! ```
+//!
+//! A resize names the array it builds and the one it is to replace, copies chain by chain, and switches by one store.
+//! Whichever of the two is not the table's afterwards is taken apart: by the resize, or by the next open.
+//!
+//! # Invariants
+//! I1  A slot is live iff its key is not `EMPTY`.
+//! I2  A slot's value is stored before its key, in the same line: a crash that keeps the key keeps the value.
+//! I3  A chained bucket is durable, whole, before one leads to it. It is never taken out of its chain.
+//! I4  A chain is changed under its lock in DRAM, which is let go when the change is durable. A reader believes what it
+//!     read if neither the lock's version nor the table's array has changed: nothing visible is volatile.
+//! I5  `array` names a young array only when that is durable, whole. No array's word is ever the table's again: they grow.
+//! I6  What a resize has copied is not changed any more: writers see that it was, and wait.
+//! I7  An array that is not the table's is named by `young` or `old` until all its chained buckets are free. They are freed
+//!     from the last of a chain to the first, with a drain between; one that has been taken again names another chain.
+//!
+//! # Crash argument
+//! | crash between                | recovery sees                           | and does                           |
+//! |------------------------------|-----------------------------------------|------------------------------------|
+//! | value stored, key stored     | an empty key                            | nothing: the slot is free (I1, I2) |
+//! | chained bucket, its link     | a bucket in doubt its chain has not     | frees it                           |
+//! | new run, `young`             | a run in doubt that no word names       | frees it                           |
+//! | `young`, `array`             | `young` is not the table's              | takes it apart (I7)                |
+//! | `array`, old ones all free   | `old` is not the table's                | takes it apart, as far as it is    |
+//! | old ones free, run free      | the run named as being freed            | frees it                           |
+//! | (a kill) store, drain        | bytes that a power cut could take back  | makes them durable at first touch  |
+//!
+//! Only a crash inside a resize makes recovery read an array: the one that is to be freed, never the table's.
+//!
+//! How many chained buckets there are is known in DRAM only. An opened table counts them as chains are touched for the
+//! first time, so that the first resize may come a little later than it would have.
+//!
+//! # Where we differ from the paper
+//! Locks live in DRAM; the paper's are in the first word of a bucket, and a crash leaves them locked (RECIPE#19).
+//! [`Config::far_locks`] writes them without relying on them. Readers believe nothing that is not durable; the paper's
+//! see a key before it is, and miss one whose value changes meanwhile. Threads that meet a resize wait for it; the
+//! published code has them help, and leaves out buckets if a helper dies. A chained bucket's own first word leads back to its
+//! chain. Arrays grow by two; the published rule, to 40 % of the slots, comes out as four ([`Config::growth_bits`]).
+//! A crash inside a resize leaks nothing; the published code leaves that to a collector (fault `clht.young_not_named`).
+//! There is an update.
+
+mod layout;
+mod ops;
+mod recover;
+mod resize;
+
+use farbank_pm::Medium;
+use farbank_pm::fault::Named;
+use farbank_pm::sync::Mutex;
+use farbank_pm::sync::atomic::{AtomicU64, Ordering};
+
+use crate::ground::{Ground, OpenError, Plan, Worker};
+use crate::hash::hash;
+use crate::index::{Index, Refused, Space};
+use crate::locks::Locks;
+use crate::outlier::Outlier;
+use layout::{ARRAY, Array, EMPTY, SLOTS};
+
+/// Its name.
+pub const NAME: &str = "clht";
+
+/// Deviations it has by name.
+pub(crate) const FAULTS: [Named; 3] = [
+    Named {
+        name: "clht.key_first",
+        what: "an insert stores the key before the value",
+        source: "orderings of the Aga port (Witcher #31 to #35)",
+    },
+    Named {
+        name: "clht.link_first",
+        what: "a chained bucket is linked before it is durable",
+        source: "the published code's flush walks the wrong pointer and leaves chained buckets out (Witcher #30)",
+    },
+    Named {
+        name: "clht.young_not_named",
+        what: "nothing durable names the array that a resize builds, nor the one it replaces",
+        source: "RECIPE's code: a crash inside a resize leaks unless the allocator collects garbage",
+    },
+];
+
+/// How a table is arranged; fixed when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Buckets of the first array, as a power of two.
+    pub bits: u32,
+    /// At how many chained buckets, in hundredths of the array's, that is replaced.
+    pub chained_percent: u32,
+    /// How many times as large the next array is, as a power of two.
+    pub growth_bits: u32,
+    /// Buckets of the array that share a lock, as a power of two.
+    pub lock_bits: u32,
+    /// Whether every change also writes a lock word in its bucket, as the published code does.
+    pub far_locks: bool,
+}
+
+impl Config {
+    /// The paper's: resized when chained buckets are as many as the array's; buckets for `slots`, a power of two.
+    #[must_use]
+    pub fn paper(slots: u64) -> Config {
+        Config {
+            bits: (slots / SLOTS).max(4).ilog2(),
+            chained_percent: 100,
+            growth_bits: 1,
+            lock_bits: 2,
+            far_locks: false,
+        }
+    }
+
+    /// Small enough that a dozen keys are chained and outgrow the array.
+    #[must_use]
+    pub fn small() -> Config {
+        Config {
+            bits: 1,
+            lock_bits: 1,
+            ..Config::paper(0)
+        }
+    }
+
+    /// As published: locks in far memory, arrays that grow by four.
+    #[must_use]
+    pub fn published(self) -> Config {
+        Config {
+            growth_bits: 2,
+            far_locks: true,
+            ..self
+        }
+    }
+}
+
+/// The table.
+pub struct Clht<M> {
+    ground: Ground<M>,
+    config: Config,
+    /// The root's word for the array, where readers look.
+    array: AtomicU64,
+    growing: Mutex<()>,
+    /// How many of the array's buckets a resize has copied.
+    copied: AtomicU64,
+    /// Chained buckets, as far as they are known.
+    chained: AtomicU64,
+    /// At how many of them the array is replaced.
+    grow_at: AtomicU64,
+    locks: Locks,
+}
+
+impl<M: Medium> Clht<M> {
+    fn over(ground: Ground<M>, config: Config, found: bool) -> Clht<M> {
+        let array = ground.medium().load(ground.root(ARRAY));
+        let table = Clht {
+            locks: Locks::new(ground.medium().len(), config.lock_bytes(), found),
+            array: AtomicU64::new(array),
+            growing: Mutex::new(()),
+            copied: AtomicU64::new(0),
+            chained: AtomicU64::new(0),
+            grow_at: AtomicU64::new(0),
+            ground,
+            config,
+        };
+        let limit = table.limit(table.array());
+        table.grow_at.store(limit, Ordering::Relaxed);
+        table
+    }
+
+    /// Makes an empty table of all of `medium`. Durable on `Ok`.
+    pub fn create(medium: M, plan: &Plan, config: Config) -> Result<Clht<M>, OpenError> {
+        config.check()?;
+        let ground = Ground::create(medium, plan, &Config::classes())?;
+        let table = Clht::over(ground, config, false);
+        table.make_first()?;
+        let Clht { ground, .. } = table;
+        let ground = ground.finish(NAME, &config.words())?;
+        Ok(Clht::over(ground, config, false))
+    }
+
+    /// Opens the table on `medium`, after a crash or not: what a crash cut short is undone or ended first.
+    pub fn open(medium: M) -> Result<Clht<M>, OpenError> {
+        let ground = Ground::open(medium, NAME, |_| Ok(Config::classes().to_vec()))?;
+        let config = Config::of(ground.config())?;
+        let table = Clht::over(ground, config, true);
+        table.recover()?;
+        Ok(table)
+    }
+
+    #[inline]
+    fn array(&self) -> Array {
+        Array::of(self.array.load(Ordering::Acquire))
+    }
+}
+
+impl<M: Medium> Index for Clht<M> {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn worker(&self) -> Result<Worker, Refused> {
+        self.ground.worker()
+    }
+
+    fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
+        match key {
+            EMPTY => Outlier::of(&self.ground).insert(worker, value),
+            _ => self.insert_hashed(worker, hash(key), key, value),
+        }
+    }
+
+    fn get(&self, worker: &mut Worker, key: u64) -> Option<u64> {
+        match key {
+            EMPTY => Outlier::of(&self.ground).get(),
+            _ => self.get_hashed(worker, hash(key), key),
+        }
+    }
+
+    fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
+        match key {
+            EMPTY => Outlier::of(&self.ground).update(worker, value),
+            _ => self.update_hashed(worker, hash(key), key, value),
+        }
+    }
+
+    fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
+        match key {
+            EMPTY => Outlier::of(&self.ground).remove(worker),
+            _ => self.remove_hashed(worker, hash(key), key),
+        }
+    }
+
+    fn get_batch(&self, worker: &mut Worker, keys: &[u64], found: &mut [Option<u64>]) {
+        self.fetch(keys);
+        for (key, found) in keys.iter().zip(found) {
+            *found = self.get(worker, *key);
+        }
+    }
+
+    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) {
+        if let Some(value) = Outlier::of(&self.ground).get() {
+            each(EMPTY, value);
+        }
+        let array = self.array();
+        for first in (0..array.buckets()).map(|index| array.bucket(index)) {
+            self.locks
+                .begin(first, || self.accept(worker, array, first));
+            self.each_live(first, |_, key, value| each(key, value));
+        }
+    }
+
+    fn space(&self, worker: &mut Worker) -> Space {
+        let (mut buckets, keys) = (0, self.len(worker));
+        let array = self.array();
+        for index in 0..array.buckets() {
+            self.each_bucket(array.bucket(index), |_| buckets += 1);
+        }
+        Space {
+            keys,
+            slots: buckets * SLOTS,
+            table_bytes: buckets * (array.bytes() / array.buckets()),
+            far_bytes: self.ground.far_bytes(),
+            dram_bytes: self.locks.bytes(),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.check_all()
+    }
+}

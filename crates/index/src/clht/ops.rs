@@ -1,0 +1,265 @@
+//! Insert, get, update, remove.
+
+use farbank_pm::model::Category;
+use farbank_pm::sync::atomic::Ordering;
+use farbank_pm::{LINE, Medium, Off, WORD, fault};
+
+use super::Clht;
+use super::layout::{Array, CHAINED, EMPTY, SLOTS, image, key_at, next_of, value_of};
+use crate::ground::Worker;
+use crate::index::Refused;
+use crate::locks::Guard;
+
+/// A chain under its lock, in the array that is the table's.
+struct Held<'a> {
+    array: Array,
+    /// Its first bucket.
+    first: Off,
+    _guard: Guard<'a>,
+}
+
+/// What a look through a chain found.
+struct Found {
+    /// Where the key is.
+    key: Option<Off>,
+    /// Where a key can go.
+    free: Option<Off>,
+    last: Off,
+}
+
+impl<M: Medium> Clht<M> {
+    /// One line, one drain. A bucket more to a chain is three lines in two, and may be followed by a resize.
+    pub(super) fn insert_hashed(
+        &self,
+        worker: &mut Worker,
+        hash: u64,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, Refused> {
+        let held = self.hold(worker, hash);
+        let found = self.find(held.first, key);
+        if let Some(at) = found.key {
+            return Ok(Some(self.ground.medium().load(value_of(at))));
+        }
+        if let Some(at) = found.free {
+            self.fill(worker, at, key, value)?;
+            return Ok(None);
+        }
+        {
+            let _for = Category::KeyValue.spend();
+            self.extend(worker, held.first, found.last, &[(key, value)])?;
+        }
+        let chained = self.chained.fetch_add(1, Ordering::Relaxed) + 1;
+        let array = held.array;
+        drop(held);
+        if chained >= self.grow_at.load(Ordering::Relaxed) {
+            self.grow(worker, array)?;
+        }
+        Ok(None)
+    }
+
+    pub(super) fn get_hashed(&self, worker: &mut Worker, hash: u64, key: u64) -> Option<u64> {
+        let _for = Category::KeyValue.spend();
+        loop {
+            let array = self.array();
+            let first = array.bucket(array.index(hash));
+            let version = self
+                .locks
+                .begin(first, || self.accept(worker, array, first));
+            let Some(found) = self.read(array, first, key) else {
+                continue; // the array was replaced since we looked
+            };
+            if self.locks.unchanged(first, version) && self.array() == array {
+                return found; // I4
+            }
+        }
+    }
+
+    pub(super) fn update_hashed(
+        &self,
+        worker: &mut Worker,
+        hash: u64,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, Refused> {
+        self.change(worker, hash, key, |at| (value_of(at), value))
+    }
+
+    pub(super) fn remove_hashed(
+        &self,
+        worker: &mut Worker,
+        hash: u64,
+        key: u64,
+    ) -> Result<Option<u64>, Refused> {
+        self.change(worker, hash, key, |at| (at, EMPTY))
+    }
+
+    /// Replaces the word that `to` names, and by what, if `key` is there; the value it had.
+    fn change(
+        &self,
+        worker: &mut Worker,
+        hash: u64,
+        key: u64,
+        to: impl FnOnce(Off) -> (Off, u64),
+    ) -> Result<Option<u64>, Refused> {
+        let held = self.hold(worker, hash);
+        let Some(at) = self.find(held.first, key).key else {
+            return Ok(None);
+        };
+        let _for = Category::KeyValue.spend();
+        let medium = self.ground.medium();
+        let old = medium.load(value_of(at));
+        let (at, word) = to(at);
+        medium.store(&mut worker.lane, at, word);
+        medium.flush(&mut worker.lane, at, WORD);
+        worker.commit(medium)?;
+        Ok(Some(old))
+    }
+
+    /// Has the CPU fetch what lookups of `keys` will read first.
+    pub(super) fn fetch(&self, keys: &[u64]) {
+        let array = self.array();
+        for key in keys {
+            let first = array.bucket(array.index(crate::hash::hash(*key)));
+            self.locks.prefetch(first);
+            self.ground.medium().prefetch(first, LINE);
+        }
+    }
+
+    /// Takes the lock of the chain of `hash`. While the array is being copied, waits for that if the chain has been.
+    fn hold(&self, worker: &mut Worker, hash: u64) -> Held<'_> {
+        loop {
+            let array = self.array();
+            let index = array.index(hash);
+            let first = array.bucket(index);
+            let guard = self.locks.lock(first, || self.accept(worker, array, first));
+            // In this order: what has been copied is forgotten after the array was replaced.
+            let copied = index < self.copied.load(Ordering::Acquire);
+            if self.array() != array {
+                continue;
+            }
+            if copied {
+                drop(guard);
+                drop(self.growing.lock().expect("no holder panics"));
+                continue;
+            }
+            self.touch_far_lock(worker, first);
+            return Held {
+                array,
+                first,
+                _guard: guard,
+            };
+        }
+    }
+
+    /// Makes durable what a killed process left in the chains that share the lock of `first`, and counts them.
+    #[cold]
+    pub(super) fn accept(&self, worker: &mut Worker, array: Array, first: Off) {
+        let medium = self.ground.medium();
+        let from = Off(first.0 & !(self.config.lock_bytes() - 1));
+        let mut chained = 0;
+        for n in 0..1 << self.config.lock_bits {
+            let first = from.plus(n * LINE as u64);
+            self.each_bucket(first, |bucket| {
+                medium.flush(&mut worker.lane, bucket, LINE);
+                chained += u64::from(!array.has(bucket));
+            });
+        }
+        // If the medium fails, it is poisoned, and whatever is built on this is not acknowledged.
+        let _ = worker.commit(medium);
+        self.chained.fetch_add(chained, Ordering::Relaxed);
+    }
+
+    /// Writes where published code keeps its lock. Nobody reads it.
+    #[inline]
+    fn touch_far_lock(&self, worker: &mut Worker, first: Off) {
+        if self.config.far_locks {
+            let _for = Category::Lock.spend();
+            self.ground.medium().store(&mut worker.lane, first, 1);
+            self.ground.medium().store(&mut worker.lane, first, 0);
+        }
+    }
+
+    /// The value of `key`, without a lock; `None`: the array is not the table's any more.
+    #[inline]
+    fn read(&self, array: Array, first: Off, key: u64) -> Option<Option<u64>> {
+        let medium = self.ground.medium();
+        let mut bucket = first;
+        loop {
+            let mut keys = (0..SLOTS).map(|n| key_at(bucket, n));
+            if let Some(at) = keys.find(|at| medium.load(*at) == key) {
+                return Some(Some(medium.load(value_of(at))));
+            }
+            bucket = Off(medium.load(next_of(bucket)));
+            if self.array() != array {
+                return None; // that word may be anything
+            }
+            if bucket.is_null() {
+                return Some(None);
+            }
+        }
+    }
+
+    /// Looks through a chain under its lock.
+    #[inline]
+    fn find(&self, first: Off, key: u64) -> Found {
+        let medium = self.ground.medium();
+        let mut found = Found {
+            key: None,
+            free: None,
+            last: first,
+        };
+        loop {
+            for at in (0..SLOTS).map(|n| key_at(found.last, n)) {
+                match medium.load(at) {
+                    there if there == key => {
+                        found.key = Some(at);
+                        return found;
+                    }
+                    EMPTY if found.free.is_none() => found.free = Some(at),
+                    _ => {}
+                }
+            }
+            match Off(medium.load(next_of(found.last))) {
+                Off::NULL => return found,
+                next => found.last = next,
+            }
+        }
+    }
+
+    fn fill(&self, worker: &mut Worker, at: Off, key: u64, value: u64) -> Result<(), Refused> {
+        let _for = Category::KeyValue.spend();
+        let medium = self.ground.medium();
+        if fault!("clht.key_first") {
+            medium.store(&mut worker.lane, at, key);
+        }
+        medium.store(&mut worker.lane, value_of(at), value);
+        medium.store(&mut worker.lane, at, key); // I2
+        medium.flush(
+            &mut worker.lane,
+            at,
+            value_of(at).0 as usize + WORD - at.0 as usize,
+        );
+        worker.commit(medium)
+    }
+
+    /// Chains a bucket with these pairs to `last`, of the chain of `first`.
+    pub(super) fn extend(
+        &self,
+        worker: &mut Worker,
+        first: Off,
+        last: Off,
+        pairs: &[(u64, u64)],
+    ) -> Result<Off, Refused> {
+        let medium = self.ground.medium();
+        let bucket = self.ground.allocate(worker, CHAINED)?;
+        medium.copy_in(&mut worker.lane, bucket, &[&image(first.0, pairs)]);
+        if !fault!("clht.link_first") {
+            worker.commit(medium)?; // I3
+        }
+        medium.store(&mut worker.lane, next_of(last), bucket.0);
+        medium.flush(&mut worker.lane, next_of(last), WORD);
+        worker.commit(medium)?;
+        Ok(bucket)
+    }
+}
