@@ -24,11 +24,15 @@
 //! * [`mod@hash`] is the hash of the study these tables were compared in.
 //! * [`cceh`] is cacheline-conscious extendible hashing.
 //! * [`clht`] is the cache-line hash table, made persistent.
+//! * [`dash_eh`] is Dash over extendible hashing; [`dash`] are its buckets.
 
 #![forbid(unsafe_code)]
 
 pub mod cceh;
 pub mod clht;
+pub mod dash;
+pub mod dash_eh;
+mod extendible;
 mod ground;
 pub mod hash;
 mod index;

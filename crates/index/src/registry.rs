@@ -8,6 +8,7 @@ use farbank_pm::fault::Named;
 
 use crate::cceh::{self, Cceh};
 use crate::clht::{self, Clht};
+use crate::dash_eh::{self, DashEh};
 use crate::ground::{OpenError, Plan};
 use crate::index::Index;
 
@@ -18,6 +19,8 @@ pub enum Table {
     Cceh,
     /// The cache-line hash table, made persistent.
     Clht,
+    /// Dash, extendible.
+    DashEh,
 }
 
 /// How large a new table is.
@@ -40,7 +43,7 @@ pub enum Preset {
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 2] = [Table::Cceh, Table::Clht];
+    pub const ALL: [Table; 3] = [Table::Cceh, Table::Clht, Table::DashEh];
 
     /// Its name on the command line.
     #[must_use]
@@ -48,6 +51,7 @@ impl Table {
         match self {
             Table::Cceh => cceh::NAME,
             Table::Clht => clht::NAME,
+            Table::DashEh => dash_eh::NAME,
         }
     }
 
@@ -57,6 +61,7 @@ impl Table {
         match self {
             Table::Cceh => &cceh::FAULTS,
             Table::Clht => &clht::FAULTS,
+            Table::DashEh => &dash_eh::FAULTS,
         }
     }
 
@@ -97,6 +102,21 @@ impl Table {
                 };
                 Box::new(Clht::create(medium, plan, config)?)
             }
+            Table::DashEh => {
+                let config = match size {
+                    Size::Slots(slots) => dash_eh::Config::paper(slots),
+                    Size::Small => dash_eh::Config::small(),
+                };
+                let far_locks = published;
+                Box::new(DashEh::create(
+                    medium,
+                    plan,
+                    dash_eh::Config {
+                        far_locks,
+                        ..config
+                    },
+                )?)
+            }
         })
     }
 
@@ -105,6 +125,7 @@ impl Table {
         Ok(match self {
             Table::Cceh => Box::new(Cceh::open(medium)?),
             Table::Clht => Box::new(Clht::open(medium)?),
+            Table::DashEh => Box::new(DashEh::open(medium)?),
         })
     }
 }

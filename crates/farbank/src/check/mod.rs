@@ -70,6 +70,8 @@ enum TargetChoice {
     Cceh,
     /// The cache-line hash table, made persistent.
     Clht,
+    /// Dash, extendible.
+    DashEh,
     /// The tree on memory servers, on a simulated rack: schedules and faults only.
     Tree,
 }
@@ -85,6 +87,7 @@ impl TargetChoice {
             TargetChoice::V2 => &EngineTarget(V2Recipe(v2::Tuning::PUBLISHED)),
             TargetChoice::Cceh => &TableTarget(Table::Cceh),
             TargetChoice::Clht => &TableTarget(Table::Clht),
+            TargetChoice::DashEh => &TableTarget(Table::DashEh),
             TargetChoice::Tree => return None,
         })
     }

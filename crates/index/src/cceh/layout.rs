@@ -1,108 +1,16 @@
-//! The bytes of a segment and of the directory.
+//! The bytes of a segment.
 
 use farbank_pm::{LINE, Medium, Off, WORD};
 
 use super::{Cceh, Config};
+use crate::extendible::{DEPTH_MAX, Header};
 use crate::ground::{CONFIG_WORDS, Class, OpenError};
 
 /// The key that means an empty slot.
 pub(super) const EMPTY: u64 = 0;
-/// The root's word for the directory.
-pub(super) const DIRECTORY: u64 = 0;
-/// The class of segments.
-pub(super) const SEGMENT: usize = 0;
 
 const SLOT: u64 = 16;
 const SLOTS_A_LINE: u64 = LINE as u64 / SLOT;
-/// Deepest directory: 2^DEPTH_MAX entries would not fit into any pool.
-pub(super) const DEPTH_MAX: u32 = 40;
-
-/// Where a directory is, and how many bits of a hash it takes: one word, runs being aligned to chunks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Directory {
-    pub(super) at: Off,
-    pub(super) depth: u32,
-}
-
-impl Directory {
-    const DEPTH_BITS: u64 = 0x3f;
-
-    pub(super) fn of(word: u64) -> Directory {
-        Directory {
-            at: Off(word & !Directory::DEPTH_BITS),
-            depth: (word & Directory::DEPTH_BITS) as u32,
-        }
-    }
-
-    pub(super) fn word(self) -> u64 {
-        self.at.0 | u64::from(self.depth)
-    }
-
-    pub(super) fn entries(self) -> u64 {
-        1 << self.depth
-    }
-
-    pub(super) fn bytes(self) -> u64 {
-        self.entries() * WORD as u64
-    }
-
-    pub(super) fn entry(self, n: u64) -> Off {
-        self.at.plus(n * WORD as u64)
-    }
-
-    #[inline]
-    pub(super) fn entry_of(self, hash: u64) -> Off {
-        self.entry(top(hash, self.depth))
-    }
-
-    /// The entries of a segment: the first, and how many.
-    pub(super) fn range(self, header: Header) -> (u64, u64) {
-        let behind = self.depth - header.depth;
-        (header.prefix << behind, 1 << behind)
-    }
-}
-
-/// The first word of a segment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Header {
-    /// How many bits of their hashes its keys have in common.
-    pub(super) depth: u32,
-    /// Those bits.
-    pub(super) prefix: u64,
-}
-
-impl Header {
-    pub(super) fn of(word: u64) -> Header {
-        Header {
-            depth: (word & 0xff) as u32,
-            prefix: word >> 8,
-        }
-    }
-
-    pub(super) fn word(self) -> u64 {
-        self.prefix << 8 | u64::from(self.depth)
-    }
-
-    /// Of the two halves of a split, the one with this next bit.
-    pub(super) fn half(self, bit: u64) -> Header {
-        Header {
-            depth: self.depth + 1,
-            prefix: self.prefix << 1 | bit,
-        }
-    }
-
-    /// Whether keys of this hash are the segment's (I1).
-    #[inline]
-    pub(super) fn owns(self, hash: u64) -> bool {
-        top(hash, self.depth) == self.prefix
-    }
-}
-
-/// The top `bits` of a hash.
-#[inline]
-fn top(hash: u64, bits: u32) -> u64 {
-    hash.checked_shr(u64::BITS - bits).unwrap_or(0)
-}
 
 impl Config {
     pub(super) fn slots(&self) -> u64 {
@@ -156,7 +64,7 @@ impl Config {
 impl<M: Medium> Cceh<M> {
     #[inline]
     pub(super) fn header(&self, segment: Off) -> Header {
-        Header::of(self.ground.medium().load(segment))
+        Header::at(self.ground.medium(), segment)
     }
 
     /// The word published code keeps its lock in.
@@ -196,17 +104,6 @@ impl<M: Medium> Cceh<M> {
             if key != EMPTY && header.owns(crate::hash::hash(key)) {
                 each(slot, key, medium.load(value_of(slot)));
             }
-        }
-    }
-
-    /// Tells of each segment.
-    pub(super) fn each_segment(&self, mut each: impl FnMut(Off)) {
-        let directory = self.directory();
-        let mut n = 0;
-        while n < directory.entries() {
-            let segment = Off(self.ground.medium().load(directory.entry(n)));
-            each(segment);
-            n += directory.range(self.header(segment)).1;
         }
     }
 }

@@ -18,26 +18,18 @@
 //! # Invariants
 //! I1  A slot is live iff its key is not `EMPTY` and the top L bits of the key's hash are the segment's prefix.
 //! I2  A slot's value is stored before its key, in the same line: a crash that keeps the key keeps the value.
-//! I3  A segment is durable, whole, before any entry of the directory names it.
+//! I3  The directory keeps D1 to D4 of extendible hashing.
 //! I4  A segment is changed under its lock in DRAM, which is let go when the change is durable: nothing visible is
 //!     volatile.
-//! I5  The directory is changed under `growing`; the root names a directory only when it is durable, whole.
-//! I6  The first half of a segment's entries is never changed by its split; its depth and prefix, one word, are
-//!     changed after the entries of the second half are durable.
 //!
 //! # Crash argument
 //! | crash between               | recovery sees                             | and does                           |
 //! |-----------------------------|-------------------------------------------|------------------------------------|
 //! | value stored, key stored    | an empty or dead key                      | nothing: the slot is free (I1, I2) |
-//! | new segment, first entry    | a segment in doubt that no entry names    | frees it                           |
-//! | first entry, last entry     | one that some entries of its range name   | points the others at it, then the  |
-//! | last entry, old depth       | ... that all name, its elder a bit behind | elder's depth (I6)                 |
-//! | new directory, root         | a run in doubt that the root does not name| frees it, and the new segment      |
-//! | root, old directory freed   | the old one named as being freed          | frees it                           |
+//! | parts of a split            | what `extendible` lists                   | and does there                     |
 //! | (a kill) store, drain       | bytes that a power cut could take back    | makes them durable at first touch  |
 //!
-//! The paper walks the whole directory to find a split that was cut short. Here the allocator's intents name it, so
-//! that recovery takes as long as the lanes are many, whatever the table holds.
+//! The paper walks the whole directory to find a split that was cut short. Here the allocator's intents name it.
 //!
 //! # Where we differ from the paper
 //! Locks live in DRAM; the paper's are in the segment and dirty it at every search ([`Config::far_locks`] does that,
@@ -53,16 +45,15 @@ mod recover;
 mod resize;
 
 use farbank_pm::fault::Named;
-use farbank_pm::sync::Mutex;
-use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 use farbank_pm::{Medium, Off};
 
+use crate::extendible::Extendible;
 use crate::ground::{Ground, OpenError, Plan, Worker};
 use crate::hash::hash;
 use crate::index::{Index, Refused, Space};
 use crate::locks::Locks;
 use crate::outlier::Outlier;
-use layout::{DIRECTORY, Directory, EMPTY};
+use layout::EMPTY;
 
 /// Its name.
 pub const NAME: &str = "cceh";
@@ -123,19 +114,15 @@ impl Config {
 pub struct Cceh<M> {
     ground: Ground<M>,
     config: Config,
-    /// The root's word for the directory, where readers look.
-    directory: AtomicU64,
-    growing: Mutex<()>,
+    directory: Extendible,
     locks: Locks,
 }
 
 impl<M: Medium> Cceh<M> {
     fn over(ground: Ground<M>, config: Config, found: bool) -> Cceh<M> {
-        let directory = ground.medium().load(ground.root(DIRECTORY));
         Cceh {
             locks: Locks::new(ground.medium().len(), config.segment_bytes(), found),
-            directory: AtomicU64::new(directory),
-            growing: Mutex::new(()),
+            directory: Extendible::of(&ground),
             ground,
             config,
         }
@@ -159,25 +146,13 @@ impl<M: Medium> Cceh<M> {
         })?;
         let config = Config::of(ground.config())?;
         let table = Cceh::over(ground, config, true);
-        table.recover()?;
+        table.directory.recover(&table.ground)?;
         Ok(table)
     }
 
     #[inline]
-    fn directory(&self) -> Directory {
-        Directory::of(self.directory.load(Ordering::Acquire))
-    }
-
-    /// The segment `hash` leads to now. The directory it was read from was the table's when it was read.
-    #[inline]
     fn lookup(&self, hash: u64) -> Off {
-        loop {
-            let directory = self.directory();
-            let segment = self.ground.medium().load(directory.entry_of(hash));
-            if self.directory() == directory {
-                return Off(segment);
-            }
-        }
+        self.directory.lookup(&self.ground, hash)
     }
 }
 
@@ -229,7 +204,7 @@ impl<M: Medium> Index for Cceh<M> {
         if let Some(value) = Outlier::of(&self.ground).get() {
             each(EMPTY, value);
         }
-        self.each_segment(|segment| {
+        self.directory.each_segment(&self.ground, |segment| {
             self.locks.begin(segment, || self.accept(worker, segment));
             self.each_live(segment, |_, key, value| each(key, value));
         });
@@ -237,11 +212,12 @@ impl<M: Medium> Index for Cceh<M> {
 
     fn space(&self, worker: &mut Worker) -> Space {
         let (mut segments, keys) = (0, self.len(worker));
-        self.each_segment(|_| segments += 1);
+        self.directory.each_segment(&self.ground, |_| segments += 1);
         Space {
             keys,
             slots: segments * self.config.slots(),
-            table_bytes: segments * self.config.segment_bytes() + self.directory().bytes(),
+            table_bytes: segments * self.config.segment_bytes()
+                + self.directory.directory().bytes(),
             far_bytes: self.ground.far_bytes(),
             dram_bytes: self.locks.bytes(),
         }

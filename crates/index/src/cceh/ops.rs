@@ -4,7 +4,8 @@ use farbank_pm::model::Category;
 use farbank_pm::{LINE, Medium, Off, WORD, fault};
 
 use super::Cceh;
-use super::layout::{EMPTY, Header, value_of};
+use super::layout::{EMPTY, value_of};
+use crate::extendible::Header;
 use crate::ground::Worker;
 use crate::hash::hash;
 use crate::index::Refused;
@@ -91,7 +92,7 @@ impl<M: Medium> Cceh<M> {
 
     /// Has the CPU fetch what lookups of `keys` will read: entries first, then locks and home lines.
     pub(super) fn fetch(&self, keys: &[u64]) {
-        let (medium, directory) = (self.ground.medium(), self.directory());
+        let (medium, directory) = (self.ground.medium(), self.directory.directory());
         for key in keys {
             medium.prefetch(directory.entry_of(hash(*key)), WORD);
         }

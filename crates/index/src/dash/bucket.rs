@@ -1,0 +1,263 @@
+//! The bytes of a bucket.
+
+use farbank_pm::{Lane, Medium, Off, WORD};
+
+use super::Dash;
+
+/// Where a bucket's bits are.
+pub(crate) const BITS: u64 = 8;
+const FINGERS: u64 = 16;
+/// Where its pairs start.
+pub(super) const PAIRS: u64 = 32;
+const PAIR: u64 = 16;
+
+/// Which pairs of a bucket are live, and which of those are guests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bits(pub(crate) u64);
+
+impl Bits {
+    const GUESTS: u32 = 14;
+    const ALL: u64 = (1 << 14) - 1;
+    /// Where published code keeps its lock.
+    const LOCK: u64 = 1 << 63;
+
+    pub(crate) fn live(self) -> u64 {
+        self.0 & Bits::ALL
+    }
+
+    pub(super) fn guests(self) -> u64 {
+        self.0 >> Bits::GUESTS & Bits::ALL
+    }
+
+    pub(super) fn residents(self) -> u64 {
+        self.live() & !self.guests()
+    }
+
+    fn with(self, slot: u32, guest: bool) -> Bits {
+        Bits(self.0 | 1 << slot | u64::from(guest) << (slot + Bits::GUESTS))
+    }
+
+    /// Those without the pairs of a mask.
+    pub(crate) fn without(self, slots: u64) -> Bits {
+        Bits(self.0 & !(slots | slots << Bits::GUESTS))
+    }
+
+    /// Those of the pairs of a mask.
+    pub(crate) fn only(self, slots: u64) -> Bits {
+        self.without(Bits::ALL & !slots)
+    }
+}
+
+/// The numbers of a mask's ones.
+pub(super) fn ones(mut mask: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let n = mask.trailing_zeros();
+        mask &= mask.wrapping_sub(1);
+        (n < u64::BITS).then_some(n)
+    })
+}
+
+/// Which bytes of a word are `byte`, a bit each.
+#[inline]
+fn bytes_equal(word: u64, byte: u8) -> u64 {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    const REST: u64 = 0x7f * LOW;
+    let other = word ^ (u64::from(byte) * LOW);
+    let equal = !(((other & REST) + REST) | other | REST);
+    (equal >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
+}
+
+impl<M: Medium> Dash<'_, M> {
+    #[inline]
+    pub(crate) fn bits(&self, bucket: Off) -> Bits {
+        Bits(self.medium.load(bucket.plus(BITS)) & !Bits::LOCK)
+    }
+
+    #[inline]
+    fn slot(bucket: Off, slot: u32) -> Off {
+        bucket.plus(PAIRS + u64::from(slot) * PAIR)
+    }
+
+    #[inline]
+    pub(super) fn pair(&self, bucket: Off, slot: u32) -> (u64, u64) {
+        let at = Self::slot(bucket, slot);
+        (self.medium.load(at), self.medium.load(Self::value(at)))
+    }
+
+    /// Where a pair's value is.
+    fn value(pair: Off) -> Off {
+        pair.plus(WORD as u64)
+    }
+
+    /// Where the value of a pair is.
+    pub(crate) fn value_of(bucket: Off, slot: u32) -> Off {
+        Self::value(Self::slot(bucket, slot))
+    }
+
+    /// The pair of `key` among those of a mask.
+    #[inline]
+    pub(super) fn find_in(&self, bucket: Off, among: u64, finger: u8, key: u64) -> Option<u32> {
+        let word = |n| self.medium.load(bucket.plus(FINGERS + n * WORD as u64));
+        let equal = bytes_equal(word(0), finger) | bytes_equal(word(1), finger) << 8;
+        ones(equal & among).find(|slot| self.medium.load(Self::slot(bucket, *slot)) == key)
+    }
+
+    /// A pair that is not live.
+    pub(super) fn free_in(&self, bucket: Off) -> Option<u32> {
+        let slot = (!self.bits(bucket).live()).trailing_zeros();
+        (slot < self.shape.slots).then_some(slot)
+    }
+
+    pub(super) fn finger(&self, bucket: Off, slot: u32) -> u8 {
+        let at = bucket.plus(FINGERS + u64::from(slot / 8) * WORD as u64);
+        (self.medium.load(at) >> (slot % 8 * 8)) as u8
+    }
+
+    /// Stores a pair that is not live; returns where.
+    pub(super) fn put(&self, lane: &mut Lane, bucket: Off, slot: u32, pair: (u64, u64)) -> Off {
+        let at = Self::slot(bucket, slot);
+        self.medium.store(lane, at, pair.0);
+        self.medium.store(lane, Self::value(at), pair.1);
+        at
+    }
+
+    /// Makes a pair live.
+    pub(super) fn mark(&self, lane: &mut Lane, bucket: Off, slot: u32, finger: u8, guest: bool) {
+        let at = bucket.plus(FINGERS + u64::from(slot / 8) * WORD as u64);
+        let shift = slot % 8 * 8;
+        let others = self.medium.load(at) & !(0xff << shift);
+        self.medium
+            .store(lane, at, others | u64::from(finger) << shift);
+        self.set_bits(lane, bucket, self.bits(bucket).with(slot, guest)); // S1
+    }
+
+    pub(crate) fn set_bits(&self, lane: &mut Lane, bucket: Off, bits: Bits) {
+        self.medium.store(lane, bucket.plus(BITS), bits.0);
+    }
+
+    /// Makes all a bucket's pairs dead; its fingerprints become those of `like`.
+    pub(crate) fn clear(&self, lane: &mut Lane, bucket: Off, like: Option<Off>) {
+        self.set_bits(lane, bucket, Bits(0));
+        for at in [FINGERS, FINGERS + WORD as u64] {
+            let fingers = like.map_or(0, |like| self.medium.load(like.plus(at)));
+            self.medium.store(lane, bucket.plus(at), fingers);
+        }
+    }
+
+    /// Writes where the published code has its lock. Nobody reads it.
+    pub(crate) fn touch_far_lock(&self, lane: &mut Lane, bucket: Off) {
+        let bits = self.bits(bucket);
+        self.set_bits(lane, bucket, Bits(bits.0 | Bits::LOCK));
+        self.set_bits(lane, bucket, bits);
+    }
+}
+
+/// A bucket's word: what of its keys is in the stash.
+///
+/// ```text
+///   0         32             36              44              48       64
+///   │ 4 fingers │ which are set │ stash of each │ guests of it │ count │
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Overflow(pub(super) u64);
+
+impl Overflow {
+    const ENTRIES: u32 = 4;
+    const SET: u32 = 32;
+    const STASH: u32 = 36;
+    const GUEST: u32 = 44;
+    const COUNT: u32 = 48;
+
+    /// How many keys no entry is about.
+    pub(super) fn count(self) -> u64 {
+        self.0 >> Overflow::COUNT
+    }
+
+    fn bit(self, from: u32, n: u32) -> bool {
+        self.0 >> (from + n) & 1 == 1
+    }
+
+    fn stash(self, n: u32) -> u64 {
+        self.0 >> (Overflow::STASH + 2 * n) & 3
+    }
+
+    /// The entries for a fingerprint whose home is the bucket, or, being `guest`, the one before.
+    fn entries(self, finger: u8, guest: bool) -> impl Iterator<Item = u32> {
+        (0..Overflow::ENTRIES).filter(move |n| {
+            self.bit(Overflow::SET, *n)
+                && self.bit(Overflow::GUEST, *n) == guest
+                && (self.0 >> (8 * n)) as u8 == finger
+        })
+    }
+
+    /// The buckets of the stash its entries for a fingerprint name.
+    #[inline]
+    pub(super) fn stashes(self, finger: u8, guest: bool) -> impl Iterator<Item = u64> {
+        self.entries(finger, guest).map(move |n| self.stash(n))
+    }
+
+    /// With one entry more, if there is room.
+    pub(super) fn with(self, finger: u8, guest: bool, stash: u64) -> Option<Overflow> {
+        let n = (0..Overflow::ENTRIES).find(|n| !self.bit(Overflow::SET, *n))?;
+        if stash > 3 {
+            return None;
+        }
+        let free = self.0 & !(0xff << (8 * n) | 3 << (Overflow::STASH + 2 * n));
+        Some(Overflow(
+            free & !(1 << (Overflow::GUEST + n))
+                | u64::from(finger) << (8 * n)
+                | 1 << (Overflow::SET + n)
+                | stash << (Overflow::STASH + 2 * n)
+                | u64::from(guest) << (Overflow::GUEST + n),
+        ))
+    }
+
+    /// Without one of its entries like this, if there is one.
+    pub(super) fn without(self, finger: u8, guest: bool, stash: u64) -> Option<Overflow> {
+        let n = self
+            .entries(finger, guest)
+            .find(|n| self.stash(*n) == stash)?;
+        Some(Overflow(self.0 & !(1 << (Overflow::SET + n))))
+    }
+
+    pub(super) fn counting(self, by: i64) -> Overflow {
+        Overflow(self.0.wrapping_add_signed(by << Overflow::COUNT))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_bytes_are_found_and_no_others() {
+        for (word, byte, found) in [
+            (0, 0, 0xff),
+            (0x0100, 0, 0xfd),
+            (0x0100, 1, 0b10),
+            (0x80_00_7f_ff_01_80_00_81, 0x80, 0b1000_0100),
+            (0x80_00_7f_ff_01_80_00_81, 0, 0b0100_0010),
+            (u64::MAX, 0xfe, 0),
+        ] {
+            assert_eq!(bytes_equal(word, byte), found, "{word:#x} {byte:#x}");
+        }
+    }
+
+    #[test]
+    fn entries_are_taken_back_one_by_one() {
+        let mut word = Overflow(0);
+        for (stash, guest) in [(0, false), (1, true), (1, false), (3, true)] {
+            word = word.with(7, guest, stash).unwrap();
+        }
+        assert_eq!(word.with(9, false, 0), None, "four are all");
+        assert_eq!(word.stashes(7, true).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(word.stashes(7, false).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(word.stashes(8, false).count(), 0);
+        assert_eq!(word.without(7, false, 3), None);
+        let word = word.without(7, true, 1).unwrap();
+        assert_eq!(word.stashes(7, true).collect::<Vec<_>>(), [3]);
+        let word = word.with(8, false, 2).unwrap();
+        assert_eq!(word.stashes(8, false).collect::<Vec<_>>(), [2]);
+        assert_eq!(word.counting(2).counting(-1).count(), 1);
+    }
+}

@@ -1,0 +1,215 @@
+//! Finding, adding and taking away a pair of a segment.
+
+use farbank_pm::model::Category;
+use farbank_pm::{Lane, Medium, Off, WORD};
+
+use super::bucket::{BITS, Overflow, ones};
+use super::{Dash, Place, Spot};
+use crate::ground::Worker;
+use crate::index::Refused;
+
+impl<M: Medium> Dash<'_, M> {
+    /// Where `key` is. Reads the lines of two buckets' fingerprints, and of the stash only if they say so.
+    #[inline]
+    pub(crate) fn find(&self, segment: Off, place: Place, key: u64) -> Option<Spot> {
+        let (home, next) = self.pair_of(segment, place);
+        let finger = place.finger;
+        for (bucket, among) in [
+            (home, self.bits(home).residents()),
+            (next, self.bits(next).guests()),
+        ] {
+            if let Some(slot) = self.find_in(bucket, among, finger, key) {
+                return Some(Spot {
+                    bucket,
+                    slot,
+                    stash: None,
+                });
+            }
+        }
+        let (own, lent) = (self.overflow(home), self.overflow(next));
+        if own.0 == 0 && lent.0 == 0 {
+            return None;
+        }
+        let all = own.count() > 0;
+        (0..)
+            .zip(self.stashes(segment))
+            .filter(|(n, _)| {
+                let mut named = own.stashes(finger, false).chain(lent.stashes(finger, true));
+                all || named.any(|stash| stash == *n)
+            })
+            .find_map(|(n, bucket)| {
+                let slot = self.find_in(bucket, self.bits(bucket).live(), finger, key)?;
+                let stash = Some(n);
+                Some(Spot {
+                    bucket,
+                    slot,
+                    stash,
+                })
+            })
+    }
+
+    /// Adds a pair whose key is not there: two flushes, two drains, and three each for one that must be displaced. `false`:
+    /// the segment has no room for it, and nothing changed.
+    pub(crate) fn insert(
+        &self,
+        worker: &mut Worker,
+        segment: Off,
+        place: Place,
+        pair: (u64, u64),
+    ) -> Result<bool, Refused> {
+        let (home, next) = self.pair_of(segment, place);
+        let full = |bucket| self.bits(bucket).live().count_ones();
+        let guest = full(next) < full(home);
+        let bucket = if guest { next } else { home };
+        let mut free = self.free_in(bucket).map(|slot| (bucket, slot, guest));
+        if free.is_none() {
+            free = self.displace(worker, segment, place)?;
+        }
+        if let Some((bucket, slot, guest)) = free {
+            self.write(worker, (bucket, slot), pair, place.finger, guest)?;
+            return Ok(true);
+        }
+        self.insert_in_stash(worker, segment, place, pair)
+    }
+
+    /// Adds a pair to the stash, if that has room.
+    fn insert_in_stash(
+        &self,
+        worker: &mut Worker,
+        segment: Off,
+        place: Place,
+        pair: (u64, u64),
+    ) -> Result<bool, Refused> {
+        let room = |(n, bucket)| Some((n, bucket, self.free_in(bucket)?));
+        // As the paper: odd homes start with the second bucket.
+        let skipped = (place.bucket & 1) as usize;
+        let stashes = || (0..).zip(self.stashes(segment));
+        let found = stashes().skip(skipped).chain(stashes().take(skipped));
+        let Some((n, bucket, slot)) = found.filter_map(room).next() else {
+            return Ok(false);
+        };
+        self.write(worker, (bucket, slot), pair, place.finger, false)?;
+        self.note(&mut worker.lane, segment, place, n);
+        Ok(true)
+    }
+
+    /// Moves a pair of one of two full buckets to its other bucket; the place that makes, and whether a pair there
+    /// is a guest.
+    fn displace(
+        &self,
+        worker: &mut Worker,
+        segment: Off,
+        place: Place,
+    ) -> Result<Option<(Off, u32, bool)>, Refused> {
+        let (home, next) = self.pair_of(segment, place);
+        let after = self.bucket(segment, place.bucket + 2);
+        let before = self.bucket(segment, place.bucket.wrapping_sub(1));
+        for (from, to, to_next) in [(next, after, true), (home, before, false)] {
+            let bits = self.bits(from);
+            let movable = if to_next {
+                bits.residents()
+            } else {
+                bits.guests()
+            };
+            let (Some(slot), Some(free)) = (ones(movable).next(), self.free_in(to)) else {
+                continue;
+            };
+            let (pair, finger) = (self.pair(from, slot), self.finger(from, slot));
+            self.write(worker, (to, free), pair, finger, to_next)?; // S2
+            self.take_away(worker, from, slot)?;
+            return Ok(Some((from, slot, to_next)));
+        }
+        Ok(None)
+    }
+
+    /// Writes a pair and makes it live, durably.
+    fn write(
+        &self,
+        worker: &mut Worker,
+        (bucket, slot): (Off, u32),
+        pair: (u64, u64),
+        finger: u8,
+        guest: bool,
+    ) -> Result<(), Refused> {
+        let _for = Category::KeyValue.spend();
+        let at = self.put(&mut worker.lane, bucket, slot, pair);
+        self.medium.flush(&mut worker.lane, at, 2 * WORD);
+        worker.commit(self.medium)?; // S1
+        self.mark(&mut worker.lane, bucket, slot, finger, guest);
+        self.medium
+            .flush(&mut worker.lane, bucket.plus(BITS), 3 * WORD);
+        worker.commit(self.medium)
+    }
+
+    /// Makes a pair dead, durably.
+    fn take_away(&self, worker: &mut Worker, bucket: Off, slot: u32) -> Result<(), Refused> {
+        let _for = Category::KeyValue.spend();
+        let bits = self.bits(bucket).without(1 << slot);
+        self.set_bits(&mut worker.lane, bucket, bits);
+        self.medium.flush(&mut worker.lane, bucket.plus(BITS), WORD);
+        worker.commit(self.medium)
+    }
+
+    /// Takes a pair away: one flush, one drain.
+    pub(crate) fn remove(
+        &self,
+        worker: &mut Worker,
+        segment: Off,
+        place: Place,
+        spot: Spot,
+    ) -> Result<(), Refused> {
+        self.take_away(worker, spot.bucket, spot.slot)?;
+        if let Some(stash) = spot.stash {
+            self.unnote(&mut worker.lane, segment, place, stash);
+        }
+        Ok(())
+    }
+
+    /// Replaces a pair's value: one flush, one drain. The value it had.
+    pub(crate) fn update(
+        &self,
+        worker: &mut Worker,
+        spot: Spot,
+        value: u64,
+    ) -> Result<u64, Refused> {
+        let _for = Category::KeyValue.spend();
+        let at = Self::value_of(spot.bucket, spot.slot);
+        let old = self.medium.load(at);
+        self.medium.store(&mut worker.lane, at, value);
+        self.medium.flush(&mut worker.lane, at, WORD);
+        worker.commit(self.medium)?;
+        Ok(old)
+    }
+
+    #[inline]
+    pub(super) fn overflow(&self, bucket: Off) -> Overflow {
+        Overflow(self.medium.load(bucket))
+    }
+
+    /// Says in a bucket's word that a key of its place is in the stash (S4).
+    pub(super) fn note(&self, lane: &mut Lane, segment: Off, place: Place, stash: u64) {
+        let (home, next) = self.pair_of(segment, place);
+        let (own, lent) = (self.overflow(home), self.overflow(next));
+        if let Some(own) = own.with(place.finger, false, stash) {
+            self.medium.store(lane, home, own.0);
+        } else if let Some(lent) = lent.with(place.finger, true, stash) {
+            self.medium.store(lane, next, lent.0);
+        } else {
+            self.medium.store(lane, home, own.counting(1).0);
+        }
+    }
+
+    /// Takes back what [`Dash::note`] said. Of two keys alike in home, finger and stash it may take the other's entry: the
+    /// one it leaves says the same.
+    fn unnote(&self, lane: &mut Lane, segment: Off, place: Place, stash: u64) {
+        let (home, next) = self.pair_of(segment, place);
+        let (own, lent) = (self.overflow(home), self.overflow(next));
+        if let Some(own) = own.without(place.finger, false, stash) {
+            self.medium.store(lane, home, own.0);
+        } else if let Some(lent) = lent.without(place.finger, true, stash) {
+            self.medium.store(lane, next, lent.0);
+        } else {
+            self.medium.store(lane, home, own.counting(-1).0);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Where a hash leads, and the words of the configuration.
+
+use farbank_pm::{Medium, Off};
+
+use super::{Config, DashEh};
+use crate::dash::{Dash, Keys, Place, Shape};
+use crate::extendible::{DEPTH_MAX, Header};
+use crate::ground::{CONFIG_WORDS, Class, OpenError};
+use crate::hash::hash;
+
+impl Config {
+    pub(super) fn classes(&self) -> [Class; 1] {
+        [Class {
+            block_bytes: self.shape.segment_bytes(),
+            align: self.shape.bucket_bytes(),
+        }]
+    }
+
+    pub(super) fn words(&self) -> [u64; 5] {
+        let [bucket_bits, stash, slots] = self.shape.words();
+        let far_locks = u64::from(self.far_locks);
+        [bucket_bits, stash, slots, u64::from(self.depth), far_locks]
+    }
+
+    pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<Config, OpenError> {
+        let config = Config {
+            shape: Shape::of(words),
+            depth: u32::try_from(words[3]).unwrap_or(u32::MAX),
+            far_locks: words[4] == 1,
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    pub(super) fn check(&self) -> Result<(), OpenError> {
+        let sound = self.shape.is_sound() && (1..=DEPTH_MAX).contains(&self.depth);
+        sound.then_some(()).ok_or_else(|| OpenError::Damaged {
+            what: format!("{self:?} is no arrangement of a table"),
+        })
+    }
+
+    /// Its home bucket is the second byte of a hash, its fingerprint the first.
+    #[inline]
+    pub(super) fn place(&self, hash: u64) -> Place {
+        Place {
+            bucket: hash >> 8 & ((1 << self.shape.bucket_bits) - 1),
+            finger: hash as u8,
+        }
+    }
+}
+
+impl<M: Medium> DashEh<M> {
+    #[inline]
+    pub(super) fn dash(&self) -> Dash<'_, M> {
+        Dash {
+            medium: self.ground.medium(),
+            shape: self.config.shape,
+        }
+    }
+
+    /// What `then` makes of the keys a segment of this header has.
+    pub(super) fn with_keys<T>(&self, header: Header, then: impl FnOnce(&Keys<'_>) -> T) -> T {
+        then(&Keys {
+            place: &|key| self.config.place(hash(key)),
+            owned: &|key| header.owns(hash(key)),
+        })
+    }
+
+    #[inline]
+    pub(super) fn header(&self, segment: Off) -> Header {
+        Header::at(self.ground.medium(), segment)
+    }
+}

@@ -1,0 +1,208 @@
+//! Dash extendible hashing (Lu et al., VLDB '20).
+//!
+//! The directory of extendible hashing over segments of Dash's buckets: 64 of 14 pairs, and 2 of stash.
+//!
+//! ```text
+//!   directory (a run)      segment (a block of 16,896 bytes)
+//!   ┌────┬────┬────┬────┐   ┌───────┬───────┬────────┬─ ... ─┬─────────┐
+//!   │ 00 │ 01 │ 10 │ 11 │──▶│stash 0│stash 1│bucket 0│       │bucket 63│
+//!   └────┴────┴────┴────┘   └───────┴───────┴────────┴─ ... ─┴─────────┘
+//!      top G bits            its first word: depth L | prefix
+//!
+//!   hash   63 ... G top bits ... │ ... │ 13 ... 8: home bucket │ 7 ... 0: fingerprint
+//! ```
+//!
+//! A segment with no room for a key is split by its next hash bit: the pairs whose bit is 1 are written to a new one, in
+//! the same buckets; then they are made dead where they were.
+//!
+//! # Invariants
+//! I1  The buckets keep S1 to S4 of Dash, the directory D1 to D4 of extendible hashing.
+//! I2  A pair is live iff its bit is set and the top L bits of its key's hash are the segment's prefix.
+//! I3  The bits of pairs that moved are cleared after the directory names the young segment, with the elder's depth.
+//!
+//! # Crash argument
+//! | crash between                 | recovery sees                            | and does                          |
+//! |-------------------------------|------------------------------------------|-----------------------------------|
+//! | parts of an insert            | what `dash` lists                        | what is said there                |
+//! | parts of a split              | what `extendible` lists                  | and there                         |
+//! | directory, bits and depth     | pairs of the young one live in the elder | the depth first; at the elder's   |
+//! |                               |                                          | first touch makes them dead (I2)  |
+//! | (a kill) store, drain         | bytes a power cut could take back        | makes them durable at first touch |
+//!
+//! # Where we differ from the paper
+//! Locks live in DRAM, one a segment; the paper's are one a bucket, in the bucket's first line, which every insert
+//! and delete dirties ([`Config::far_locks`] writes them too, without relying on them). The paper's segments form a
+//! chain by which a split that was cut short is found; here the allocator's intents name it. What the paper does at the
+//! first touch after a crash, by versions in the directory's entries, is done by the lock of a segment that nobody has
+//! had: no version in far memory to keep (the published one is not persisted before it is relied on: fault
+//! `dash.no_mending` is what follows). The published split clears the elder durably before the directory names the young
+//! segment, and its recovery looks for another state than the split leaves: a crash between loses half of a segment
+//! (fault `dash-eh.bits_first`). A pair that moves keeps its bucket, which the next hash bit does not change; the paper
+//! inserts it anew. Segments are never merged, nor are the paper's by default. The directory is not allocated with room for
+//! segments it never names, as the published code's is.
+
+mod layout;
+mod ops;
+mod recover;
+mod resize;
+
+use farbank_pm::fault::Named;
+use farbank_pm::{Medium, Off};
+
+use crate::dash::{NO_MENDING, Shape};
+use crate::extendible::Extendible;
+use crate::ground::{Ground, OpenError, Plan, Worker};
+use crate::hash::hash;
+use crate::index::{Index, Refused, Space};
+use crate::locks::Locks;
+
+/// Its name.
+pub const NAME: &str = "dash-eh";
+
+/// Deviations it has by name.
+pub(crate) const FAULTS: [Named; 2] = [
+    Named {
+        name: "dash-eh.bits_first",
+        what: "pairs that a split moves are dead in the elder before the directory names the new segment",
+        source: "the published code, whose recovery does not end such a split",
+    },
+    NO_MENDING,
+];
+
+/// How a table is arranged; fixed when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Of its segments.
+    pub shape: Shape,
+    /// Depth of the first directory: 2^depth segments.
+    pub depth: u32,
+    /// Whether writers also write the locks in the buckets they lock, as the published code does.
+    pub far_locks: bool,
+}
+
+impl Config {
+    /// The paper's: as many segments as `slots` take in 64 buckets of 14, rounded down to a power of two.
+    #[must_use]
+    pub fn paper(slots: u64) -> Config {
+        let segments = (slots / (64 * 14)).max(2);
+        Config {
+            shape: Shape::PAPER,
+            depth: segments.ilog2(),
+            far_locks: false,
+        }
+    }
+
+    /// Small enough that a dozen keys split segments and double the directory.
+    #[must_use]
+    pub fn small() -> Config {
+        Config {
+            shape: Shape::SMALL,
+            depth: 1,
+            far_locks: false,
+        }
+    }
+}
+
+/// The table.
+pub struct DashEh<M> {
+    ground: Ground<M>,
+    config: Config,
+    directory: Extendible,
+    locks: Locks,
+}
+
+impl<M: Medium> DashEh<M> {
+    fn over(ground: Ground<M>, config: Config, found: bool) -> DashEh<M> {
+        let segment_bytes = config.shape.segment_bytes();
+        DashEh {
+            locks: Locks::new(ground.medium().len(), segment_bytes, found),
+            directory: Extendible::of(&ground),
+            ground,
+            config,
+        }
+    }
+
+    /// Makes an empty table of all of `medium`. Durable on `Ok`.
+    pub fn create(medium: M, plan: &Plan, config: Config) -> Result<DashEh<M>, OpenError> {
+        config.check()?;
+        let ground = Ground::create(medium, plan, &config.classes())?;
+        let table = DashEh::over(ground, config, false);
+        table.make_first()?;
+        let DashEh { ground, .. } = table;
+        let ground = ground.finish(NAME, &config.words())?;
+        Ok(DashEh::over(ground, config, false))
+    }
+
+    /// Opens the table on `medium`, after a crash or not: splits that were cut short are ended first.
+    pub fn open(medium: M) -> Result<DashEh<M>, OpenError> {
+        let ground = Ground::open(medium, NAME, |words| {
+            Ok(Config::of(words)?.classes().to_vec())
+        })?;
+        let config = Config::of(ground.config())?;
+        let table = DashEh::over(ground, config, true);
+        table.directory.recover(&table.ground)?;
+        Ok(table)
+    }
+
+    #[inline]
+    fn lookup(&self, hash: u64) -> Off {
+        self.directory.lookup(&self.ground, hash)
+    }
+}
+
+impl<M: Medium> Index for DashEh<M> {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn worker(&self) -> Result<Worker, Refused> {
+        self.ground.worker()
+    }
+
+    fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
+        self.insert_hashed(worker, hash(key), key, value)
+    }
+
+    fn get(&self, worker: &mut Worker, key: u64) -> Option<u64> {
+        self.get_hashed(worker, hash(key), key)
+    }
+
+    fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
+        self.update_hashed(worker, hash(key), key, value)
+    }
+
+    fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
+        self.remove_hashed(worker, hash(key), key)
+    }
+
+    fn get_batch(&self, worker: &mut Worker, keys: &[u64], found: &mut [Option<u64>]) {
+        self.fetch(keys);
+        for (key, found) in keys.iter().zip(found) {
+            *found = self.get(worker, *key);
+        }
+    }
+
+    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) {
+        self.directory.each_segment(&self.ground, |segment| {
+            self.locks.begin(segment, || self.accept(worker, segment));
+            self.dash().each(segment, |_, key, value| each(key, value));
+        });
+    }
+
+    fn space(&self, worker: &mut Worker) -> Space {
+        let (mut segments, keys) = (0, self.len(worker));
+        self.directory.each_segment(&self.ground, |_| segments += 1);
+        let shape = self.config.shape;
+        Space {
+            keys,
+            slots: segments * shape.segment_slots(),
+            table_bytes: segments * shape.segment_bytes() + self.directory.directory().bytes(),
+            far_bytes: self.ground.far_bytes(),
+            dram_bytes: self.locks.bytes(),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.check_all()
+    }
+}

@@ -1,0 +1,300 @@
+//! The directory of extendible hashing: 2^G offsets, found by the top bits of a hash, doubled when one segment needs it.
+//!
+//! ```text
+//!   root's word      directory (a run)       segment (a block)
+//!   ┌──────────┐     ┌────┬────┬────┬────┐   ┌────────┬─ ... ─┐
+//!   │ at │ G   │────▶│ 00 │ 01 │ 10 │ 11 │──▶│ header │       │
+//!   └──────────┘     └────┴────┴────┴────┘   └────────┴─ ... ─┘
+//!                      top G bits             depth L | prefix
+//! ```
+//!
+//! What is in a segment behind its first word is the table's. A table splits one so: it makes a young segment of the
+//! keys whose next bit is 1, durable, whole; [`Extendible::publish`] has the directory name it; then the table takes
+//! the elder's depth and prefix one bit on with [`set_header`].
+//!
+//! # Invariants
+//! D1  A segment is durable, whole, before any entry of the directory names it.
+//! D2  The directory is changed under `growing`; the root names a directory only when it is durable, whole.
+//! D3  The first half of a segment's entries is never changed by its split; its depth and prefix, one word, are
+//!     changed after the entries of the second half are durable.
+//! D4  A worker takes another segment only after the elder of the last one knows of the split, durably.
+//!
+//! # Crash argument
+//! | crash between               | recovery sees                             | and does                           |
+//! |-----------------------------|-------------------------------------------|------------------------------------|
+//! | new segment, first entry    | a segment in doubt that no entry names    | frees it                           |
+//! | first entry, last entry     | one that some entries of its range name   | points the others at it, then the  |
+//! | last entry, old depth       | ... that all name, its elder a bit behind | elder's depth (D3)                 |
+//! | new directory, root         | a run in doubt that the root does not name| frees it, and the new segment      |
+//! | root, old directory freed   | the old one named as being freed          | frees it                           |
+//!
+//! The allocator's intents name what was being split (D4), so that recovery takes as long as the lanes are many,
+//! whatever the table holds.
+
+mod recover;
+
+use farbank_pm::sync::Mutex;
+use farbank_pm::sync::atomic::{AtomicU64, Ordering};
+use farbank_pm::{Medium, Off, WORD};
+
+use crate::ground::{Ground, OpenError, Worker};
+use crate::index::Refused;
+
+/// The root's word for the directory.
+const DIRECTORY: u64 = 0;
+/// The class of segments.
+pub(crate) const SEGMENT: usize = 0;
+/// Deepest directory: 2^DEPTH_MAX entries would not fit into any pool.
+pub(crate) const DEPTH_MAX: u32 = 40;
+
+/// Where a directory is, and how many bits of a hash it takes: one word, runs being aligned to chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Directory {
+    at: Off,
+    depth: u32,
+}
+
+impl Directory {
+    const DEPTH_BITS: u64 = 0x3f;
+
+    fn of(word: u64) -> Directory {
+        Directory {
+            at: Off(word & !Directory::DEPTH_BITS),
+            depth: (word & Directory::DEPTH_BITS) as u32,
+        }
+    }
+
+    fn word(self) -> u64 {
+        self.at.0 | u64::from(self.depth)
+    }
+
+    fn entries(self) -> u64 {
+        1 << self.depth
+    }
+
+    /// Bytes of far memory.
+    pub(crate) fn bytes(self) -> u64 {
+        self.entries() * WORD as u64
+    }
+
+    fn entry(self, n: u64) -> Off {
+        self.at.plus(n * WORD as u64)
+    }
+
+    /// Where the entry for a hash is.
+    #[inline]
+    pub(crate) fn entry_of(self, hash: u64) -> Off {
+        self.entry(top(hash, self.depth))
+    }
+
+    /// The entries of a segment: the first, and how many.
+    fn range(self, header: Header) -> (u64, u64) {
+        let behind = self.depth - header.depth;
+        (header.prefix << behind, 1 << behind)
+    }
+}
+
+/// The first word of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Header {
+    /// How many bits of their hashes its keys have in common.
+    depth: u32,
+    /// Those bits.
+    prefix: u64,
+}
+
+impl Header {
+    fn of(word: u64) -> Header {
+        Header {
+            depth: (word & 0xff) as u32,
+            prefix: word >> 8,
+        }
+    }
+
+    /// As it is stored.
+    pub(crate) fn word(self) -> u64 {
+        self.prefix << 8 | u64::from(self.depth)
+    }
+
+    /// The header of the segment at `segment`.
+    #[inline]
+    pub(crate) fn at<M: Medium>(medium: &M, segment: Off) -> Header {
+        Header::of(medium.load(segment))
+    }
+
+    /// Of the two halves of a split, the one with this next bit.
+    pub(crate) fn half(self, bit: u64) -> Header {
+        Header {
+            depth: self.depth + 1,
+            prefix: self.prefix << 1 | bit,
+        }
+    }
+
+    /// Whether keys of this hash are the segment's.
+    #[inline]
+    pub(crate) fn owns(self, hash: u64) -> bool {
+        top(hash, self.depth) == self.prefix
+    }
+}
+
+/// The top `bits` of a hash.
+#[inline]
+fn top(hash: u64, bits: u32) -> u64 {
+    hash.checked_shr(u64::BITS - bits).unwrap_or(0)
+}
+
+/// A table's directory, as its users find it.
+pub(crate) struct Extendible {
+    /// The root's word for it.
+    directory: AtomicU64,
+    growing: Mutex<()>,
+}
+
+impl Extendible {
+    /// The one the root names.
+    pub(crate) fn of<M: Medium>(ground: &Ground<M>) -> Extendible {
+        let directory = ground.medium().load(ground.root(DIRECTORY));
+        Extendible {
+            directory: AtomicU64::new(directory),
+            growing: Mutex::new(()),
+        }
+    }
+
+    /// Makes the first directory, and a segment for each entry, which `fill` fills; its bytes are as they were
+    /// left. Durable on `Ok`.
+    pub(crate) fn make<M: Medium>(
+        ground: &Ground<M>,
+        depth: u32,
+        fill: impl Fn(&mut Worker, Off, Header),
+    ) -> Result<(), OpenError> {
+        let mut worker = ground.worker()?;
+        let bytes = (WORD as u64) << depth;
+        let at = ground.allocate_run(&mut worker, bytes)?;
+        let directory = Directory { at, depth };
+        let mut entries = Vec::with_capacity(bytes as usize);
+        for prefix in 0..directory.entries() {
+            let segment = ground.allocate(&mut worker, SEGMENT)?;
+            fill(&mut worker, segment, Header { depth, prefix });
+            entries.extend_from_slice(&segment.0.to_le_bytes());
+        }
+        let medium = ground.medium();
+        medium.copy_in(&mut worker.lane, at, &[&entries]);
+        worker.commit(medium)?;
+        Ok(ground.set_root(&mut worker, DIRECTORY, directory.word())?)
+    }
+
+    /// The directory now.
+    #[inline]
+    pub(crate) fn directory(&self) -> Directory {
+        Directory::of(self.directory.load(Ordering::Acquire))
+    }
+
+    /// The segment `hash` leads to now. The directory it was read from was the table's when it was read.
+    #[inline]
+    pub(crate) fn lookup<M: Medium>(&self, ground: &Ground<M>, hash: u64) -> Off {
+        loop {
+            let directory = self.directory();
+            let segment = ground.medium().load(directory.entry_of(hash));
+            if self.directory() == directory {
+                return Off(segment);
+            }
+        }
+    }
+
+    /// Tells of each segment. Nobody changes the table meanwhile.
+    pub(crate) fn each_segment<M: Medium>(&self, ground: &Ground<M>, mut each: impl FnMut(Off)) {
+        let (directory, medium) = (self.directory(), ground.medium());
+        let mut n = 0;
+        while n < directory.entries() {
+            let segment = Off(medium.load(directory.entry(n)));
+            each(segment);
+            n += directory.range(Header::at(medium, segment)).1;
+        }
+    }
+
+    /// Has the directory name `young`, durable and whole (D1), for the second half of what `elder` says. On an error
+    /// nothing is changed, and `young` is free.
+    pub(crate) fn publish<M: Medium>(
+        &self,
+        ground: &Ground<M>,
+        worker: &mut Worker,
+        elder: Header,
+        young: Off,
+    ) -> Result<(), Refused> {
+        let _growing = self.growing.lock().expect("no holder panics");
+        let directory = self.directory();
+        if elder.depth < directory.depth {
+            return name(ground, worker, directory, elder.half(1), young);
+        }
+        let doubled = self.double(ground, worker, directory, elder.prefix, young);
+        if doubled.is_err() {
+            ground.free(worker, young)?;
+        }
+        doubled
+    }
+
+    /// Replaces the directory by one twice as large, in which the second entry for `prefix` names `young`.
+    fn double<M: Medium>(
+        &self,
+        ground: &Ground<M>,
+        worker: &mut Worker,
+        old: Directory,
+        prefix: u64,
+        young: Off,
+    ) -> Result<(), Refused> {
+        let bytes = 2 * old.bytes();
+        if old.depth >= DEPTH_MAX {
+            return Err(Refused::Full { bytes });
+        }
+        let medium = ground.medium();
+        let at = ground.allocate_run(worker, bytes)?;
+        let mut entries = Vec::with_capacity(bytes as usize);
+        for n in 0..old.entries() {
+            let segment = medium.load(old.entry(n));
+            let second = if n == prefix { young.0 } else { segment };
+            entries.extend_from_slice(&segment.to_le_bytes());
+            entries.extend_from_slice(&second.to_le_bytes());
+        }
+        medium.copy_in(&mut worker.lane, at, &[&entries]);
+        worker.commit(medium)?; // D2
+        ground.about_to_free(worker, old.at)?;
+        let depth = old.depth + 1;
+        let word = Directory { at, depth }.word();
+        ground.set_root(worker, DIRECTORY, word)?;
+        self.directory.store(word, Ordering::Release);
+        // Whoever still reads it looks at the table's word again before it believes what it read.
+        ground.free(worker, old.at)
+    }
+}
+
+/// Has every entry of a segment name it.
+fn name<M: Medium>(
+    ground: &Ground<M>,
+    worker: &mut Worker,
+    directory: Directory,
+    header: Header,
+    segment: Off,
+) -> Result<(), Refused> {
+    let medium = ground.medium();
+    let (first, count) = directory.range(header);
+    for n in first..first + count {
+        medium.store(&mut worker.lane, directory.entry(n), segment.0);
+    }
+    let bytes = count as usize * WORD;
+    medium.flush(&mut worker.lane, directory.entry(first), bytes);
+    worker.commit(medium)
+}
+
+/// Replaces the depth and prefix of a segment. Durable, with all the worker flushed before, when it returns.
+#[track_caller]
+pub(crate) fn set_header<M: Medium>(
+    ground: &Ground<M>,
+    worker: &mut Worker,
+    segment: Off,
+    header: Header,
+) -> Result<(), Refused> {
+    let medium = ground.medium();
+    medium.store(&mut worker.lane, segment, header.word());
+    medium.flush(&mut worker.lane, segment, WORD);
+    worker.commit(medium)
+}
