@@ -7,9 +7,10 @@ use super::Dash;
 /// Where a bucket's bits are.
 pub(crate) const BITS: u64 = 8;
 const FINGERS: u64 = 16;
-/// Where its pairs start.
-pub(super) const PAIRS: u64 = 32;
-const PAIR: u64 = 16;
+/// Bytes before its pairs.
+pub(super) const HEAD: u64 = 32;
+/// Bytes of a pair.
+pub(super) const PAIR: u64 = 16;
 
 /// Which pairs of a bucket are live, and which of those are guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,13 +75,13 @@ impl<M: Medium> Dash<'_, M> {
     }
 
     #[inline]
-    fn slot(bucket: Off, slot: u32) -> Off {
-        bucket.plus(PAIRS + u64::from(slot) * PAIR)
+    fn slot(&self, bucket: Off, slot: u32) -> Off {
+        bucket.plus(self.shape.pairs_at() + u64::from(slot) * PAIR)
     }
 
     #[inline]
     pub(super) fn pair(&self, bucket: Off, slot: u32) -> (u64, u64) {
-        let at = Self::slot(bucket, slot);
+        let at = self.slot(bucket, slot);
         (self.medium.load(at), self.medium.load(Self::value(at)))
     }
 
@@ -90,8 +91,8 @@ impl<M: Medium> Dash<'_, M> {
     }
 
     /// Where the value of a pair is.
-    pub(crate) fn value_of(bucket: Off, slot: u32) -> Off {
-        Self::value(Self::slot(bucket, slot))
+    pub(crate) fn value_of(&self, bucket: Off, slot: u32) -> Off {
+        Self::value(self.slot(bucket, slot))
     }
 
     /// The pair of `key` among those of a mask.
@@ -99,7 +100,7 @@ impl<M: Medium> Dash<'_, M> {
     pub(super) fn find_in(&self, bucket: Off, among: u64, finger: u8, key: u64) -> Option<u32> {
         let word = |n| self.medium.load(bucket.plus(FINGERS + n * WORD as u64));
         let equal = bytes_equal(word(0), finger) | bytes_equal(word(1), finger) << 8;
-        ones(equal & among).find(|slot| self.medium.load(Self::slot(bucket, *slot)) == key)
+        ones(equal & among).find(|slot| self.medium.load(self.slot(bucket, *slot)) == key)
     }
 
     /// A pair that is not live.
@@ -115,7 +116,7 @@ impl<M: Medium> Dash<'_, M> {
 
     /// Stores a pair that is not live; returns where.
     pub(super) fn put(&self, lane: &mut Lane, bucket: Off, slot: u32, pair: (u64, u64)) -> Off {
-        let at = Self::slot(bucket, slot);
+        let at = self.slot(bucket, slot);
         self.medium.store(lane, at, pair.0);
         self.medium.store(lane, Self::value(at), pair.1);
         at
@@ -199,9 +200,6 @@ impl Overflow {
     /// With one entry more, if there is room.
     pub(super) fn with(self, finger: u8, guest: bool, stash: u64) -> Option<Overflow> {
         let n = (0..Overflow::ENTRIES).find(|n| !self.bit(Overflow::SET, *n))?;
-        if stash > 3 {
-            return None;
-        }
         let free = self.0 & !(0xff << (8 * n) | 3 << (Overflow::STASH + 2 * n));
         Some(Overflow(
             free & !(1 << (Overflow::GUEST + n))

@@ -25,7 +25,7 @@ impl<M: Medium> Dash<'_, M> {
         }
     }
 
-    /// Makes the words of a segment zero, whatever they were: no stash but what it is born with, and none of it used.
+    /// Makes the words of a segment zero, whatever they were: none of its stash is used.
     pub(crate) fn clear_words(&self, lane: &mut Lane, segment: Off) {
         let buckets = self.shape.buckets() + u64::from(self.shape.stash);
         for n in 0..buckets {
@@ -45,11 +45,6 @@ impl<M: Medium> Dash<'_, M> {
         keys: &Keys<'_>,
     ) {
         let bytes = self.shape.segment_bytes();
-        let more = self.stashes(segment).skip(self.shape.stash as usize);
-        for bucket in more {
-            let bytes = self.shape.bucket_bytes() as usize;
-            self.medium.flush(&mut worker.lane, bucket, bytes);
-        }
         ground.accept(worker, segment, bytes);
         let mut mended = false;
         for (bucket, _) in self.buckets(segment) {

@@ -1,4 +1,4 @@
-//! What both tables of Dash (Lu et al., VLDB '20) are made of: buckets with fingerprints, and a segment of them.
+//! What tables of Dash (Lu et al., VLDB '20) are made of: buckets with fingerprints, and a segment of them.
 //!
 //! ```text
 //!   segment                                                 bucket (256 bytes)
@@ -7,8 +7,7 @@
 //!   └───────┴───────┴────────┴────────┴─ ... ─┴─────────┘    └──────┴──────┴──────────────┴──────┴─ ... ─┴───────┘
 //!                                                             8      8      14 of 16       16 each
 //!   bits    0..14 which pairs are live, 14..28 which of them are guests: the bucket before is their home
-//!   word    a bucket's: what of its keys is in the stash; stash 0's: the table's; the last stash's: where more
-//!           stash is, or 0
+//!   word    a bucket's: what of its keys is in the stash; stash 0's: the table's
 //! ```
 //!
 //! A key's home is the bucket its hash names. It is put into its home or the next one, whichever has more room; if
@@ -37,12 +36,12 @@ mod mend;
 mod ops;
 
 use farbank_pm::fault::Named;
-use farbank_pm::{Medium, Off};
+use farbank_pm::{LINE, Medium, Off};
 
-use bucket::PAIRS;
+use bucket::{HEAD, PAIR};
 pub(crate) use mend::Keys;
 
-/// What both tables can be made to leave out.
+/// What they can be made to leave out.
 pub(crate) const NO_MENDING: Named = Named {
     name: "dash.no_mending",
     what: "the first touch after a crash leaves pairs twice that were being displaced",
@@ -54,7 +53,7 @@ pub(crate) const NO_MENDING: Named = Named {
 pub struct Shape {
     /// Buckets of a segment without its stash, as a power of two.
     pub bucket_bits: u32,
-    /// Buckets of its stash, from 2 to 4.
+    /// Buckets of its stash, up to 4.
     pub stash: u32,
     /// Pairs of a bucket, up to 14.
     pub slots: u32,
@@ -68,16 +67,16 @@ impl Shape {
         slots: 14,
     };
 
-    /// Small enough that a dozen keys fill it, with pairs beyond the line of their bits.
+    /// Small enough that half a dozen keys fill it.
     pub const SMALL: Shape = Shape {
         bucket_bits: 2,
         stash: 2,
-        slots: 3,
+        slots: 1,
     };
 
     pub(crate) fn is_sound(&self) -> bool {
         (1..=10).contains(&self.bucket_bits)
-            && (2..=4).contains(&self.stash)
+            && (1..=4).contains(&self.stash)
             && (1..=14).contains(&self.slots)
     }
 
@@ -101,7 +100,14 @@ impl Shape {
 
     /// Bytes of a bucket.
     pub(crate) fn bucket_bytes(&self) -> u64 {
-        (PAIRS + 16 * u64::from(self.slots)).next_power_of_two()
+        (HEAD + PAIR * u64::from(self.slots))
+            .next_power_of_two()
+            .max(2 * LINE as u64)
+    }
+
+    /// Where in a bucket its pairs start: they end where it ends, so that some are not in the line of their bits.
+    fn pairs_at(&self) -> u64 {
+        self.bucket_bytes() - PAIR * u64::from(self.slots)
     }
 
     /// Bytes of a segment.
@@ -155,22 +161,10 @@ impl<M: Medium> Dash<'_, M> {
         )
     }
 
-    /// The last bucket of the stash a segment is born with, whose word leads to more.
-    pub(crate) fn last_stash(&self, segment: Off) -> Off {
-        segment.plus((u64::from(self.shape.stash) - 1) * self.shape.bucket_bytes())
-    }
-
-    /// The buckets of the stash. Who looks without a lock may meet another's, or a few twice, and notices later.
+    /// The buckets of the stash.
     pub(crate) fn stashes(&self, segment: Off) -> impl Iterator<Item = Off> {
-        let born = u64::from(self.shape.stash);
-        let (bytes, last) = (self.shape.bucket_bytes(), self.last_stash(segment));
-        let more = std::iter::successors(Some(last), |at| {
-            let next = Off(self.medium.load(*at));
-            (!next.is_null()).then_some(next)
-        });
-        (0..born - 1)
-            .map(move |n| segment.plus(n * bytes))
-            .chain(more)
+        let bytes = self.shape.bucket_bytes();
+        (0..u64::from(self.shape.stash)).map(move |n| segment.plus(n * bytes))
     }
 
     /// All buckets: those of the stash with their numbers.

@@ -173,7 +173,7 @@ impl<M: Medium> Dash<'_, M> {
         value: u64,
     ) -> Result<u64, Refused> {
         let _for = Category::KeyValue.spend();
-        let at = Self::value_of(spot.bucket, spot.slot);
+        let at = self.value_of(spot.bucket, spot.slot);
         let old = self.medium.load(at);
         self.medium.store(&mut worker.lane, at, value);
         self.medium.flush(&mut worker.lane, at, WORD);

@@ -4,7 +4,7 @@ use farbank_pm::model::Category;
 use farbank_pm::{Medium, Off, WORD};
 
 use super::DashEh;
-use crate::dash::{Dash, Place};
+use crate::dash::Place;
 use crate::extendible::Header;
 use crate::ground::Worker;
 use crate::hash::hash;
@@ -32,7 +32,7 @@ impl<M: Medium> DashEh<M> {
         loop {
             let held = self.hold(worker, hash, place);
             if let Some(spot) = dash.find(held.segment, place, key) {
-                let at = Dash::<M>::value_of(spot.bucket, spot.slot);
+                let at = dash.value_of(spot.bucket, spot.slot);
                 return Ok(Some(self.ground.medium().load(at)));
             }
             if dash.insert(worker, held.segment, place, (key, value))? {
@@ -53,7 +53,7 @@ impl<M: Medium> DashEh<M> {
             }
             let spot = dash.find(segment, place, key);
             let value = |spot| self.ground.medium().load(spot);
-            let found = spot.map(|spot| value(Dash::<M>::value_of(spot.bucket, spot.slot)));
+            let found = spot.map(|spot| value(dash.value_of(spot.bucket, spot.slot)));
             if self.locks.unchanged(segment, version) {
                 return found;
             }
@@ -88,7 +88,7 @@ impl<M: Medium> DashEh<M> {
         let Some(spot) = dash.find(held.segment, place, key) else {
             return Ok(None);
         };
-        let at = Dash::<M>::value_of(spot.bucket, spot.slot);
+        let at = dash.value_of(spot.bucket, spot.slot);
         let old = self.ground.medium().load(at);
         dash.remove(worker, held.segment, place, spot)?;
         Ok(Some(old))
