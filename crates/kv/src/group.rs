@@ -14,7 +14,8 @@
 //! # Invariants
 //! G1  The stripes of all keys are locked, in order, from the first read of the body to the listing of
 //!     the last write: nobody else writes them in between.
-//! G2  Members are published under [`Engine::groups`], which makes overlapping readers start over.
+//! G2  Members get their ticket, and later are published, under [`Engine::groups`], which makes overlapping readers
+//!     start over: a ticket that turns early shows all of them or none.
 //! G3  A group stands by itself: what it relied on that is not durable yet becomes a member, too. Else
 //!     a crash could keep the group and lose what it was decided on.
 //! G4  What replaces a member is not seen before the whole group is: who has seen one key as it was

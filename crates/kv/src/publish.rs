@@ -310,7 +310,7 @@ fn runs(writes: &[Write]) -> impl Iterator<Item = (&[Write], bool)> {
 }
 
 /// Lists a batch's writes as drained under `ticket`; but first, of all that are to be seen at once, with
-/// which: as soon as one of them is drained it may be overtaken.
+/// which: as soon as one of them is drained it may be overtaken. Readers that overlap start over (G2).
 pub(crate) fn list_drained<M: Medium>(engine: &Engine<M>, writes: &[Write], ticket: Ticket) {
     let note = |writes: &[Write], note: &dyn Fn(&mut Pending)| {
         for write in writes.iter().filter(|write| !write.outrun) {
@@ -321,6 +321,9 @@ pub(crate) fn list_drained<M: Medium>(engine: &Engine<M>, writes: &[Write], tick
     for (run, _) in runs(writes).filter(|(_, at_once)| *at_once) {
         note(run, &|pending| pending.with = run[0].at);
     }
+    // The ticket may turn before all of them have it.
+    let group = runs(writes).any(|(_, at_once)| at_once);
+    let _group = group.then(|| GroupPublication::start(engine));
     note(writes, &|pending| pending.ticket = Some(ticket));
 }
 
