@@ -4,6 +4,7 @@
 
 pub mod counted;
 pub mod figure;
+pub mod index;
 pub mod judge;
 pub mod kill;
 pub mod kv;

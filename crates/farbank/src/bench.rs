@@ -18,6 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::index::BenchIndex;
 use crate::judge::BenchJudge;
 use crate::tree::BenchTree;
 use crate::{Failure, size};
@@ -53,6 +54,8 @@ pub(crate) enum Bench {
     Server(BenchServer),
     /// The Tair contest's judge: its workload and rules, for any engine.
     Judge(BenchJudge),
+    /// Persistent hash indexes: throughput, latency, load factor, flushes and fences, recovery.
+    Index(BenchIndex),
     /// Sherman and its baselines on a simulated rack: round trips, throughput, latency.
     Tree(BenchTree),
 }
@@ -64,6 +67,7 @@ impl Bench {
             Bench::Kv(bench) => bench.run(),
             Bench::Server(bench) => bench.run(),
             Bench::Judge(bench) => bench.run(),
+            Bench::Index(bench) => bench.run(),
             Bench::Tree(bench) => bench.run(),
         }
     }

@@ -6,6 +6,7 @@
 
 mod bench;
 mod check;
+mod index;
 mod judge;
 mod place;
 mod pool;
