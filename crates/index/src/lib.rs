@@ -6,7 +6,7 @@
 //!     ┌───▼──────────────────────────────────────────▼───┐
 //!     │ Index    insert get update remove  ...            │
 //!     └───┬──────────────────────────────────────────────┘
-//!       cceh  clht  ...                      one folder a paper, the same files in each
+//!       cceh clevel clht dash_eh soft        one folder a paper, the same files in each
 //!         │
 //!     ┌───▼────────────────┐   ┌────────┐   ┌─────────┐
 //!     │ ground: a pool,    │   │ locks  │   │ outlier │
@@ -23,12 +23,15 @@
 //! * [`target`] is how the crash explorer sees one.
 //! * [`mod@hash`] is the hash of the study these tables were compared in.
 //! * [`cceh`] is cacheline-conscious extendible hashing.
+//! * [`clevel`] is level hashing whose searches are not blocked.
 //! * [`clht`] is the cache-line hash table, made persistent.
 //! * [`dash_eh`] is Dash over extendible hashing; [`dash`] are its buckets.
+//! * [`soft`] are sets with an optimal flushing technique.
 
 #![forbid(unsafe_code)]
 
 pub mod cceh;
+pub mod clevel;
 pub mod clht;
 pub mod dash;
 pub mod dash_eh;
@@ -39,6 +42,7 @@ mod index;
 mod locks;
 mod outlier;
 pub mod registry;
+pub mod soft;
 pub mod target;
 
 pub use ground::{OpenError, Plan, Worker};

@@ -115,6 +115,11 @@ impl Locks {
         }
     }
 
+    /// Makes locks for the first `count` granules, if there are not as many yet.
+    pub(crate) fn reserve(&self, count: usize) {
+        self.versions.reserve(count);
+    }
+
     /// Bytes of DRAM.
     pub(crate) fn bytes(&self) -> u64 {
         self.versions.bytes() as u64

@@ -7,10 +7,12 @@ use farbank_pm::Medium;
 use farbank_pm::fault::Named;
 
 use crate::cceh::{self, Cceh};
+use crate::clevel::{self, Clevel};
 use crate::clht::{self, Clht};
 use crate::dash_eh::{self, DashEh};
 use crate::ground::{OpenError, Plan};
 use crate::index::Index;
+use crate::soft::{self, Soft};
 
 /// A table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +21,10 @@ pub enum Table {
     Cceh,
     /// The cache-line hash table, made persistent.
     Clht,
+    /// Sets with an optimal flushing technique.
+    Soft,
+    /// Level hashing whose searches are not blocked.
+    Clevel,
     /// Dash, extendible.
     DashEh,
 }
@@ -43,7 +49,13 @@ pub enum Preset {
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 3] = [Table::Cceh, Table::Clht, Table::DashEh];
+    pub const ALL: [Table; 5] = [
+        Table::Cceh,
+        Table::Clht,
+        Table::Soft,
+        Table::Clevel,
+        Table::DashEh,
+    ];
 
     /// Its name on the command line.
     #[must_use]
@@ -51,6 +63,8 @@ impl Table {
         match self {
             Table::Cceh => cceh::NAME,
             Table::Clht => clht::NAME,
+            Table::Soft => soft::NAME,
+            Table::Clevel => clevel::NAME,
             Table::DashEh => dash_eh::NAME,
         }
     }
@@ -61,6 +75,8 @@ impl Table {
         match self {
             Table::Cceh => &cceh::FAULTS,
             Table::Clht => &clht::FAULTS,
+            Table::Soft => &soft::FAULTS,
+            Table::Clevel => &clevel::FAULTS,
             Table::DashEh => &dash_eh::FAULTS,
         }
     }
@@ -73,50 +89,28 @@ impl Table {
         size: Size,
         preset: Preset,
     ) -> Result<Box<dyn Index>, OpenError> {
-        let published = preset == Preset::Published;
+        macro_rules! sized {
+            ($table:ident) => {
+                match size {
+                    Size::Slots(slots) => $table::Config::paper(slots),
+                    Size::Small => $table::Config::small(),
+                }
+            };
+        }
+        macro_rules! config {
+            ($table:ident) => {
+                match preset {
+                    Preset::Farbank => sized!($table),
+                    Preset::Published => sized!($table).published(),
+                }
+            };
+        }
         Ok(match self {
-            Table::Cceh => {
-                let config = match size {
-                    Size::Slots(slots) => cceh::Config::paper(slots),
-                    Size::Small => cceh::Config::small(),
-                };
-                let far_locks = published;
-                Box::new(Cceh::create(
-                    medium,
-                    plan,
-                    cceh::Config {
-                        far_locks,
-                        ..config
-                    },
-                )?)
-            }
-            Table::Clht => {
-                let config = match size {
-                    Size::Slots(slots) => clht::Config::paper(slots),
-                    Size::Small => clht::Config::small(),
-                };
-                let config = if published {
-                    config.published()
-                } else {
-                    config
-                };
-                Box::new(Clht::create(medium, plan, config)?)
-            }
-            Table::DashEh => {
-                let config = match size {
-                    Size::Slots(slots) => dash_eh::Config::paper(slots),
-                    Size::Small => dash_eh::Config::small(),
-                };
-                let far_locks = published;
-                Box::new(DashEh::create(
-                    medium,
-                    plan,
-                    dash_eh::Config {
-                        far_locks,
-                        ..config
-                    },
-                )?)
-            }
+            Table::Cceh => Box::new(Cceh::create(medium, plan, config!(cceh))?),
+            Table::Clht => Box::new(Clht::create(medium, plan, config!(clht))?),
+            Table::Soft => Box::new(Soft::create(medium, plan, config!(soft))?),
+            Table::Clevel => Box::new(Clevel::create(medium, plan, sized!(clevel))?),
+            Table::DashEh => Box::new(DashEh::create(medium, plan, config!(dash_eh))?),
         })
     }
 
@@ -125,6 +119,8 @@ impl Table {
         Ok(match self {
             Table::Cceh => Box::new(Cceh::open(medium)?),
             Table::Clht => Box::new(Clht::open(medium)?),
+            Table::Soft => Box::new(Soft::open(medium)?),
+            Table::Clevel => Box::new(Clevel::open(medium)?),
             Table::DashEh => Box::new(DashEh::open(medium)?),
         })
     }

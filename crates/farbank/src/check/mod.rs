@@ -70,6 +70,10 @@ enum TargetChoice {
     Cceh,
     /// The cache-line hash table, made persistent.
     Clht,
+    /// Sets with an optimal flushing technique.
+    Soft,
+    /// Level hashing whose searches are not blocked.
+    Clevel,
     /// Dash, extendible.
     DashEh,
     /// The tree on memory servers, on a simulated rack: schedules and faults only.
@@ -87,6 +91,8 @@ impl TargetChoice {
             TargetChoice::V2 => &EngineTarget(V2Recipe(v2::Tuning::PUBLISHED)),
             TargetChoice::Cceh => &TableTarget(Table::Cceh),
             TargetChoice::Clht => &TableTarget(Table::Clht),
+            TargetChoice::Soft => &TableTarget(Table::Soft),
+            TargetChoice::Clevel => &TableTarget(Table::Clevel),
             TargetChoice::DashEh => &TableTarget(Table::DashEh),
             TargetChoice::Tree => return None,
         })

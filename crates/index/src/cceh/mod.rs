@@ -108,6 +108,15 @@ impl Config {
             far_locks: false,
         }
     }
+
+    /// As published: locks in far memory.
+    #[must_use]
+    pub fn published(self) -> Config {
+        Config {
+            far_locks: true,
+            ..self
+        }
+    }
 }
 
 /// The table.

@@ -36,6 +36,11 @@ impl Worker {
         self.lane.counters
     }
 
+    /// Its lane at the pool, which nobody else has meanwhile.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
     /// Waits until all this worker flushed is durable.
     #[track_caller]
     pub(crate) fn commit<M: Medium>(&mut self, medium: &M) -> Result<(), Refused> {

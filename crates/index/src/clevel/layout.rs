@@ -1,0 +1,219 @@
+//! The bytes of slots, buckets and levels.
+
+use farbank_pm::{Medium, Off, WORD};
+
+use super::{Clevel, Config};
+use crate::ground::{CONFIG_WORDS, Class, OpenError};
+
+/// The root's word for which levels there are.
+pub(super) const META: u64 = 0;
+/// The root's word for the bucket that is being emptied.
+pub(super) const CURSOR: u64 = 1;
+/// The root's first word of levels.
+const LEVELS_AT: u64 = 2;
+/// Most levels: as many words of the root.
+pub(super) const LEVELS: u64 = 8;
+/// Largest level: 2^TOP_BITS_MAX buckets would not fit into any pool.
+pub(super) const TOP_BITS_MAX: u32 = 40;
+/// The class of pairs.
+pub(super) const PAIR: usize = 0;
+/// Bytes of a pair: a key and its value.
+pub(super) const PAIR_BYTES: u64 = 16;
+/// What a slot that holds nothing is.
+pub(super) const EMPTY: u64 = 0;
+
+const MULTIPLIER: u64 = 0xc6a4_a793_5bd1_e995;
+const TAG_SHIFT: u32 = 48;
+const CURSOR_BITS: u32 = 48;
+
+/// Which levels there are, as the root's word: the number of the bottom one, and how many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Meta {
+    pub(super) bottom: u64,
+    pub(super) count: u64,
+}
+
+impl Meta {
+    pub(super) fn of(word: u64) -> Meta {
+        Meta {
+            bottom: word >> 8,
+            count: word & 0xff,
+        }
+    }
+
+    pub(super) fn word(self) -> u64 {
+        self.bottom << 8 | self.count
+    }
+
+    /// The levels' numbers, bottom first.
+    pub(super) fn levels(self) -> std::ops::Range<u64> {
+        self.bottom..self.bottom + self.count
+    }
+
+    /// Whether the bottom one is being emptied.
+    pub(super) fn is_resizing(self) -> bool {
+        self.count > 2
+    }
+}
+
+/// Where a level is, and how many buckets it has, as a power of two: one word, runs being aligned to chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Level {
+    pub(super) at: Off,
+    pub(super) bits: u32,
+}
+
+impl Level {
+    const BITS: u64 = 0x3f;
+
+    pub(super) fn of(word: u64) -> Level {
+        Level {
+            at: Off(word & !Level::BITS),
+            bits: (word & Level::BITS) as u32,
+        }
+    }
+
+    pub(super) fn word(self) -> u64 {
+        self.at.0 | u64::from(self.bits)
+    }
+
+    pub(super) fn buckets(self) -> u64 {
+        1 << self.bits
+    }
+}
+
+/// The bucket of the bottom level that is being emptied, as the root's word, with the level's number: another level's
+/// means bucket 0.
+pub(super) fn cursor(bottom: u64, bucket: u64) -> u64 {
+    bottom << CURSOR_BITS | bucket
+}
+
+/// The bucket of a cursor's word.
+pub(super) fn bucket_in(word: u64, bottom: u64) -> u64 {
+    let bucket = word & ((1 << CURSOR_BITS) - 1);
+    if word >> CURSOR_BITS == bottom {
+        bucket
+    } else {
+        0
+    }
+}
+
+/// The tag of a slot's word.
+#[inline]
+pub(super) fn tag_in(word: u64) -> u64 {
+    word >> TAG_SHIFT
+}
+
+/// Where the pair of a slot's word is.
+#[inline]
+pub(super) fn pair_in(word: u64) -> Off {
+    Off(word & ((1 << TAG_SHIFT) - 1))
+}
+
+/// Where a pair's value is; its key is where it starts.
+pub(super) fn value_of(pair: Off) -> Off {
+    pair.plus(WORD as u64)
+}
+
+/// The root's word for level `n`.
+pub(super) fn level_root(n: u64) -> u64 {
+    LEVELS_AT + n % LEVELS
+}
+
+impl Config {
+    pub(super) fn bucket_bytes(&self) -> u64 {
+        u64::from(self.slots) * WORD as u64
+    }
+
+    pub(super) fn classes() -> [Class; 1] {
+        [Class {
+            block_bytes: PAIR_BYTES,
+            align: PAIR_BYTES,
+        }]
+    }
+
+    pub(super) fn words(&self) -> [u64; 3] {
+        let Config {
+            slots,
+            top_bits,
+            tag_bits,
+        } = *self;
+        [slots, top_bits, tag_bits].map(u64::from)
+    }
+
+    pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<Config, OpenError> {
+        let small = |word: u64| u32::try_from(word).unwrap_or(u32::MAX);
+        let config = Config {
+            slots: small(words[0]),
+            top_bits: small(words[1]),
+            tag_bits: small(words[2]),
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    pub(super) fn check(&self) -> Result<(), OpenError> {
+        // A bucket lies within a line, so that one flush is enough.
+        let sound = [1, 2, 4, 8].contains(&self.slots)
+            && (2..=TOP_BITS_MAX).contains(&self.top_bits)
+            && (1..=16).contains(&self.tag_bits);
+        sound.then_some(()).ok_or_else(|| OpenError::Damaged {
+            what: format!("{self:?} is no arrangement of a table"),
+        })
+    }
+}
+
+impl<M: Medium> Clevel<M> {
+    pub(super) fn level_bytes(&self, bits: u32) -> u64 {
+        self.config.bucket_bytes() << bits
+    }
+
+    /// What a slot says of its key: the top bits of its hash.
+    #[inline]
+    pub(super) fn tag_of(&self, hash: u64) -> u64 {
+        hash >> (u64::BITS - self.config.tag_bits)
+    }
+
+    /// A slot that leads to the pair at `at`.
+    pub(super) fn slot_word(&self, at: Off, hash: u64) -> u64 {
+        at.0 | self.tag_of(hash) << TAG_SHIFT
+    }
+
+    /// The buckets of a hash: one in each half. The second follows from the first and the tag.
+    #[inline]
+    pub(super) fn buckets_of(&self, level: Level, hash: u64) -> [u64; 2] {
+        let half = level.buckets() / 2;
+        let first = hash & (half - 1);
+        let second = (first ^ self.tag_of(hash).wrapping_mul(MULTIPLIER)) & (half - 1);
+        [first, second + half]
+    }
+
+    /// The slots of a bucket.
+    #[inline]
+    pub(super) fn slots(&self, level: Level, bucket: u64) -> impl Iterator<Item = Off> + use<M> {
+        let at = level.at.plus(bucket * self.config.bucket_bytes());
+        (0..u64::from(self.config.slots)).map(move |n| at.plus(n * WORD as u64))
+    }
+
+    /// The slots of a level in which a key of `hash` may be.
+    #[inline]
+    pub(super) fn slots_of(&self, level: Level, hash: u64) -> impl Iterator<Item = Off> {
+        let buckets = self.buckets_of(level, hash).into_iter();
+        buckets.flat_map(move |bucket| self.slots(level, bucket))
+    }
+
+    /// Tells of every slot that leads to a pair: the level, where it is, its word.
+    pub(super) fn each_taken(&self, mut each: impl FnMut(Level, Off, u64)) {
+        for n in self.meta().levels() {
+            let level = self.level(n);
+            for bucket in 0..level.buckets() {
+                for slot in self.slots(level, bucket) {
+                    let word = self.ground.medium().load(slot);
+                    if word != EMPTY {
+                        each(level, slot, word);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Insert, get, update, remove.
+
+use farbank_pm::model::Category;
+use farbank_pm::{Medium, Off, WORD, fault};
+
+use super::Clevel;
+use super::layout::{EMPTY, Level, PAIR, PAIR_BYTES, pair_in, tag_in, value_of};
+use crate::ground::Worker;
+use crate::index::Refused;
+use crate::locks::Guard;
+
+/// A slot that was found, and where it leads.
+pub(super) struct Found {
+    slot: Off,
+    pair: Off,
+}
+
+impl<M: Medium> Clevel<M> {
+    /// Three lines (the pair's bit, the pair, the slot) and two drains; what resizing takes is beside it.
+    pub(super) fn insert_hashed(
+        &self,
+        worker: &mut Worker,
+        hash: u64,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, Refused> {
+        loop {
+            let guard = self.hold(hash);
+            if let Some(found) = self.find(hash, key) {
+                return Ok(Some(self.ground.medium().load(value_of(found.pair))));
+            }
+            let seen = self.meta();
+            if self.vacancy(hash).is_some() {
+                let pair = self.write_pair(worker, key, value)?;
+                worker.commit(self.ground.medium())?; // I2
+                if self.link(worker, hash, pair)? {
+                    return Ok(None);
+                }
+                self.ground.free(worker, pair)?;
+            }
+            drop(guard);
+            self.grow(worker, seen)?;
+        }
+    }
+
+    pub(super) fn get_hashed(&self, hash: u64, key: u64) -> Option<u64> {
+        let stripe = self.stripe(hash);
+        loop {
+            let version = self.locks.begin(stripe, || ());
+            let meta = self.meta();
+            let found = self.find(hash, key);
+            let value = found.map(|found| self.ground.medium().load(value_of(found.pair)));
+            if self.locks.unchanged(stripe, version) && self.meta() == meta {
+                return value; // I4, I6
+            }
+        }
+    }
+
+    /// Five lines, two drains: a new pair, and the old one freed.
+    pub(super) fn update_hashed(
+        &self,
+        worker: &mut Worker,
+        hash: u64,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, Refused> {
+        let _guard = self.hold(hash);
+        let Some(found) = self.find(hash, key) else {
+            return Ok(None);
+        };
+        let old = self.ground.medium().load(value_of(found.pair));
+        let pair = self.write_pair(worker, key, value)?;
+        self.ground.about_to_free(worker, found.pair)?; // I2: drains the pair too
+        self.replace(worker, found.slot, self.slot_word(pair, hash))?;
+        if !fault!("clevel.keep_old") {
+            self.ground.free(worker, found.pair)?;
+        }
+        Ok(Some(old))
+    }
+
+    /// Three lines, two drains.
+    pub(super) fn remove_hashed(
+        &self,
+        worker: &mut Worker,
+        hash: u64,
+        key: u64,
+    ) -> Result<Option<u64>, Refused> {
+        let _guard = self.hold(hash);
+        let Some(found) = self.find(hash, key) else {
+            return Ok(None);
+        };
+        let old = self.ground.medium().load(value_of(found.pair));
+        self.ground.about_to_free(worker, found.pair)?;
+        self.replace(worker, found.slot, EMPTY)?;
+        self.ground.free(worker, found.pair)?;
+        Ok(Some(old))
+    }
+
+    /// The lock of all keys of `hash`, as a place.
+    fn stripe(&self, hash: u64) -> Off {
+        Off(hash & (self.stripes - 1))
+    }
+
+    pub(super) fn hold(&self, hash: u64) -> Guard<'_> {
+        self.locks.lock(self.stripe(hash), || ())
+    }
+
+    /// Where `key` is, bottom level first. Without its lock a word may be of anything: what is found is believed
+    /// only if nothing has changed.
+    #[inline]
+    fn find(&self, hash: u64, key: u64) -> Option<Found> {
+        let (medium, tag) = (self.ground.medium(), self.tag_of(hash));
+        for n in self.meta().levels() {
+            for slot in self.slots_of(self.level(n), hash) {
+                let word = medium.load(slot);
+                let pair = pair_in(word);
+                let leads = word != EMPTY && tag_in(word) == tag && self.is_pair(pair);
+                if leads && (fault!("clevel.tag_is_key") || medium.load(pair) == key) {
+                    return Some(Found { slot, pair });
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether a pair can be there at all.
+    #[inline]
+    pub(super) fn is_pair(&self, pair: Off) -> bool {
+        pair.0.is_multiple_of(PAIR_BYTES) && pair.0 + PAIR_BYTES <= self.ground.medium().len()
+    }
+
+    /// An empty slot for a key of `hash`: of the top level if it has one, in the emptier bucket. Never of a level that
+    /// is being emptied (I5).
+    pub(super) fn vacancy(&self, hash: u64) -> Option<Off> {
+        let meta = self.meta();
+        let lowest = meta.bottom + u64::from(meta.is_resizing());
+        let mut levels = (lowest..meta.levels().end).rev();
+        levels.find_map(|n| self.vacancy_in(self.level(n), hash))
+    }
+
+    fn vacancy_in(&self, level: Level, hash: u64) -> Option<Off> {
+        let medium = self.ground.medium();
+        let [first, second] = self.buckets_of(level, hash).map(|bucket| {
+            let empty = |slot: &Off| medium.load(*slot) == EMPTY;
+            let mut free = self.slots(level, bucket).filter(empty);
+            free.next().map(|slot| (1 + free.count(), slot))
+        });
+        match (first, second) {
+            (Some(a), Some(b)) => Some(if b.0 > a.0 { b.1 } else { a.1 }),
+            (a, b) => a.or(b).map(|(_, slot)| slot),
+        }
+    }
+
+    fn write_pair(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Off, Refused> {
+        let pair = self.ground.allocate(worker, PAIR)?;
+        let _for = Category::KeyValue.spend();
+        let medium = self.ground.medium();
+        medium.store(&mut worker.lane, pair, key);
+        medium.store(&mut worker.lane, value_of(pair), value);
+        medium.flush(&mut worker.lane, pair, PAIR_BYTES as usize);
+        Ok(pair)
+    }
+
+    /// Leads a slot to a pair, durably; whether there was one. Others may want the same slot for other keys.
+    pub(super) fn link(&self, worker: &mut Worker, hash: u64, pair: Off) -> Result<bool, Refused> {
+        let medium = self.ground.medium();
+        while let Some(slot) = self.vacancy(hash) {
+            let word = self.slot_word(pair, hash);
+            if medium.cas(&mut worker.lane, slot, EMPTY, word).is_ok() {
+                let _for = Category::KeyValue.spend();
+                medium.flush(&mut worker.lane, slot, WORD);
+                worker.commit(medium)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Replaces a slot's word, durably. Nobody else does while its key is held (I3).
+    pub(super) fn replace(&self, worker: &mut Worker, slot: Off, word: u64) -> Result<(), Refused> {
+        let _for = Category::KeyValue.spend();
+        let medium = self.ground.medium();
+        medium.store(&mut worker.lane, slot, word);
+        medium.flush(&mut worker.lane, slot, WORD);
+        worker.commit(medium)
+    }
+
+    /// Has the CPU fetch the buckets lookups of `keys` will read.
+    pub(super) fn fetch(&self, keys: &[u64]) {
+        let levels = self.meta().levels().map(|n| self.level(n));
+        for level in levels {
+            for key in keys {
+                for bucket in self.buckets_of(level, crate::hash::hash(*key)) {
+                    let at = level.at.plus(bucket * self.config.bucket_bytes());
+                    self.ground.medium().prefetch(at, WORD);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! After a crash; and the whole table looked through.
+
+use std::collections::BTreeSet;
+
+use farbank_pm::{Medium, Off, WORD, fault};
+
+use super::Clevel;
+use super::layout::{CURSOR, EMPTY, LEVELS, Level, PAIR, TOP_BITS_MAX, bucket_in, pair_in, tag_in};
+use crate::ground::{Block, OpenError, Worker};
+use crate::hash::hash;
+
+impl<M: Medium> Clevel<M> {
+    /// Settles the bucket that was being emptied and what the lanes did last. Reads a few buckets a lane.
+    pub(super) fn recover(&self) -> Result<(), OpenError> {
+        self.check_levels()
+            .map_err(|what| OpenError::Damaged { what })?;
+        let mut worker = self.ground.worker()?;
+        if self.meta().is_resizing() {
+            self.settle_cursor(&mut worker)?;
+        }
+        for lane in 0..self.ground.lanes() {
+            for block in self.ground.in_doubt(lane)? {
+                if block.class == Some(PAIR) {
+                    let hash = hash(self.ground.medium().load(block.at));
+                    self.flush_buckets(&mut worker, hash);
+                }
+            }
+        }
+        worker.commit(self.ground.medium())?;
+        self.ground.recover(|block| self.is_live(block))
+    }
+
+    /// Whether the levels are ones the table makes.
+    fn check_levels(&self) -> Result<(), String> {
+        let meta = self.meta();
+        if !(2..=LEVELS).contains(&meta.count) {
+            return Err(format!("the root says {meta:?}"));
+        }
+        let mut below = None;
+        for n in meta.levels() {
+            let level = self.level(n);
+            let follows = below.is_none_or(|bits: u32| level.bits == bits + 1);
+            let fits = level.bits <= TOP_BITS_MAX
+                && (level.at.0.checked_add(self.level_bytes(level.bits)))
+                    .is_some_and(|end| end <= self.ground.medium().len());
+            if !follows || !fits || level.at.is_null() {
+                return Err(format!("the root names {level:?} as level {n}"));
+            }
+            below = Some(level.bits);
+        }
+        Ok(())
+    }
+
+    /// Has the buckets of `hash`, in every level, made durable by the next drain.
+    fn flush_buckets(&self, worker: &mut Worker, hash: u64) {
+        for n in self.meta().levels() {
+            let level = self.level(n);
+            for bucket in self.buckets_of(level, hash) {
+                self.flush_bucket(worker, level, bucket);
+            }
+        }
+    }
+
+    fn flush_bucket(&self, worker: &mut Worker, level: Level, bucket: u64) {
+        let bytes = self.config.bucket_bytes();
+        let at = level.at.plus(bucket * bytes);
+        let medium = self.ground.medium();
+        medium.flush(&mut worker.lane, at, bytes as usize);
+    }
+
+    /// Clears slots of the cursor's bucket that were moved up (I7).
+    fn settle_cursor(&self, worker: &mut Worker) -> Result<(), OpenError> {
+        let (medium, meta) = (self.ground.medium(), self.meta());
+        let level = self.level(meta.bottom);
+        let bucket = bucket_in(medium.load(self.ground.root(CURSOR)), meta.bottom);
+        if bucket >= level.buckets() {
+            return Err(OpenError::Damaged {
+                what: format!("the cursor is at bucket {bucket} of {level:?}"),
+            });
+        }
+        self.flush_bucket(worker, level, bucket);
+        let words = self.slots(level, bucket).map(|s| (s, medium.load(s)));
+        let taken: Vec<_> = words.filter(|(_, word)| *word != EMPTY).collect();
+        let mut moved = Vec::new();
+        for (slot, word) in taken {
+            if !self.is_pair(pair_in(word)) {
+                return Err(OpenError::Damaged {
+                    what: format!("the slot at {slot:?} is {word:#x}"),
+                });
+            }
+            let hash = hash(medium.load(pair_in(word)));
+            let above = meta.levels().skip(1);
+            if above.clone().any(|n| self.leads(self.level(n), hash, word)) {
+                self.flush_buckets(worker, hash);
+                moved.push(slot);
+            }
+        }
+        worker.commit(medium)?;
+        for slot in moved {
+            medium.store(&mut worker.lane, slot, EMPTY);
+            medium.flush(&mut worker.lane, slot, WORD);
+        }
+        Ok(worker.commit(medium)?)
+    }
+
+    /// Whether a slot of `hash` in `level` is `word`.
+    fn leads(&self, level: Level, hash: u64, word: u64) -> bool {
+        let medium = self.ground.medium();
+        self.slots_of(level, hash)
+            .any(|slot| medium.load(slot) == word)
+    }
+
+    /// Whether the table leads to `block`.
+    fn is_live(&self, block: Block) -> bool {
+        let mut levels = self.meta().levels().map(|n| self.level(n));
+        match block.class {
+            None => levels.any(|level| level.at == block.at),
+            Some(_) if fault!("clevel.free_last") => false,
+            Some(_) => {
+                let hash = hash(self.ground.medium().load(block.at));
+                let word = self.slot_word(block.at, hash);
+                levels.any(|level| self.leads(level, hash, word))
+            }
+        }
+    }
+
+    pub(super) fn check_all(&self) -> Result<(), String> {
+        self.check_levels()?;
+        let medium = self.ground.medium();
+        let (mut keys, mut pairs, mut wrong) = (BTreeSet::new(), Vec::new(), None);
+        self.each_taken(|level, slot, word| {
+            let pair = pair_in(word);
+            if !self.is_pair(pair) {
+                wrong = Some(format!("the slot at {slot:?} is {word:#x}"));
+                return;
+            }
+            let key = medium.load(pair);
+            let hash = hash(key);
+            if tag_in(word) != self.tag_of(hash) || !self.slots_of(level, hash).any(|s| s == slot) {
+                wrong = Some(format!(
+                    "key {key:#x} lies at {slot:?}, where it is not looked for"
+                ));
+            } else if !keys.insert(key) {
+                wrong = Some(format!("key {key:#x} is there twice, once at {slot:?}"));
+            }
+            pairs.push(pair);
+        });
+        if let Some(wrong) = wrong {
+            return Err(wrong);
+        }
+        let levels: Vec<Off> = self.meta().levels().map(|n| self.level(n).at).collect();
+        self.ground.check(|reach| {
+            levels.into_iter().for_each(&mut *reach);
+            pairs.into_iter().for_each(reach);
+        })
+    }
+}

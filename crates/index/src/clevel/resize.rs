@@ -1,0 +1,148 @@
+//! A level on top, and the bottom one emptied.
+
+use farbank_pm::model::Category;
+use farbank_pm::sync::atomic::Ordering;
+use farbank_pm::{Medium, Off};
+
+use super::Clevel;
+use super::layout::{
+    CURSOR, EMPTY, LEVELS, Level, META, Meta, TOP_BITS_MAX, bucket_in, cursor, level_root, pair_in,
+};
+use crate::ground::{OpenError, Worker};
+use crate::hash::hash;
+use crate::index::Refused;
+
+impl<M: Medium> Clevel<M> {
+    /// The two levels of a new table.
+    pub(super) fn make_first(&self) -> Result<(), OpenError> {
+        let mut worker = self.ground.worker()?;
+        for n in 0..2 {
+            let bits = self.config.top_bits - 1 + n;
+            self.make_level(&mut worker, u64::from(n), bits)?;
+        }
+        let meta = Meta {
+            bottom: 0,
+            count: 2,
+        };
+        Ok(self.set_meta(&mut worker, meta)?)
+    }
+
+    /// An empty level, which the root's word `n` names. Durable; it is the table's when `META` says so (I1).
+    fn make_level(&self, worker: &mut Worker, n: u64, bits: u32) -> Result<(), Refused> {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        let (medium, bytes) = (self.ground.medium(), self.level_bytes(bits));
+        let at = self.ground.allocate_run(worker, bytes)?;
+        let mut from = 0;
+        while from < bytes {
+            let len = (bytes - from).min(ZEROS.len() as u64);
+            medium.copy_in(&mut worker.lane, at.plus(from), &[&ZEROS[..len as usize]]);
+            from += len;
+        }
+        worker.commit(medium)?;
+        let word = Level { at, bits }.word();
+        self.ground.set_root(worker, level_root(n), word)?;
+        self.levels[(n % LEVELS) as usize].store(word, Ordering::Release);
+        Ok(())
+    }
+
+    fn set_meta(&self, worker: &mut Worker, meta: Meta) -> Result<(), Refused> {
+        self.ground.set_root(worker, META, meta.word())?;
+        self.meta.store(meta.word(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes room for a key that found none among the levels of `seen`: a level twice as large as the top one, and the
+    /// bottom one emptied into the others. Nothing is changed on an error.
+    pub(super) fn grow(&self, worker: &mut Worker, seen: Meta) -> Result<(), Refused> {
+        let _for = Category::Resize.spend();
+        let _growing = self.growing.lock().expect("no holder panics");
+        let meta = self.meta();
+        if meta != seen {
+            return Ok(());
+        }
+        if self.empty_bottoms(worker)? && meta.is_resizing() {
+            return Ok(()); // what was left undone is done
+        }
+        let meta = self.meta();
+        let top = self.level(meta.levels().end - 1);
+        if meta.count == LEVELS || top.bits == TOP_BITS_MAX {
+            let bytes = self.level_bytes(top.bits + 1);
+            return Err(Refused::Full { bytes });
+        }
+        self.make_level(worker, meta.levels().end, top.bits + 1)?;
+        let count = meta.count + 1;
+        self.set_meta(worker, Meta { count, ..meta })?;
+        self.empty_bottoms(worker)?;
+        Ok(())
+    }
+
+    /// Empties bottom levels until two are left; `false`: there was no room, and the next who finds none adds a level,
+    /// and goes on.
+    fn empty_bottoms(&self, worker: &mut Worker) -> Result<bool, Refused> {
+        while self.meta().is_resizing() {
+            if !self.empty_bottom(worker)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits until nobody changes the table who may have seen an older `META` (I5).
+    fn await_writers(&self) {
+        for stripe in 0..self.stripes {
+            drop(self.locks.lock(Off(stripe), || ()));
+        }
+    }
+
+    /// Moves what is in the bottom level up, and drops the level; whether there was room for all.
+    fn empty_bottom(&self, worker: &mut Worker) -> Result<bool, Refused> {
+        self.await_writers();
+        let meta = self.meta();
+        let level = self.level(meta.bottom);
+        let word = self.ground.medium().load(self.ground.root(CURSOR));
+        let start = bucket_in(word, meta.bottom);
+        for bucket in start..level.buckets() {
+            let word = cursor(meta.bottom, bucket);
+            self.ground.set_root(worker, CURSOR, word)?; // I7
+            for slot in self.slots(level, bucket) {
+                if !self.move_up(worker, slot)? {
+                    return Ok(false);
+                }
+            }
+        }
+        self.ground.about_to_free(worker, level.at)?;
+        self.set_meta(
+            worker,
+            Meta {
+                bottom: meta.bottom + 1,
+                count: meta.count - 1,
+            },
+        )?;
+        self.await_writers();
+        self.ground.free(worker, level.at)?; // readers look at `META` again before they believe (I6)
+        Ok(true)
+    }
+
+    /// Moves one slot of the bottom level; whether there was room.
+    fn move_up(&self, worker: &mut Worker, slot: Off) -> Result<bool, Refused> {
+        let medium = self.ground.medium();
+        loop {
+            let word = medium.load(slot);
+            if word == EMPTY {
+                return Ok(true);
+            }
+            // Its pair may be freed, and be another key's, until that key is held.
+            let hash = hash(medium.load(pair_in(word)));
+            let _guard = self.hold(hash);
+            let settled = medium.load(slot) == word;
+            if !settled || crate::hash::hash(medium.load(pair_in(word))) != hash {
+                continue;
+            }
+            if !self.link(worker, hash, pair_in(word))? {
+                return Ok(false);
+            }
+            self.replace(worker, slot, EMPTY)?; // I7
+            return Ok(true);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! More nodes: areas. More lists: a split is the lists' own.
+
+use farbank_pm::model::Category;
+use farbank_pm::{LINE, Medium, Off, WORD};
+
+use super::Soft;
+use super::layout::{AREAS, node_of};
+use crate::ground::Worker;
+use crate::index::Refused;
+
+impl<M: Medium> Soft<M> {
+    /// A free node; of a new area if no worker has one in reach.
+    pub(super) fn take(&self, worker: &mut Worker) -> Result<u64, Refused> {
+        if let Some(node) = self.free.take(worker.number()) {
+            return Ok(node);
+        }
+        let mut areas = self.areas.lock().expect("no holder panics");
+        if let Some(node) = self.free.take(worker.number()) {
+            return Ok(node); // another has added an area since
+        }
+        match self.make_area(worker) {
+            Ok(area) => {
+                let mut nodes = self.add_nodes(&mut areas, area);
+                let first = nodes.next().expect("an area has nodes");
+                self.free.put(nodes);
+                Ok(first)
+            }
+            Err(full @ Refused::Full { .. }) => self.free.take_from_any().ok_or(full),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// A new area, of free nodes, as the root's newest. Durable on `Ok`; nothing is changed on an error.
+    fn make_area(&self, worker: &mut Worker) -> Result<Off, Refused> {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        let _for = Category::Allocator.spend();
+        let (medium, bytes) = (self.ground.medium(), self.config.area_bytes());
+        let area = self.ground.allocate_run(worker, bytes)?;
+        let before = medium.load(self.ground.root(AREAS)).to_le_bytes();
+        medium.copy_in(&mut worker.lane, area, &[&before, &ZEROS[WORD..LINE]]);
+        let mut from = LINE as u64;
+        while from < bytes {
+            let len = (bytes - from).min(ZEROS.len() as u64);
+            let zeros = &ZEROS[..len as usize];
+            medium.copy_in(&mut worker.lane, area.plus(from), &[zeros]);
+            from += len;
+        }
+        worker.commit(medium)?; // I5
+        self.ground.set_root(worker, AREAS, area.0)?;
+        Ok(area)
+    }
+
+    /// Gives the nodes of an area their numbers and list nodes (I6).
+    pub(super) fn add_nodes(
+        &self,
+        areas: &mut Vec<Off>,
+        area: Off,
+    ) -> impl DoubleEndedIterator<Item = u64> + use<M> {
+        let count = u64::from(self.config.area_nodes);
+        let first = 1 + areas.len() as u64 * count;
+        for n in 0..count {
+            self.lists.add(first + n, node_of(area, n));
+        }
+        areas.push(area);
+        first..first + count
+    }
+
+    /// Splits a bucket if an insert has `passed` too many nodes.
+    pub(super) fn split_if_long(&self, passed: u32) {
+        if self.config.chain_max > 0 && passed >= self.config.chain_max {
+            self.lists.split();
+        }
+    }
+}
