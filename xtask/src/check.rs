@@ -13,6 +13,11 @@ const LANE_SEEDS: [(&str, &str); 4] = [
     ("word", "0..16"),
     ("page", "0..24"),
 ];
+/// The persistent hash indexes, and what a lane explores of each: half a minute together.
+const TABLES: [&str; 5] = ["cceh", "clht", "clevel", "dash-eh", "soft"];
+const TABLE_SEEDS: [(&str, &str); 3] = [("adr", "0..200"), ("eadr", "0..40"), ("page", "0..100")];
+/// Seeds in which a release finds a million distinct images of each.
+const TABLE_GATE_SEEDS: &str = "0..6000";
 /// What a release asks of each mode: minutes of computing on one CPU, and distinct images in them.
 const GATE_MINUTES: &str = "5";
 const GATE_IMAGES: u64 = 1_000_000;
@@ -41,8 +46,9 @@ pub(crate) fn kill(size: Size) -> Result<(), String> {
     output(check("kill")?.args(["--cycles", cycles])).map(|_| ())
 }
 
-/// The engine is crashed wherever it can be, in every persistency mode.
+/// The engine and the tables are crashed wherever they can be, in every persistency mode.
 pub(crate) fn crash(size: Size) -> Result<(), String> {
+    tables(size)?;
     for (mode, seeds) in LANE_SEEDS {
         let mut command = check("crash")?;
         command.args(["--target", "kv", "--persistency", mode]);
@@ -57,6 +63,24 @@ pub(crate) fn crash(size: Size) -> Result<(), String> {
         command.args(["--target", "kv", "--persistency", mode]);
         command.args(["--depth", "3", "--seeds", GATE_DEEP_SEEDS]);
         output(&mut command)?;
+    }
+    Ok(())
+}
+
+fn tables(size: Size) -> Result<(), String> {
+    for table in TABLES {
+        for (mode, seeds) in TABLE_SEEDS {
+            let long = size == Size::Gate && mode == "adr";
+            let mut command = check("crash")?;
+            command.args(["--target", table, "--persistency", mode, "--json"]);
+            command.args(["--seeds", if long { TABLE_GATE_SEEDS } else { seeds }]);
+            let images = figure(&output(&mut command)?, "distinct_images")?;
+            if long && images < GATE_IMAGES {
+                return Err(format!(
+                    "{table}: {images} distinct images, {GATE_IMAGES} are asked for"
+                ));
+            }
+        }
     }
     Ok(())
 }
