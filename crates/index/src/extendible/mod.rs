@@ -179,7 +179,6 @@ impl Extendible {
         }
         let medium = ground.medium();
         medium.copy_in(&mut worker.lane, at, &[&entries]);
-        worker.commit(medium)?;
         Ok(ground.set_root(&mut worker, DIRECTORY, directory.word())?)
     }
 
@@ -256,8 +255,7 @@ impl Extendible {
             entries.extend_from_slice(&second.to_le_bytes());
         }
         medium.copy_in(&mut worker.lane, at, &[&entries]);
-        worker.commit(medium)?; // D2
-        ground.about_to_free(worker, old.at)?;
+        ground.about_to_free(worker, old.at)?; // its drain is D2's
         let depth = old.depth + 1;
         let word = Directory { at, depth }.word();
         ground.set_root(worker, DIRECTORY, word)?;
