@@ -99,9 +99,13 @@ pub trait Index: Send + Sync {
     /// Removes `key`; the value it had.
     fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused>;
 
+    /// Has the CPU fetch what lookups of these keys will read, as far as the layout tells where it is.
+    fn fetch(&self, keys: &[u64]);
+
     /// The values under several keys, into `found`, which is as long. What each needs is fetched before the
-    /// first is looked at, as far as the layout tells where it is.
+    /// first is looked at ([`Index::fetch`]).
     fn get_batch(&self, worker: &mut Worker, keys: &[u64], found: &mut [Option<u64>]) {
+        self.fetch(keys);
         for (key, found) in keys.iter().zip(found) {
             *found = self.get(worker, *key);
         }

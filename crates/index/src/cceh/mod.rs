@@ -202,11 +202,8 @@ impl<M: Medium> Index for Cceh<M> {
         }
     }
 
-    fn get_batch(&self, worker: &mut Worker, keys: &[u64], found: &mut [Option<u64>]) {
-        self.fetch(keys);
-        for (key, found) in keys.iter().zip(found) {
-            *found = self.get(worker, *key);
-        }
+    fn fetch(&self, keys: &[u64]) {
+        self.fetch_hashed(keys);
     }
 
     fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) {

@@ -91,7 +91,7 @@ impl<M: Medium> Cceh<M> {
     }
 
     /// Has the CPU fetch what lookups of `keys` will read: entries first, then locks and home lines.
-    pub(super) fn fetch(&self, keys: &[u64]) {
+    pub(super) fn fetch_hashed(&self, keys: &[u64]) {
         let (medium, directory) = (self.ground.medium(), self.directory.directory());
         for key in keys {
             medium.prefetch(directory.entry_of(hash(*key)), WORD);
@@ -177,8 +177,6 @@ impl<M: Medium> Cceh<M> {
     fn replace(&self, worker: &mut Worker, at: Off, word: u64) -> Result<(), Refused> {
         let _for = Category::KeyValue.spend();
         let medium = self.ground.medium();
-        medium.store(&mut worker.lane, at, word);
-        medium.flush(&mut worker.lane, at, WORD);
-        worker.commit(medium)
+        worker.put_word(medium, at, word)
     }
 }

@@ -212,11 +212,8 @@ impl<M: Medium> Index for Clevel<M> {
         self.remove_hashed(worker, hash(key), key)
     }
 
-    fn get_batch(&self, _worker: &mut Worker, keys: &[u64], found: &mut [Option<u64>]) {
-        self.fetch(keys);
-        for (key, found) in keys.iter().zip(found) {
-            *found = self.get_hashed(hash(*key), *key);
-        }
+    fn fetch(&self, keys: &[u64]) {
+        self.fetch_hashed(keys);
     }
 
     fn each(&self, _worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) {

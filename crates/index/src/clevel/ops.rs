@@ -180,13 +180,11 @@ impl<M: Medium> Clevel<M> {
     pub(super) fn replace(&self, worker: &mut Worker, slot: Off, word: u64) -> Result<(), Refused> {
         let _for = Category::KeyValue.spend();
         let medium = self.ground.medium();
-        medium.store(&mut worker.lane, slot, word);
-        medium.flush(&mut worker.lane, slot, WORD);
-        worker.commit(medium)
+        worker.put_word(medium, slot, word)
     }
 
     /// Has the CPU fetch the buckets lookups of `keys` will read.
-    pub(super) fn fetch(&self, keys: &[u64]) {
+    pub(super) fn fetch_hashed(&self, keys: &[u64]) {
         let levels = self.meta().levels().map(|n| self.level(n));
         for level in levels {
             for key in keys {

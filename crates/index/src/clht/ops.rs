@@ -110,14 +110,12 @@ impl<M: Medium> Clht<M> {
         let medium = self.ground.medium();
         let old = medium.load(value_of(at));
         let (at, word) = to(at);
-        medium.store(&mut worker.lane, at, word);
-        medium.flush(&mut worker.lane, at, WORD);
-        worker.commit(medium)?;
+        worker.put_word(medium, at, word)?;
         Ok(Some(old))
     }
 
     /// Has the CPU fetch what lookups of `keys` will read first.
-    pub(super) fn fetch(&self, keys: &[u64]) {
+    pub(super) fn fetch_hashed(&self, keys: &[u64]) {
         let array = self.array();
         for key in keys {
             let first = array.bucket(array.index(crate::hash::hash(*key)));
@@ -257,9 +255,7 @@ impl<M: Medium> Clht<M> {
         if !fault!("clht.link_first") {
             worker.commit(medium)?; // I3
         }
-        medium.store(&mut worker.lane, next_of(last), bucket.0);
-        medium.flush(&mut worker.lane, next_of(last), WORD);
-        worker.commit(medium)?;
+        worker.put_word(medium, next_of(last), bucket.0)?;
         Ok(bucket)
     }
 }

@@ -175,9 +175,7 @@ impl<M: Medium> Dash<'_, M> {
         let _for = Category::KeyValue.spend();
         let at = self.value_of(spot.bucket, spot.slot);
         let old = self.medium.load(at);
-        self.medium.store(&mut worker.lane, at, value);
-        self.medium.flush(&mut worker.lane, at, WORD);
-        worker.commit(self.medium)?;
+        worker.put_word(self.medium, at, value)?;
         Ok(old)
     }
 

@@ -184,11 +184,8 @@ impl<M: Medium> Index for DashEh<M> {
         self.remove_hashed(worker, hash(key), key)
     }
 
-    fn get_batch(&self, worker: &mut Worker, keys: &[u64], found: &mut [Option<u64>]) {
-        self.fetch(keys);
-        for (key, found) in keys.iter().zip(found) {
-            *found = self.get(worker, *key);
-        }
+    fn fetch(&self, keys: &[u64]) {
+        self.fetch_hashed(keys);
     }
 
     fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) {

@@ -95,7 +95,7 @@ impl<M: Medium> DashEh<M> {
     }
 
     /// Has the CPU fetch what lookups of `keys` will read: entries first, then locks and bits of both buckets.
-    pub(super) fn fetch(&self, keys: &[u64]) {
+    pub(super) fn fetch_hashed(&self, keys: &[u64]) {
         let (medium, directory) = (self.ground.medium(), self.directory.directory());
         for key in keys {
             medium.prefetch(directory.entry_of(hash(*key)), WORD);

@@ -292,7 +292,5 @@ pub(crate) fn set_header<M: Medium>(
     header: Header,
 ) -> Result<(), Refused> {
     let medium = ground.medium();
-    medium.store(&mut worker.lane, segment, header.word());
-    medium.flush(&mut worker.lane, segment, WORD);
-    worker.commit(medium)
+    worker.put_word(medium, segment, header.word())
 }

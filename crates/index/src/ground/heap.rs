@@ -464,9 +464,7 @@ impl<M: Medium> Ground<M> {
             }
             worker.groups[class] = Group { at, free, first };
             let named = heap.lane_word(worker.number, class as u64);
-            medium.store(&mut worker.lane, named, at.0); // B4
-            medium.flush(&mut worker.lane, named, WORD);
-            return worker.commit(medium);
+            return worker.put_word(medium, named, at.0); // B4
         }
     }
 
@@ -487,9 +485,7 @@ impl<M: Medium> Ground<M> {
                 }
                 worker.commit(medium)?;
                 let record = heap.record_of(chunk);
-                medium.store(&mut worker.lane, record, SLAB | (class as u64) << 8);
-                medium.flush(&mut worker.lane, record, WORD);
-                worker.commit(medium)?;
+                worker.put_word(medium, record, SLAB | (class as u64) << 8)?;
                 chunk
             }
         };
@@ -510,13 +506,9 @@ impl<M: Medium> Ground<M> {
         let len = bytes.div_ceil(heap.chunk_bytes).max(1);
         let chunk = heap.take_chunks(len, Use::Run(len as u32))?;
         let intent = heap.lane_word(worker.number, RUN);
-        medium.store(&mut worker.lane, intent, heap.chunk(chunk).0);
-        medium.flush(&mut worker.lane, intent, WORD);
-        worker.commit(medium)?; // B1
+        worker.put_word(medium, intent, heap.chunk(chunk).0)?; // B1
         let record = heap.record_of(chunk);
-        medium.store(&mut worker.lane, record, RECORD | len << 8);
-        medium.flush(&mut worker.lane, record, WORD);
-        worker.commit(medium)?;
+        worker.put_word(medium, record, RECORD | len << 8)?;
         Ok(heap.chunk(chunk))
     }
 
@@ -529,9 +521,7 @@ impl<M: Medium> Ground<M> {
             .heap
             .lane_word(worker.number, FREED + worker.freeing % 2);
         worker.freeing += 1;
-        medium.store(&mut worker.lane, named, at.0);
-        medium.flush(&mut worker.lane, named, WORD);
-        worker.commit(medium)
+        worker.put_word(medium, named, at.0)
     }
 
     /// Frees what nobody can reach any more, and nobody reads.

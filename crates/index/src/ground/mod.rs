@@ -18,6 +18,7 @@ mod worker;
 
 use std::fmt;
 
+use farbank_pm::medium::persist;
 use farbank_pm::pool::{Identity, Layout, Pool, PoolError, ROOT_WORDS, Root};
 use farbank_pm::sync::Arc;
 use farbank_pm::{LINE, Lane, Medium, Off, Poisoned, WORD};
@@ -234,19 +235,15 @@ impl<M: Medium> Ground<M> {
     /// Makes durable what a killed process may have left in the head before anybody builds on it.
     fn accept_head(&self) -> Result<(), Poisoned> {
         let (from, to) = (self.pool.segment(0), self.heap.head_end());
-        let mut lane = Lane::new(0);
-        self.medium()
-            .flush(&mut lane, from, (to.0 - from.0) as usize);
-        let ticket = self.medium().drain(&mut lane);
-        self.medium().settle(ticket)
+        let bytes = (to.0 - from.0) as usize;
+        persist(self.medium(), &mut Lane::new(0), from, bytes)
     }
 
     /// Makes durable what a killed process may have left in these bytes. If the medium fails, it is poisoned, and whatever
     /// is built on them is not acknowledged.
     #[track_caller]
     pub(crate) fn accept(&self, worker: &mut Worker, at: Off, bytes: u64) {
-        self.medium().flush(&mut worker.lane, at, bytes as usize);
-        let _ = worker.commit(self.medium());
+        let _ = persist(self.medium(), &mut worker.lane, at, bytes as usize);
     }
 
     /// Says what is in the pool, when all of it is durable: from now on it opens as a table. Durable on `Ok`.
@@ -283,10 +280,7 @@ impl<M: Medium> Ground<M> {
     /// Replaces word `n` of the root. Durable, or refused, when it returns.
     #[track_caller]
     pub(crate) fn set_root(&self, worker: &mut Worker, n: u64, word: u64) -> Result<(), Refused> {
-        let medium = self.medium();
-        medium.store(&mut worker.lane, self.root(n), word);
-        medium.flush(&mut worker.lane, self.root(n), WORD);
-        worker.commit(medium)
+        worker.put_word(self.medium(), self.root(n), word)
     }
 
     /// The line of the key that means empty.

@@ -1,7 +1,8 @@
 //! One thread at a table.
 
+use farbank_pm::medium::persist;
 use farbank_pm::sync::Arc;
-use farbank_pm::{Counters, Lane, Medium};
+use farbank_pm::{Counters, Lane, Medium, Off, WORD};
 
 use super::heap::{Group, Heap};
 use crate::index::Refused;
@@ -39,6 +40,18 @@ impl Worker {
     /// Its lane at the pool, which nobody else has meanwhile.
     pub(crate) fn number(&self) -> u32 {
         self.number
+    }
+
+    /// Replaces a word. It and all this worker flushed before is durable when it returns.
+    #[track_caller]
+    pub(crate) fn put_word<M: Medium>(
+        &mut self,
+        medium: &M,
+        at: Off,
+        word: u64,
+    ) -> Result<(), Refused> {
+        medium.store(&mut self.lane, at, word);
+        Ok(persist(medium, &mut self.lane, at, WORD)?)
     }
 
     /// Waits until all this worker flushed is durable.

@@ -197,11 +197,8 @@ impl<M: Medium> Index for Soft<M> {
         self.remove_hashed(worker, hash(key), key)
     }
 
-    fn get_batch(&self, _worker: &mut Worker, keys: &[u64], found: &mut [Option<u64>]) {
+    fn fetch(&self, keys: &[u64]) {
         self.lists.fetch(keys);
-        for (key, found) in keys.iter().zip(found) {
-            *found = self.lists.get(hash(*key), *key);
-        }
     }
 
     fn each(&self, _worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) {
