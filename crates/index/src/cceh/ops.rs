@@ -5,18 +5,10 @@ use farbank_pm::{LINE, Medium, Off, WORD, fault};
 
 use super::Cceh;
 use super::layout::{EMPTY, value_of};
-use crate::extendible::Header;
+use crate::extendible::Held;
 use crate::ground::Worker;
 use crate::hash::hash;
 use crate::index::Refused;
-use crate::locks::Guard;
-
-/// A segment under its lock, which still serves the hash it was found by.
-pub(super) struct Held<'a> {
-    pub(super) segment: Off,
-    pub(super) header: Header,
-    _guard: Guard<'a>,
-}
 
 impl<M: Medium> Cceh<M> {
     /// One line, one drain; a split adds a segment and its entries of the directory, in three.
@@ -106,18 +98,10 @@ impl<M: Medium> Cceh<M> {
 
     /// Takes the lock of the segment `hash` leads to.
     fn hold(&self, worker: &mut Worker, hash: u64) -> Held<'_> {
-        loop {
-            let segment = self.lookup(hash);
-            let guard = self.locks.lock(segment, || self.accept(worker, segment));
-            if self.lookup(hash) == segment {
-                self.touch_far_lock(worker, segment);
-                return Held {
-                    segment,
-                    header: self.header(segment),
-                    _guard: guard,
-                };
-            }
-        }
+        let accept = |segment| self.accept(worker, segment);
+        let held = self.directory.hold(&self.ground, &self.locks, hash, accept);
+        self.touch_far_lock(worker, held.segment);
+        held
     }
 
     /// Makes durable what a killed process left in a segment.

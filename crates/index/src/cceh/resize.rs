@@ -4,8 +4,7 @@ use farbank_pm::model::Category;
 use farbank_pm::{Medium, WORD, fault};
 
 use super::Cceh;
-use super::ops::Held;
-use crate::extendible::{Extendible, Header, SEGMENT, set_header};
+use crate::extendible::{Extendible, Header, Held, SEGMENT, set_header};
 use crate::ground::{OpenError, Worker};
 use crate::index::Refused;
 

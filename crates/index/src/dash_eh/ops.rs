@@ -5,18 +5,10 @@ use farbank_pm::{Medium, Off, WORD};
 
 use super::DashEh;
 use crate::dash::Place;
-use crate::extendible::Header;
+use crate::extendible::Held;
 use crate::ground::Worker;
 use crate::hash::hash;
 use crate::index::Refused;
-use crate::locks::Guard;
-
-/// A segment under its lock, which still serves the hash it was found by.
-pub(super) struct Held<'a> {
-    pub(super) segment: Off,
-    pub(super) header: Header,
-    _guard: Guard<'a>,
-}
 
 impl<M: Medium> DashEh<M> {
     /// Two lines, two drains; three more of each if a pair must make room. A split adds two segments and their entries
@@ -110,18 +102,10 @@ impl<M: Medium> DashEh<M> {
 
     /// Takes the lock of the segment `hash` leads to.
     fn hold(&self, worker: &mut Worker, hash: u64, place: Place) -> Held<'_> {
-        loop {
-            let segment = self.lookup(hash);
-            let guard = self.locks.lock(segment, || self.accept(worker, segment));
-            if self.lookup(hash) == segment {
-                self.touch_far_locks(worker, segment, place);
-                return Held {
-                    segment,
-                    header: self.header(segment),
-                    _guard: guard,
-                };
-            }
-        }
+        let accept = |segment| self.accept(worker, segment);
+        let held = self.directory.hold(&self.ground, &self.locks, hash, accept);
+        self.touch_far_locks(worker, held.segment, place);
+        held
     }
 
     /// Writes the locks of the paper, one a bucket.

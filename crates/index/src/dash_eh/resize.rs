@@ -4,8 +4,7 @@ use farbank_pm::model::Category;
 use farbank_pm::{Medium, fault};
 
 use super::DashEh;
-use super::ops::Held;
-use crate::extendible::{Extendible, SEGMENT, set_header};
+use crate::extendible::{Extendible, Held, SEGMENT, set_header};
 use crate::ground::{OpenError, Worker};
 use crate::index::Refused;
 

@@ -39,6 +39,7 @@ use farbank_pm::{Medium, Off, WORD};
 
 use crate::ground::{Ground, OpenError, Worker};
 use crate::index::Refused;
+use crate::locks::{Guard, Locks};
 
 /// The root's word for the directory.
 const DIRECTORY: u64 = 0;
@@ -150,6 +151,13 @@ pub(crate) struct Extendible {
     growing: Mutex<()>,
 }
 
+/// A segment under its lock, which still serves the hash it was found by.
+pub(crate) struct Held<'a> {
+    pub(crate) segment: Off,
+    pub(crate) header: Header,
+    _guard: Guard<'a>,
+}
+
 impl Extendible {
     /// The one the root names.
     pub(crate) fn of<M: Medium>(ground: &Ground<M>) -> Extendible {
@@ -180,6 +188,28 @@ impl Extendible {
         let medium = ground.medium();
         medium.copy_in(&mut worker.lane, at, &[&entries]);
         Ok(ground.set_root(&mut worker, DIRECTORY, directory.word())?)
+    }
+
+    /// Takes the lock of the segment `hash` leads to; whoever comes first after an open has it `accept`ed.
+    #[inline]
+    pub(crate) fn hold<'a, M: Medium>(
+        &self,
+        ground: &Ground<M>,
+        locks: &'a Locks,
+        hash: u64,
+        mut accept: impl FnMut(Off),
+    ) -> Held<'a> {
+        loop {
+            let segment = self.lookup(ground, hash);
+            let guard = locks.lock(segment, || accept(segment));
+            if self.lookup(ground, hash) == segment {
+                return Held {
+                    segment,
+                    header: Header::at(ground.medium(), segment),
+                    _guard: guard,
+                };
+            }
+        }
     }
 
     /// The directory now.
