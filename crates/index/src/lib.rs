@@ -6,7 +6,7 @@
 //!     ┌───▼──────────────────────────────────────────▼───┐
 //!     │ Index    insert get update remove  ...            │
 //!     └───┬──────────────────────────────────────────────┘
-//!       cceh clevel clht dash_eh soft        one folder a paper, the same files in each
+//!       cceh clevel clht dash_eh level soft  one folder a paper, the same files in each
 //!         │
 //!     ┌───▼────────────────┐   ┌────────┐   ┌─────────┐
 //!     │ ground: a pool,    │   │ locks  │   │ outlier │
@@ -26,6 +26,7 @@
 //! * [`clevel`] is level hashing whose searches are not blocked.
 //! * [`clht`] is the cache-line hash table, made persistent.
 //! * [`dash_eh`] is Dash over extendible hashing; [`dash`] are its buckets.
+//! * [`level`] is level hashing.
 //! * [`soft`] are sets with an optimal flushing technique.
 
 #![forbid(unsafe_code)]
@@ -39,6 +40,7 @@ mod extendible;
 mod ground;
 pub mod hash;
 mod index;
+pub mod level;
 mod locks;
 mod outlier;
 pub mod registry;

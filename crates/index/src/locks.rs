@@ -95,24 +95,42 @@ impl Locks {
     /// Takes the lock of `at`. Whoever comes first after an open runs `accept`, under it.
     #[inline]
     pub(crate) fn lock(&self, at: Off, accept: impl FnOnce()) -> Guard<'_> {
-        let version = self.version(at);
         let mut tries = 0;
         loop {
-            let now = version.load(Ordering::Relaxed);
-            if now.is_multiple_of(2)
-                && version
-                    .compare_exchange_weak(now, now + 1, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok()
-            {
-                // What is changed from here on is changed after the version was seen to be odd.
-                fence(Ordering::Release);
-                if self.found && now == 0 {
-                    accept();
-                }
-                return Guard { version, held: now };
+            if let Some(guard) = self.take(at) {
+                return self.accepted(guard, accept);
             }
             wait(&mut tries);
         }
+    }
+
+    /// As [`Locks::lock`], but waits for nobody: for a lock out of the order in which others take them.
+    #[inline]
+    pub(crate) fn try_lock(&self, at: Off, accept: impl FnOnce()) -> Option<Guard<'_>> {
+        Some(self.accepted(self.take(at)?, accept))
+    }
+
+    #[inline]
+    fn take(&self, at: Off) -> Option<Guard<'_>> {
+        let version = self.version(at);
+        let held = version.load(Ordering::Relaxed);
+        if !held.is_multiple_of(2) {
+            return None;
+        }
+        version
+            .compare_exchange_weak(held, held + 1, Ordering::Acquire, Ordering::Relaxed)
+            .ok()?;
+        // What is changed from here on is changed after the version was seen to be odd.
+        fence(Ordering::Release);
+        Some(Guard { version, held })
+    }
+
+    #[inline]
+    fn accepted<'a>(&self, guard: Guard<'a>, accept: impl FnOnce()) -> Guard<'a> {
+        if self.found && guard.held == 0 {
+            accept();
+        }
+        guard
     }
 
     /// Makes locks for the first `count` granules, if there are not as many yet.

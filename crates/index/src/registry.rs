@@ -12,6 +12,7 @@ use crate::clht::{self, Clht};
 use crate::dash_eh::{self, DashEh};
 use crate::ground::{OpenError, Plan};
 use crate::index::Index;
+use crate::level::{self, LevelHash};
 use crate::soft::{self, Soft};
 
 /// A table.
@@ -23,6 +24,8 @@ pub enum Table {
     Clht,
     /// Sets with an optimal flushing technique.
     Soft,
+    /// Level hashing.
+    Level,
     /// Level hashing whose searches are not blocked.
     Clevel,
     /// Dash, extendible.
@@ -49,10 +52,11 @@ pub enum Preset {
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 5] = [
+    pub const ALL: [Table; 6] = [
         Table::Cceh,
         Table::Clht,
         Table::Soft,
+        Table::Level,
         Table::Clevel,
         Table::DashEh,
     ];
@@ -64,6 +68,7 @@ impl Table {
             Table::Cceh => cceh::NAME,
             Table::Clht => clht::NAME,
             Table::Soft => soft::NAME,
+            Table::Level => level::NAME,
             Table::Clevel => clevel::NAME,
             Table::DashEh => dash_eh::NAME,
         }
@@ -76,6 +81,7 @@ impl Table {
             Table::Cceh => &cceh::FAULTS,
             Table::Clht => &clht::FAULTS,
             Table::Soft => &soft::FAULTS,
+            Table::Level => &level::FAULTS,
             Table::Clevel => &clevel::FAULTS,
             Table::DashEh => &dash_eh::FAULTS,
         }
@@ -109,6 +115,7 @@ impl Table {
             Table::Cceh => Box::new(Cceh::create(medium, plan, config!(cceh))?),
             Table::Clht => Box::new(Clht::create(medium, plan, config!(clht))?),
             Table::Soft => Box::new(Soft::create(medium, plan, config!(soft))?),
+            Table::Level => Box::new(LevelHash::create(medium, plan, config!(level))?),
             Table::Clevel => Box::new(Clevel::create(medium, plan, sized!(clevel))?),
             Table::DashEh => Box::new(DashEh::create(medium, plan, config!(dash_eh))?),
         })
@@ -120,6 +127,7 @@ impl Table {
             Table::Cceh => Box::new(Cceh::open(medium)?),
             Table::Clht => Box::new(Clht::open(medium)?),
             Table::Soft => Box::new(Soft::open(medium)?),
+            Table::Level => Box::new(LevelHash::open(medium)?),
             Table::Clevel => Box::new(Clevel::open(medium)?),
             Table::DashEh => Box::new(DashEh::open(medium)?),
         })

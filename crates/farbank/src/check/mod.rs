@@ -72,6 +72,8 @@ enum TargetChoice {
     Clht,
     /// Sets with an optimal flushing technique.
     Soft,
+    /// Level hashing.
+    Level,
     /// Level hashing whose searches are not blocked.
     Clevel,
     /// Dash, extendible.
@@ -92,6 +94,7 @@ impl TargetChoice {
             TargetChoice::Cceh => &TableTarget(Table::Cceh),
             TargetChoice::Clht => &TableTarget(Table::Clht),
             TargetChoice::Soft => &TableTarget(Table::Soft),
+            TargetChoice::Level => &TableTarget(Table::Level),
             TargetChoice::Clevel => &TableTarget(Table::Clevel),
             TargetChoice::DashEh => &TableTarget(Table::DashEh),
             TargetChoice::Tree => return None,

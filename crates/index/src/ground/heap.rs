@@ -8,7 +8,7 @@
 //!
 //!   a lane's line in the head
 //!   ┌─────────┬─────────┬─────────┬─────────┬────────┬──────────┬──────────┬────────┐
-//!   │ group of class 0, 1, 2, 3             │ run    │ freed 0  │ freed 1  │ unused │
+//!   │ group of class 0, 1, 2, 3             │ run    │ freed 0  │ freed 1  │ note   │
 //!   └─────────┴─────────┴─────────┴─────────┴────────┴──────────┴──────────┴────────┘
 //! ```
 //!
@@ -53,6 +53,8 @@ const BLOCKS: u64 = 7 * 64;
 pub(super) const RUN: u64 = CLASSES as u64;
 /// Where what it frees is named: two words in turn.
 pub(super) const FREED: u64 = RUN + 1;
+/// Where it keeps a word that means something to the table alone.
+pub(super) const NOTE: u64 = FREED + 2;
 
 /// The words that say what a chunk is.
 const SLAB: u64 = 1;
@@ -522,6 +524,18 @@ impl<M: Medium> Ground<M> {
             .lane_word(worker.number, FREED + worker.freeing % 2);
         worker.freeing += 1;
         worker.put_word(medium, named, at.0)
+    }
+
+    /// Keeps a word for the table's recovery in the worker's line. Durable when it returns.
+    #[track_caller]
+    pub(crate) fn note(&self, worker: &mut Worker, word: u64) -> Result<(), Refused> {
+        let at = self.heap.lane_word(worker.number, NOTE);
+        worker.put_word(self.medium(), at, word)
+    }
+
+    /// What the worker of lane `number` noted last; 0: nothing.
+    pub(crate) fn noted(&self, number: u32) -> u64 {
+        self.medium().load(self.heap.lane_word(number, NOTE))
     }
 
     /// Frees what nobody can reach any more, and nobody reads.

@@ -1,0 +1,228 @@
+//! The bytes of buckets and levels.
+
+use farbank_pm::{LINE, Medium, Off, WORD};
+
+use super::{Config, LevelHash};
+use crate::ground::{CONFIG_WORDS, OpenError};
+use crate::hash::hash_from;
+
+/// The root's word for which level is the top one. It and those for the levels are in one line.
+pub(super) const CURRENT: u64 = 0;
+/// The root's first word of levels.
+const LEVELS_AT: u64 = 1;
+/// Words of levels: two are the table's, a third may be on its way.
+pub(super) const RING: u64 = 4;
+/// Largest level: 2^BITS_MAX buckets would not fit into any pool.
+pub(super) const BITS_MAX: u32 = 40;
+/// Bytes of a pair: a key and its value.
+pub(super) const PAIR_BYTES: u64 = 16;
+/// Where in a bucket its pairs start: behind the word of tokens.
+const PAIRS: u64 = WORD as u64;
+
+/// What is computed of a key, by each of the two seeds: where it may be in the first and the second half of a level.
+pub(super) type Hashes = [u64; 2];
+
+/// Where a level is, and how many buckets it has, as a power of two: one word, runs being aligned to chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Level {
+    pub(super) at: Off,
+    pub(super) bits: u32,
+}
+
+impl Level {
+    const BITS: u64 = 0x3f;
+
+    pub(super) fn of(word: u64) -> Level {
+        Level {
+            at: Off(word & !Level::BITS),
+            bits: (word & Level::BITS) as u32,
+        }
+    }
+
+    pub(super) fn word(self) -> u64 {
+        self.at.0 | u64::from(self.bits)
+    }
+
+    pub(super) fn buckets(self) -> u64 {
+        1 << self.bits
+    }
+
+    /// Buckets of a side.
+    #[inline]
+    pub(super) fn half(self) -> u64 {
+        self.buckets() / 2
+    }
+
+    /// Which bucket of a side keys of this hash go to.
+    #[inline]
+    pub(super) fn index(self, hash: u64) -> u64 {
+        hash & (self.half() - 1)
+    }
+}
+
+/// The table's levels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Levels {
+    /// The top one's number.
+    pub(super) current: u64,
+    pub(super) top: Level,
+    pub(super) bottom: Level,
+}
+
+impl Levels {
+    pub(super) fn both(self) -> [Level; 2] {
+        [self.top, self.bottom]
+    }
+}
+
+/// A place for a pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Spot {
+    pub(super) bucket: Off,
+    pub(super) slot: u64,
+}
+
+impl Spot {
+    /// Where its key is.
+    #[inline]
+    pub(super) fn key(self) -> Off {
+        self.bucket.plus(PAIRS + self.slot * PAIR_BYTES)
+    }
+
+    /// Where its value is.
+    #[inline]
+    pub(super) fn value(self) -> Off {
+        self.key().plus(WORD as u64)
+    }
+
+    /// Whether its pair and its token are in one line.
+    #[inline]
+    pub(super) fn is_one_line(self) -> bool {
+        let line = LINE as u64;
+        self.bucket.0 / line == (self.key().0 + PAIR_BYTES - 1) / line
+    }
+}
+
+/// The root's word for level `n`.
+pub(super) fn level_root(n: u64) -> u64 {
+    LEVELS_AT + n % RING
+}
+
+impl Config {
+    pub(super) fn words(&self) -> [u64; 6] {
+        let Config {
+            slots,
+            bucket_bytes,
+            token_bits,
+            top_bits,
+            seeds: [first, second],
+        } = *self;
+        let [slots, bucket_bytes, token_bits, top_bits] =
+            [slots, bucket_bytes, token_bits, top_bits].map(u64::from);
+        [slots, bucket_bytes, token_bits, top_bits, first, second]
+    }
+
+    pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<Config, OpenError> {
+        let small = |word: u64| u32::try_from(word).unwrap_or(u32::MAX);
+        let config = Config {
+            slots: small(words[0]),
+            bucket_bytes: small(words[1]),
+            token_bits: small(words[2]),
+            top_bits: small(words[3]),
+            seeds: [words[4], words[5]],
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    pub(super) fn check(&self) -> Result<(), OpenError> {
+        let sound = (1..=7).contains(&self.slots)
+            && self.bucket_bytes.is_multiple_of(WORD as u32)
+            && (PAIRS + u64::from(self.slots) * PAIR_BYTES..=256)
+                .contains(&u64::from(self.bucket_bytes))
+            && [1, 8].contains(&self.token_bits)
+            && (2..=BITS_MAX).contains(&self.top_bits);
+        sound.then_some(()).ok_or_else(|| OpenError::Damaged {
+            what: format!("{self:?} is no arrangement of a table"),
+        })
+    }
+
+    pub(super) fn level_bytes(&self, bits: u32) -> u64 {
+        u64::from(self.bucket_bytes) << bits
+    }
+
+    #[inline]
+    pub(super) fn hashes(&self, key: u64) -> Hashes {
+        self.seeds.map(|seed| hash_from(seed, key))
+    }
+
+    /// What a bucket's word of tokens has for slot `n`.
+    #[inline]
+    pub(super) fn token(&self, n: u64) -> u64 {
+        1 << (n * u64::from(self.token_bits))
+    }
+
+    /// The bucket of a level's side that keys of this hash go to.
+    #[inline]
+    pub(super) fn bucket(&self, level: Level, side: usize, hash: u64) -> Off {
+        let n = side as u64 * level.half() + level.index(hash);
+        level.at.plus(n * u64::from(self.bucket_bytes))
+    }
+
+    /// The buckets of a key: two of the top level, two of the bottom one.
+    #[inline]
+    pub(super) fn buckets(&self, levels: Levels, hashes: Hashes) -> [Off; 4] {
+        let Levels { top, bottom, .. } = levels;
+        [(top, 0), (top, 1), (bottom, 0), (bottom, 1)]
+            .map(|(level, side)| self.bucket(level, side, hashes[side]))
+    }
+
+    /// The places of a bucket.
+    #[inline]
+    pub(super) fn spots(&self, bucket: Off) -> impl Iterator<Item = Spot> + use<> {
+        (0..u64::from(self.slots)).map(move |slot| Spot { bucket, slot })
+    }
+
+    /// The place whose key is at `at`, if it is one of `level`.
+    pub(super) fn spot_at(&self, level: Level, at: Off) -> Option<Spot> {
+        let bytes = u64::from(self.bucket_bytes);
+        let within = at.0.checked_sub(level.at.0)?;
+        let bucket = level.at.plus(within / bytes * bytes);
+        let is_there = |spot: &Spot| within / bytes < level.buckets() && spot.key() == at;
+        self.spots(bucket).find(is_there)
+    }
+}
+
+impl<M: Medium> LevelHash<M> {
+    #[inline]
+    pub(super) fn tokens(&self, bucket: Off) -> u64 {
+        self.ground.medium().load(bucket)
+    }
+
+    /// Whether there is a pair.
+    #[inline]
+    pub(super) fn is_live(&self, spot: Spot) -> bool {
+        self.tokens(spot.bucket) & self.config.token(spot.slot) != 0
+    }
+
+    /// The pair that is, or was, there.
+    #[inline]
+    pub(super) fn pair(&self, spot: Spot) -> (u64, u64) {
+        let medium = self.ground.medium();
+        (medium.load(spot.key()), medium.load(spot.value()))
+    }
+
+    /// Tells of each pair: its level, its side, its place.
+    pub(super) fn each_live(&self, mut each: impl FnMut(Level, usize, Spot)) {
+        for level in self.levels().both() {
+            for side in 0..2 {
+                for n in 0..level.half() {
+                    let spots = self.config.spots(self.config.bucket(level, side, n));
+                    spots
+                        .filter(|spot| self.is_live(*spot))
+                        .for_each(|spot| each(level, side, spot));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Insert, get, update, remove.
+
+use farbank_pm::model::Category;
+use farbank_pm::sync::atomic::Ordering;
+use farbank_pm::{Medium, Off, WORD, fault};
+
+use super::LevelHash;
+use super::layout::{Hashes, Level, Levels, PAIR_BYTES, Spot};
+use crate::ground::Worker;
+use crate::index::Refused;
+use crate::locks::Guard;
+
+/// All four buckets of a key, under the locks of its two stripes.
+pub(super) struct Held<'a> {
+    levels: Levels,
+    stripes: [Off; 2],
+    _guards: [Guard<'a>; 2],
+}
+
+impl<M: Medium> LevelHash<M> {
+    /// One line, one drain; three of each if a resident must be moved; what resizing takes is beside it.
+    pub(super) fn insert_hashed(
+        &self,
+        worker: &mut Worker,
+        hashes: Hashes,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, Refused> {
+        self.prefetch(self.levels(), hashes);
+        loop {
+            let held = self.hold(worker, hashes);
+            let buckets = self.config.buckets(held.levels, hashes);
+            if let Some(spot) = self.find(buckets, key) {
+                return Ok(Some(self.pair(spot).1));
+            }
+            let free = match self.vacancy(buckets) {
+                None => self.make_room(worker, &held, hashes)?,
+                some => some,
+            };
+            if let Some(spot) = free {
+                self.fill(worker, spot, (key, value))?;
+                return Ok(None);
+            }
+            let seen = held.levels.current;
+            drop(held);
+            self.grow(worker, seen)?;
+        }
+    }
+
+    pub(super) fn get_hashed(&self, worker: &mut Worker, hashes: Hashes, key: u64) -> Option<u64> {
+        let _for = Category::KeyValue.spend();
+        let [first, second] = self.stripes_of(hashes);
+        loop {
+            let seen = (
+                self.locks.begin(first, || self.accept(worker, first)),
+                self.locks.begin(second, || self.accept(worker, second)),
+            );
+            let levels = self.levels();
+            let found = self.find(self.config.buckets(levels, hashes), key);
+            let value = found.map(|spot| self.ground.medium().load(spot.value()));
+            if self.locks.unchanged(first, seen.0)
+                && self.locks.unchanged(second, seen.1)
+                && self.current.load(Ordering::Acquire) == levels.current
+            {
+                return value; // I4, I6
+            }
+        }
+    }
+
+    /// One line, one drain: the pair goes to a free slot of its bucket, and one store of the tokens switches; if there is
+    /// none, the value is replaced where it is.
+    pub(super) fn update_hashed(
+        &self,
+        worker: &mut Worker,
+        hashes: Hashes,
+        key: u64,
+        value: u64,
+    ) -> Result<Option<u64>, Refused> {
+        let held = self.hold(worker, hashes);
+        let Some(spot) = self.find(self.config.buckets(held.levels, hashes), key) else {
+            return Ok(None);
+        };
+        let old = self.pair(spot).1;
+        let medium = self.ground.medium();
+        match self.free_in(spot.bucket) {
+            Some(free) => {
+                self.put_pair(worker, free, (key, value))?;
+                let mut tokens = self.tokens(spot.bucket) & !self.config.token(spot.slot);
+                if fault!("level.swap_in_two") {
+                    worker.put_word(medium, spot.bucket, tokens)?;
+                }
+                tokens |= self.config.token(free.slot);
+                worker.put_word(medium, spot.bucket, tokens)?; // I3
+            }
+            None => worker.put_word(medium, spot.value(), value)?,
+        }
+        Ok(Some(old))
+    }
+
+    /// One line, one drain.
+    pub(super) fn remove_hashed(
+        &self,
+        worker: &mut Worker,
+        hashes: Hashes,
+        key: u64,
+    ) -> Result<Option<u64>, Refused> {
+        let held = self.hold(worker, hashes);
+        let Some(spot) = self.find(self.config.buckets(held.levels, hashes), key) else {
+            return Ok(None);
+        };
+        let old = self.pair(spot).1;
+        self.clear(worker, spot)?;
+        Ok(Some(old))
+    }
+
+    /// Has the CPU fetch what lookups of `keys` will read.
+    pub(super) fn fetch_hashed(&self, keys: &[u64]) {
+        let levels = self.levels();
+        for key in keys {
+            let hashes = self.config.hashes(*key);
+            for stripe in self.stripes_of(hashes) {
+                self.locks.prefetch(stripe);
+            }
+            self.prefetch(levels, hashes);
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self, levels: Levels, hashes: Hashes) {
+        for bucket in self.config.buckets(levels, hashes) {
+            self.ground.medium().prefetch(bucket, WORD);
+        }
+    }
+
+    /// The locks of a key, as places: of each side, the buckets whose indices end in the same bits as its own, on all levels.
+    #[inline]
+    pub(super) fn stripes_of(&self, hashes: Hashes) -> [Off; 2] {
+        let [first, second] = hashes.map(|hash| hash & (self.stripes - 1));
+        [Off(first), Off(self.stripes + second)]
+    }
+
+    /// Takes the locks of a key, the first side's first. While the table is being resized, waits for that.
+    fn hold(&self, worker: &mut Worker, hashes: Hashes) -> Held<'_> {
+        let [first, second] = self.stripes_of(hashes);
+        loop {
+            let guards = [
+                self.locks.lock(first, || self.accept(worker, first)),
+                self.locks.lock(second, || self.accept(worker, second)),
+            ];
+            if !self.closed.load(Ordering::Acquire) {
+                return Held {
+                    levels: self.levels(),
+                    stripes: [first, second],
+                    _guards: guards,
+                };
+            }
+            drop(guards);
+            drop(self.growing.lock().expect("no holder panics"));
+        }
+    }
+
+    /// Makes durable what a killed process left in the buckets of a stripe.
+    #[cold]
+    pub(super) fn accept(&self, worker: &mut Worker, stripe: Off) {
+        let medium = self.ground.medium();
+        let (side, first) = (stripe.0 / self.stripes, stripe.0 % self.stripes);
+        for level in self.levels().both() {
+            for n in (first..level.half()).step_by(self.stripes as usize) {
+                let bucket = self.config.bucket(level, side as usize, n);
+                self.flush_bucket(worker, bucket);
+            }
+        }
+        // If the medium fails, it is poisoned, and whatever is built on this is not acknowledged.
+        let _ = worker.commit(medium);
+    }
+
+    pub(super) fn flush_bucket(&self, worker: &mut Worker, bucket: Off) {
+        let bytes = self.config.bucket_bytes as usize;
+        self.ground.medium().flush(&mut worker.lane, bucket, bytes);
+    }
+
+    /// Where `key` is. Without its locks what is found is believed only if nothing has changed.
+    #[inline]
+    pub(super) fn find(&self, buckets: [Off; 4], key: u64) -> Option<Spot> {
+        let medium = self.ground.medium();
+        let mut spots = buckets.into_iter().flat_map(|b| self.config.spots(b));
+        spots.find(|spot| medium.load(spot.key()) == key && self.is_live(*spot))
+    }
+
+    /// The first free place of a bucket.
+    fn free_in(&self, bucket: Off) -> Option<Spot> {
+        let tokens = self.tokens(bucket);
+        let mut spots = self.config.spots(bucket);
+        spots.find(|spot| tokens & self.config.token(spot.slot) == 0)
+    }
+
+    /// A free place: of the top level if it has one, in the emptier bucket.
+    fn vacancy(&self, buckets: [Off; 4]) -> Option<Spot> {
+        buckets.chunks(2).find_map(|level| {
+            let free = level.iter().filter_map(|bucket| self.free_in(*bucket));
+            free.min_by_key(|spot| spot.slot)
+        })
+    }
+
+    /// Moves a resident of one of the key's full buckets to its other bucket of that level, or from the bottom level to the
+    /// top; the place that makes. A resident whose other lock somebody has stays.
+    fn make_room(
+        &self,
+        worker: &mut Worker,
+        held: &Held<'_>,
+        hashes: Hashes,
+    ) -> Result<Option<Spot>, Refused> {
+        let Levels { top, bottom, .. } = held.levels;
+        for (from, to) in [(top, top), (bottom, bottom), (bottom, top)] {
+            let buckets = [0, 1].map(|side| self.config.bucket(from, side, hashes[side]));
+            for spot in buckets.into_iter().flat_map(|b| self.config.spots(b)) {
+                if self.try_move(worker, held, spot, to)? {
+                    return Ok(Some(spot));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Moves the pair at `from` to one of its buckets of a level, if there is a free place.
+    fn try_move(
+        &self,
+        worker: &mut Worker,
+        held: &Held<'_>,
+        from: Spot,
+        level: Level,
+    ) -> Result<bool, Refused> {
+        let hashes = self.config.hashes(self.pair(from).0);
+        for (side, stripe) in self.stripes_of(hashes).into_iter().enumerate() {
+            let bucket = self.config.bucket(level, side, hashes[side]);
+            if self.free_in(bucket).is_none() {
+                continue;
+            }
+            let _guard = if held.stripes[side] == stripe {
+                None
+            } else {
+                let guard = self.locks.try_lock(stripe, || self.accept(worker, stripe));
+                if guard.is_none() {
+                    continue;
+                }
+                guard
+            };
+            if let Some(to) = self.free_in(bucket) {
+                self.relocate(worker, from, to)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Moves a pair. It is twice there in between, so its old place is noted for recovery.
+    fn relocate(&self, worker: &mut Worker, from: Spot, to: Spot) -> Result<(), Refused> {
+        let _for = Category::Resize.spend();
+        self.ground.note(worker, from.key().0)?; // I5
+        self.fill(worker, to, self.pair(from))?;
+        if from.is_one_line() {
+            // What is put there next is drained with this, in the order of the stores.
+            let tokens = self.tokens(from.bucket) & !self.config.token(from.slot);
+            self.ground
+                .medium()
+                .store(&mut worker.lane, from.bucket, tokens);
+            return Ok(());
+        }
+        self.clear(worker, from)
+    }
+
+    /// Stores a pair and makes it live, durably.
+    fn fill(&self, worker: &mut Worker, spot: Spot, pair: (u64, u64)) -> Result<(), Refused> {
+        let _for = Category::KeyValue.spend();
+        let medium = self.ground.medium();
+        let tokens = self.tokens(spot.bucket) | self.config.token(spot.slot);
+        if fault!("level.token_first") {
+            medium.store(&mut worker.lane, spot.bucket, tokens);
+        }
+        self.put_pair(worker, spot, pair)?;
+        worker.put_word(medium, spot.bucket, tokens)
+    }
+
+    /// Stores a pair where none is, so that it is durable if what is stored to the tokens next is (I2).
+    fn put_pair(
+        &self,
+        worker: &mut Worker,
+        spot: Spot,
+        (key, value): (u64, u64),
+    ) -> Result<(), Refused> {
+        let medium = self.ground.medium();
+        medium.store(&mut worker.lane, spot.key(), key);
+        medium.store(&mut worker.lane, spot.value(), value);
+        if !spot.is_one_line() {
+            medium.flush(&mut worker.lane, spot.key(), PAIR_BYTES as usize);
+            worker.commit(medium)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a place free, durably.
+    pub(super) fn clear(&self, worker: &mut Worker, spot: Spot) -> Result<(), Refused> {
+        let tokens = self.tokens(spot.bucket) & !self.config.token(spot.slot);
+        worker.put_word(self.ground.medium(), spot.bucket, tokens)
+    }
+}

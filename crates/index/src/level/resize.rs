@@ -1,0 +1,128 @@
+//! A larger level in the place of the bottom one.
+
+use farbank_pm::model::Category;
+use farbank_pm::sync::atomic::Ordering;
+use farbank_pm::{Medium, Off, WORD};
+
+use super::LevelHash;
+use super::layout::{BITS_MAX, CURRENT, Level, Levels, RING, Spot, level_root};
+use crate::ground::{OpenError, Worker};
+use crate::index::Refused;
+
+/// Buckets that are written in one piece.
+const TOGETHER: u64 = 64;
+
+impl<M: Medium> LevelHash<M> {
+    /// The two levels of a new table.
+    pub(super) fn make_first(&self) -> Result<(), OpenError> {
+        let mut worker = self.ground.worker()?;
+        for n in 0..2 {
+            let bits = self.config.top_bits - 1 + n;
+            let level = self.make_level(&mut worker, bits)?;
+            self.build(&mut worker, level, None);
+            self.set_top(&mut worker, u64::from(n), level)?;
+        }
+        Ok(())
+    }
+
+    /// A run for a level, its bytes as they were left. It is in doubt until the root names it.
+    fn make_level(&self, worker: &mut Worker, bits: u32) -> Result<Level, Refused> {
+        let bytes = self.config.level_bytes(bits.min(BITS_MAX));
+        if bits > BITS_MAX {
+            return Err(Refused::Full { bytes });
+        }
+        let at = self.ground.allocate_run(worker, bytes)?;
+        Ok(Level { at, bits })
+    }
+
+    /// Makes `level`, number `n`, the top one: both words are in one line, stored in this order. Durable when it returns.
+    fn set_top(&self, worker: &mut Worker, n: u64, level: Level) -> Result<(), Refused> {
+        let medium = self.ground.medium();
+        let named = self.ground.root(level_root(n));
+        medium.store(&mut worker.lane, named, level.word());
+        self.ground.set_root(worker, CURRENT, n)?;
+        self.ring[(n % RING) as usize].store(level.word(), Ordering::Release);
+        self.current.store(n, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes room for a key that found none in the levels whose top is number `seen`. Nothing is changed on an error.
+    pub(super) fn grow(&self, worker: &mut Worker, seen: u64) -> Result<(), Refused> {
+        let _for = Category::Resize.spend();
+        let _growing = self.growing.lock().expect("no holder panics");
+        let levels = self.levels();
+        if levels.current != seen {
+            return Ok(());
+        }
+        let interim = self.make_level(worker, levels.top.bits + 1)?;
+        self.closed.store(true, Ordering::Release);
+        self.await_writers(worker);
+        let replaced = self.replace_bottom(worker, levels, interim);
+        self.closed.store(false, Ordering::Release);
+        replaced?;
+        self.ground.free(worker, levels.bottom.at) // readers look at `current` again before they believe (I6)
+    }
+
+    /// Waits until nobody changes the table who may not have seen that it is closed.
+    fn await_writers(&self, worker: &mut Worker) {
+        for stripe in (0..2 * self.stripes).map(Off) {
+            drop(self.locks.lock(stripe, || self.accept(worker, stripe)));
+        }
+    }
+
+    fn replace_bottom(
+        &self,
+        worker: &mut Worker,
+        levels: Levels,
+        interim: Level,
+    ) -> Result<(), Refused> {
+        self.build(worker, interim, Some(levels.bottom));
+        self.ground.about_to_free(worker, levels.bottom.at)?; // its drain is I1's
+        self.set_top(worker, levels.current + 1, interim)
+    }
+
+    /// Writes every bucket of `young`, with the pairs of `old`, drained with what comes next. A pair keeps its side: a
+    /// bucket of `young` takes pairs of one bucket of `old`, and has room for all of them.
+    fn build(&self, worker: &mut Worker, young: Level, old: Option<Level>) {
+        let bytes = u64::from(self.config.bucket_bytes);
+        // The buckets `n` of `old` leads to are `apart`.
+        let apart = old.map_or(young.half(), Level::half);
+        let together = apart.min(TOGETHER);
+        let mut images =
+            vec![vec![0; (together * bytes) as usize]; (young.half() / apart) as usize];
+        for side in 0..2 {
+            for from in (0..apart).step_by(together as usize) {
+                images.iter_mut().for_each(|image| image.fill(0));
+                for n in 0..together {
+                    let Some(old) = old else { continue };
+                    let bucket = self.config.bucket(old, side, from + n);
+                    for spot in self.config.spots(bucket).filter(|s| self.is_live(*s)) {
+                        let hash = self.config.hashes(self.pair(spot).0)[side];
+                        let image = &mut images[(young.index(hash) / apart) as usize];
+                        self.add(&mut image[(n * bytes) as usize..], self.pair(spot));
+                    }
+                }
+                for (part, image) in (0..).zip(&images) {
+                    let at = self.config.bucket(young, side, part * apart + from);
+                    self.ground.medium().copy_in(&mut worker.lane, at, &[image]);
+                }
+            }
+        }
+    }
+
+    /// Adds a pair to the bytes of a bucket that has room for it.
+    fn add(&self, bucket: &mut [u8], (key, value): (u64, u64)) {
+        let tokens = u64::from_le_bytes(*bucket.first_chunk().expect("a bucket has tokens"));
+        let slot = u64::from(tokens.count_ones());
+        let spot = Spot {
+            bucket: Off(0),
+            slot,
+        };
+        let mut put = |at: Off, word: u64| {
+            bucket[at.0 as usize..][..WORD].copy_from_slice(&word.to_le_bytes());
+        };
+        put(spot.key(), key);
+        put(spot.value(), value);
+        put(spot.bucket, tokens | self.config.token(slot));
+    }
+}
