@@ -117,3 +117,95 @@ fn clevel_grows_at_less_than_published() {
     assert!(lines < 6.0 && drains < 5.0, "{lines} {drains}");
     table.check().unwrap();
 }
+
+/// A line holds a bucket, so that a pair and its token need one flush. What has room in its bucket costs that; one that has
+/// a resident moved, three.
+#[test]
+fn level_flushes_a_line_and_drains_once() {
+    const KEYS: u64 = 10_000;
+    let (table, mut worker) = table(Table::Level);
+    let insert = |worker: &mut Worker| {
+        for key in 0..KEYS {
+            assert_eq!(table.insert(worker, key, !key), Ok(None));
+        }
+    };
+    assert_eq!(cost(&mut worker, insert), (KEYS, KEYS));
+    let update = |worker: &mut Worker| {
+        for key in 0..KEYS {
+            assert_eq!(table.update(worker, key, key), Ok(Some(!key)));
+        }
+    };
+    assert_eq!(cost(&mut worker, update), (KEYS, KEYS));
+    let get = |worker: &mut Worker| {
+        for key in 0..2 * KEYS {
+            assert_eq!(table.get(worker, key), (key < KEYS).then_some(key));
+        }
+    };
+    assert_eq!(cost(&mut worker, get), (0, 0));
+    let remove = |worker: &mut Worker| {
+        for key in 0..KEYS {
+            assert_eq!(table.remove(worker, key), Ok(Some(key)));
+        }
+    };
+    assert_eq!(cost(&mut worker, remove), (KEYS, KEYS));
+}
+
+/// The published code: 5.5 lines and 6.4 fences an insert, growth and its allocator included; after 2,000,000 keys from
+/// 65,536 slots, which are 36,864, a load factor of 42.39 %.
+#[test]
+fn level_grows_as_published_at_less() {
+    const KEYS: u64 = 2_000_000;
+    for (preset, most_lines, most_drains) in
+        [(Preset::Farbank, 2.2, 1.1), (Preset::Published, 3.0, 1.7)]
+    {
+        let medium = Mapped::anonymous(1 << 30).unwrap();
+        let size = Size::Slots(65_536);
+        let made = Table::Level.create(medium, &Plan::default(), size, preset);
+        let table = made.unwrap();
+        let mut worker = table.worker().unwrap();
+        let insert = |worker: &mut Worker| {
+            for n in 1..=KEYS {
+                let key = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                assert_eq!(table.insert(worker, key, n), Ok(None));
+            }
+        };
+        let (lines, drains) = cost(&mut worker, insert);
+        let space = table.space(&mut worker);
+        let (lines, drains) = (lines as f64 / KEYS as f64, drains as f64 / KEYS as f64);
+        println!(
+            "{preset:?}: {lines:.3} lines, {drains:.3} drains an insert; load factor {:.4}",
+            space.load_factor()
+        );
+        assert!(lines < most_lines && drains < most_drains);
+        assert!((0.4238..0.4240).contains(&space.load_factor()));
+    }
+}
+
+/// A table grows when one key finds no way, which is a matter of luck: with other seeds 84 to 88 % at this size, less the
+/// larger it is and the more often it has grown. The study's figures are 79 % and 52.6 % of the bytes, looked at once in a
+/// million operations while a table grew from 9.4 million slots to 302 million.
+#[test]
+fn level_is_as_full_as_published_before_it_grows() {
+    let medium = Mapped::anonymous(512 << 20).unwrap();
+    let size = Size::Slots(1 << 20);
+    let made = Table::Level.create(medium, &Plan::default(), size, Preset::Published);
+    let table = made.unwrap();
+    let mut worker = table.worker().unwrap();
+    let mut full = table.space(&mut worker);
+    let slots = full.slots;
+    for n in 1_u64.. {
+        let key = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        table.insert(&mut worker, key, n).unwrap();
+        if n > slots * 3 / 4 && n.is_multiple_of(2_000) {
+            let space = table.space(&mut worker);
+            if space.slots > slots {
+                break;
+            }
+            full = space;
+        }
+    }
+    let (load, utilisation) = (full.load_factor(), full.utilisation());
+    println!("{slots} slots: load factor {load:.4}, utilisation {utilisation:.4}");
+    assert!((0.79..0.89).contains(&load), "{load}");
+    assert!((utilisation - load * 48.0 / 72.0).abs() < 1e-9);
+}
