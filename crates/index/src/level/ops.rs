@@ -26,7 +26,6 @@ impl<M: Medium> LevelHash<M> {
         key: u64,
         value: u64,
     ) -> Result<Option<u64>, Refused> {
-        self.prefetch(self.levels(), hashes);
         loop {
             let held = self.hold(worker, hashes);
             let buckets = self.config.buckets(held.levels, hashes);
@@ -142,6 +141,7 @@ impl<M: Medium> LevelHash<M> {
     /// Takes the locks of a key, the first side's first. While the table is being resized, waits for that.
     fn hold(&self, worker: &mut Worker, hashes: Hashes) -> Held<'_> {
         let [first, second] = self.stripes_of(hashes);
+        self.prefetch(self.levels(), hashes); // taking a lock waits for all reads before it
         loop {
             let guards = [
                 self.locks.lock(first, || self.accept(worker, first)),
@@ -174,6 +174,7 @@ impl<M: Medium> LevelHash<M> {
         let _ = worker.commit(medium);
     }
 
+    #[track_caller]
     pub(super) fn flush_bucket(&self, worker: &mut Worker, bucket: Off) {
         let bytes = self.config.bucket_bytes as usize;
         self.ground.medium().flush(&mut worker.lane, bucket, bytes);
@@ -183,8 +184,10 @@ impl<M: Medium> LevelHash<M> {
     #[inline]
     pub(super) fn find(&self, buckets: [Off; 4], key: u64) -> Option<Spot> {
         let medium = self.ground.medium();
-        let mut spots = buckets.into_iter().flat_map(|b| self.config.spots(b));
-        spots.find(|spot| medium.load(spot.key()) == key && self.is_live(*spot))
+        buckets.into_iter().find_map(|bucket| {
+            let mut spots = self.config.spots(bucket);
+            spots.find(|spot| medium.load(spot.key()) == key && self.is_live(*spot))
+        })
     }
 
     /// The first free place of a bucket.
@@ -270,6 +273,7 @@ impl<M: Medium> LevelHash<M> {
     }
 
     /// Stores a pair and makes it live, durably.
+    #[track_caller]
     fn fill(&self, worker: &mut Worker, spot: Spot, pair: (u64, u64)) -> Result<(), Refused> {
         let _for = Category::KeyValue.spend();
         let medium = self.ground.medium();
@@ -299,6 +303,7 @@ impl<M: Medium> LevelHash<M> {
     }
 
     /// Makes a place free, durably.
+    #[track_caller]
     pub(super) fn clear(&self, worker: &mut Worker, spot: Spot) -> Result<(), Refused> {
         let tokens = self.tokens(spot.bucket) & !self.config.token(spot.slot);
         worker.put_word(self.ground.medium(), spot.bucket, tokens)
