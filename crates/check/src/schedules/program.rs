@@ -2,7 +2,7 @@
 
 use farbank_pm::sim::{Persistency, Rng};
 
-use crate::target::{Op, Shape, Value, View, Write};
+use crate::target::{Op, Shape, Target, Value, View, Write};
 
 /// Threads of a schedule.
 pub const THREADS: usize = 3;
@@ -33,25 +33,27 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// The programs of `seed` for a structure of this shape.
+    /// The programs of `seed` for a structure, in one of the modes it is made for.
     #[must_use]
-    pub fn new(shape: &Shape, seed: u64) -> Programs {
+    pub fn new(target: &dyn Target, seed: u64) -> Programs {
+        let shape = target.shape_in_threads();
         let mut rng = Rng::new(seed).fork(1);
         let first = rng.below(shape.keys);
         let stride = 1 + rng.below((shape.keys - 1) / (KEYS as u64 - 1));
         // Tickets that turn later are where sessions meet each other's unfinished work.
-        let modes = [
+        let mut modes = vec![
             Persistency::Adr,
             Persistency::Word,
             Persistency::Eadr,
             Persistency::Page,
             Persistency::Page,
         ];
+        modes.retain(|mode| target.modes().contains(mode));
         Programs {
-            shape: shape.clone(),
             seed,
             keys: std::array::from_fn(|n| 1 + (first + n as u64 * stride) % shape.keys),
             persistency: modes[rng.below(modes.len() as u64) as usize],
+            shape,
         }
     }
 

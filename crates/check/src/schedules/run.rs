@@ -107,7 +107,7 @@ impl Run {
             target,
             config: config.clone(),
             seed,
-            programs: Programs::new(&target.shape_in_threads(), seed),
+            programs: Programs::new(target, seed),
             base: Mutex::default(),
             number: AtomicU64::new(0),
             world: Mutex::default(),
