@@ -32,8 +32,7 @@ impl<M: Medium> LevelHash<M> {
     fn end_move(&self, worker: &mut Worker, from: Spot) -> Result<(), OpenError> {
         let key = self.pair(from).0;
         let buckets = (self.config).buckets(self.levels(), self.config.hashes(key));
-        // What a killed process left must be durable before the note is replaced.
-        self.flush_bucket(worker, from.bucket);
+        // What a killed process left must be durable before the note is replaced: there, and wherever the pair went.
         for bucket in buckets {
             self.flush_bucket(worker, bucket);
         }
