@@ -18,6 +18,7 @@ mod contest;
 mod fuzz;
 mod guest;
 mod model;
+mod pibench;
 mod run;
 mod sanitize;
 mod zero_cost;
@@ -110,6 +111,11 @@ const LANES: &[Lane] = &[
         "contest-cpp",
         "an engine in C++ for the contest is judged, and a wrong one found out",
         contest::run,
+    ),
+    Lane(
+        "pibench",
+        "plug-ins for PiBench are measured, and our tables are one",
+        pibench::run,
     ),
 ];
 

@@ -304,7 +304,7 @@ pub(crate) fn measure(
     }
 }
 
-fn failure(error: Error) -> Failure {
+pub(crate) fn failure(error: Error) -> Failure {
     let hint = match &error {
         Error::Missing { package, .. } => Some(format!(
             "on Debian it is in the package {package}: apt install {package}"

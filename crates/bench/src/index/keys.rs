@@ -134,6 +134,12 @@ pub fn key_of(id: u64) -> u64 {
     id.wrapping_mul(11_400_714_819_323_198_393)
 }
 
+/// A key of the study's phases: odd, so that the even one before it is never there.
+#[must_use]
+pub fn odd(n: u64) -> u64 {
+    key_of(n) << 1 | 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

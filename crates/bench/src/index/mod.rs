@@ -1,15 +1,23 @@
 //! The persistent hash indexes beside each other: throughput, latency, load factor, what far memory is asked for.
 //!
-//! Tables run on anonymous memory with real flushes and fences. Each phase is run by all threads at once, every thread with a
-//! share of the keys; one operation in 128 is timed. Published figures are those of the original codes as plug-ins of the study's benchmark, 65,536
-//! slots at first, on a quiet machine with two processors; they are shown beside, not asked for: another machine.
+//! Tables run on anonymous memory with real flushes and fences. Each phase is run by all threads at once, every thread
+//! with a share of the keys. Published figures are those of the original codes as plug-ins of the study's benchmark,
+//! 65,536 slots at first, on a quiet machine with two processors.
 
+mod contender;
 pub mod keys;
+mod model;
+mod phase;
+mod pibench;
 mod run;
+mod study;
+
+use std::path::PathBuf;
 
 use farbank_index::registry::{Preset, Table};
 
-use crate::figure::{Error, Report, Step};
+use crate::figure::{Error, Figure, Report, Step};
+pub use contender::Contender;
 use keys::Distribution;
 
 /// What is found out.
@@ -17,14 +25,24 @@ use keys::Distribution;
 pub enum Experiment {
     /// Inserts, lookups that find and that do not, deletes: millions a second, and how long one takes.
     Throughput,
+    /// How long the slowest in a hundred thousand takes.
+    Latency,
     /// One mix of operations, on ids that PiBench draws.
     Mix,
     /// Flushes, fences and bytes an operation.
     Counts,
     /// Load factor and utilisation while a table grows.
     LoadFactor,
+    /// How long changes of the structure take, and what share of the run that is.
+    Resize,
     /// Milliseconds from an open after a kill to the first answer, at several sizes.
     Recovery,
+    /// Bytes written and read an operation on the model, by what they are for.
+    Bytes,
+    /// Throughput on one to six DIMMs of the model.
+    Dimms,
+    /// Throughput on the model, of workers beside the memory and on the other socket.
+    Numa,
 }
 
 /// Shares of operations in a mix; they add up to 1.
@@ -45,46 +63,183 @@ pub struct Ratios {
 pub struct Options {
     /// What is found out.
     pub experiment: Experiment,
-    /// The tables, one after another.
-    pub tables: Vec<Table>,
-    /// How they are arranged.
+    /// Who is measured, one after another. All but throughput, latency and mix are for tables only.
+    pub contenders: Vec<Contender>,
+    /// How tables are arranged.
     pub preset: Preset,
+    /// Whether lines are written back and fenced. If not, what tables say is durable is not.
+    pub durable: bool,
     /// Keys that are loaded.
     pub records: u64,
     /// Operations of a mix.
     pub operations: u64,
-    /// Threads.
+    /// Threads; on the model virtual ones.
     pub threads: u32,
     /// Slots of a new table.
     pub slots: u64,
+    /// Of growth: whether keys are drawn with replacement, as the study's were.
+    pub with_replacement: bool,
     /// Of a mix: shares of operations.
     pub ratios: Ratios,
     /// Of a mix: how ids are drawn.
     pub distribution: Distribution,
-    /// Of a mix: what the draws start from; a thread's is this times its number from 1.
+    /// What draws start from; a thread's is this times its number from 1.
     pub seed: u64,
+    /// Of a mix: one operation in so many is timed; 0: none.
+    pub timed_one_in: u64,
+    /// Of a mix: how often it is looked how far it is.
+    pub sampling_ms: u32,
+    /// Of a mix: whether the keys are there already.
+    pub skip_load: bool,
+    /// What a plug-in is told of its pool: where; empty: where it likes.
+    pub pool: PathBuf,
+    /// What a plug-in is told of its pool: bytes; 0: as it likes.
+    pub pool_bytes: u64,
+    /// On the model: nanoseconds an operation takes besides far memory.
+    pub cpu_ns: u32,
 }
 
 /// Runs it. `watch` answers whether to go on.
 pub fn run(options: &Options, watch: &mut dyn FnMut(Step<'_>) -> bool) -> Result<Report, Error> {
-    let mut report = Report::default();
-    for (done, table) in (0..).zip(&options.tables) {
+    let (mut report, mut beside) = (Report::default(), Vec::new());
+    for (done, contender) in (0..).zip(&options.contenders) {
         let step = Step {
-            what: table.name(),
+            what: contender.name(),
             done,
-            all: options.tables.len() as u64,
+            all: options.contenders.len() as u64,
         };
         if !watch(step) {
             return Err(Error::Stopped);
         }
-        let figures = match options.experiment {
-            Experiment::Throughput => run::throughput(options, *table)?,
-            Experiment::Mix => run::mix(options, *table)?,
-            Experiment::Counts => run::counts(options, *table)?,
-            Experiment::LoadFactor => run::load_factor(options, *table)?,
-            Experiment::Recovery => run::recovery(options, *table)?,
-        };
-        report.figures.extend(figures);
+        match options.experiment {
+            Experiment::Throughput => {
+                let figures = run::throughput(options, contender, &mut beside)?;
+                report.figures.extend(figures);
+            }
+            Experiment::Latency => report.figures.extend(run::latency(options, contender)?),
+            Experiment::Mix => report.figures.extend(run::mix(options, contender)?),
+            of_tables => match contender {
+                Contender::Table(table) => of_table(of_tables, options, *table, &mut report)?,
+                other => {
+                    return Err(Error::Failed(format!(
+                        "{}: only tables do this",
+                        other.name()
+                    )));
+                }
+            },
+        }
+    }
+    if !options.durable {
+        report
+            .notes
+            .push("nothing was written back or fenced: nothing was durable".into());
     }
     Ok(report)
+}
+
+fn of_table(
+    experiment: Experiment,
+    options: &Options,
+    table: Table,
+    report: &mut Report,
+) -> Result<(), Error> {
+    type Study = fn(&Options, Table) -> Result<Vec<Figure>, Error>;
+    let study: Study = match experiment {
+        Experiment::Bytes => return model::bytes(options, table, report),
+        Experiment::Dimms => return model::dimms(options, table, report),
+        Experiment::Numa => return model::numa(options, table, report),
+        Experiment::Counts => study::counts,
+        Experiment::LoadFactor => study::load_factor,
+        Experiment::Resize => study::resize,
+        _ => study::recovery,
+    };
+    report.figures.extend(study(options, table)?);
+    Ok(())
+}
+
+/// Runs a mix of one contender and answers with what PiBench prints of it.
+pub fn pibench(options: &Options) -> Result<String, Error> {
+    match options.contenders.as_slice() {
+        [contender] => pibench::run(options, contender),
+        several => Err(Error::Failed(format!(
+            "PiBench's output is of one index, not of {}",
+            several.len()
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(experiment: Experiment) -> Options {
+        Options {
+            experiment,
+            contenders: Table::ALL.map(Contender::Table).to_vec(),
+            preset: Preset::Farbank,
+            durable: true,
+            records: 3_000,
+            operations: 3_000,
+            threads: 2,
+            slots: 1_000,
+            with_replacement: false,
+            ratios: Ratios {
+                read: 0.4,
+                insert: 0.3,
+                update: 0.2,
+                remove: 0.1,
+            },
+            distribution: Distribution::Uniform,
+            seed: 1729,
+            timed_one_in: 10,
+            sampling_ms: 1,
+            skip_load: false,
+            pool: PathBuf::new(),
+            pool_bytes: 0,
+            cpu_ns: 50,
+        }
+    }
+
+    fn figures(options: &Options) -> Vec<Figure> {
+        let report = run(options, &mut |_| true).expect("it can be run");
+        assert_eq!(report.broken(), None);
+        report.figures
+    }
+
+    #[test]
+    fn every_contender_answers_right_in_every_phase() {
+        let mut options = options(Experiment::Throughput);
+        options.contenders.insert(0, Contender::Papaya);
+        let wrong = |figure: &&Figure| figure.name.ends_with("answers wrong");
+        let found = figures(&options);
+        assert_eq!(
+            found.iter().filter(wrong).count(),
+            4 * options.contenders.len()
+        );
+    }
+
+    #[test]
+    fn the_mix_is_the_same_for_every_contender() {
+        let mut options = options(Experiment::Mix);
+        options.contenders.push(Contender::Papaya);
+        let tallies = options.contenders.iter().map(|contender| {
+            let subject = contender.make(&options, 6_000).expect("there is memory");
+            let mixed = run::mixed(&options, &*subject).expect("it can be run");
+            assert_eq!(mixed.run.ends.iter().sum::<u64>(), options.operations);
+            assert_eq!(mixed.run.samples.iter().sum::<u64>(), options.operations);
+            assert_eq!(mixed.run.times_ns.len() as u64, options.operations / 10);
+            mixed.tally(run::Drawn::Insert)
+        });
+        // Ids that are drawn to be inserted are new: all of them are.
+        assert!(tallies.clone().all(|(all, done)| all == done && all > 800));
+    }
+
+    #[test]
+    fn modelled_figures_are_a_function_of_the_options() {
+        for experiment in [Experiment::Bytes, Experiment::Dimms, Experiment::Numa] {
+            let mut options = options(experiment);
+            options.contenders.truncate(2);
+            assert_eq!(figures(&options), figures(&options));
+        }
+    }
 }

@@ -1,333 +1,250 @@
-//! One table through one experiment.
+//! What is measured of any contender: phases of one kind of operation, and PiBench's mix.
 
-use std::sync::Barrier;
-use std::time::Instant;
+use std::time::Duration;
 
-use farbank_index::registry::{Size, Table};
-use farbank_index::{Index, Plan, Refused, Worker};
-use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path, open_path};
+use farbank_index::Refused;
 
-use super::keys::{Engine, Ids, key_of};
+use super::contender::{Contender, Session, Subject};
+use super::keys::{Engine, Ids, key_of, odd};
+use super::phase::{ENDS, Phase, Plan, phase};
 use super::{Options, Ratios};
-use crate::figure::{Error, Figure, median};
-use crate::temp::TempFile;
+use crate::figure::{Error, Figure};
 
-/// One operation in so many is timed.
+/// For throughput one operation in so many is timed.
 const TIMED_ONE_IN: u64 = 128;
-/// Rounds of a recovery.
-const ROUNDS: usize = 5;
-/// Points of a curve.
-const POINTS: u64 = 200;
+/// Shares of operations whose slowest is told.
+const QUANTILES: [(f64, &str); 6] = [
+    (0.5, "half"),
+    (0.9, "90 %"),
+    (0.99, "99 %"),
+    (0.999, "99.9 %"),
+    (0.9999, "99.99 %"),
+    (0.99999, "99.999 %"),
+];
 
-/// The keys of the phases: odd, so that the even ones beside them are never there.
-fn odd(id: u64) -> u64 {
-    key_of(id) << 1 | 1
-}
+/// How an operation of a phase ended.
+const NOT_DONE: usize = 0;
+const DONE: usize = 1;
 
-fn refused(refused: Refused) -> Error {
-    Error::Failed(refused.to_string())
-}
+/// What a phase does to the n-th key.
+type Op = dyn Fn(&mut dyn Session, u64) -> Result<bool, Refused> + Sync;
 
-/// Far memory for `records` keys in any of the tables, growth included.
-fn pool_bytes(options: &Options, records: u64) -> u64 {
-    (64 << 20) + 320 * records + 96 * options.slots
-}
+/// The phases, and which share of their operations does what it should.
+const PHASES: [(&str, u64, &Op); 4] = [
+    ("insert", 1, &|session, n| session.insert(odd(n), n)),
+    ("positive search", 1, &|session, n| {
+        Ok(session.get(odd(n)) == Some(n))
+    }),
+    ("negative search", 0, &|session, n| {
+        Ok(session.get(odd(n) - 1).is_some())
+    }),
+    ("delete", 1, &|session, n| session.remove(odd(n))),
+];
 
-fn new_table(options: &Options, table: Table) -> Result<Box<dyn Index>, Error> {
-    let bytes = pool_bytes(options, options.records + options.operations);
-    let medium = Mapped::anonymous(bytes).map_err(Error::doing("map memory"))?;
-    let size = Size::Slots(options.slots);
-    let made = table.create(medium, &Plan::default(), size, options.preset);
-    made.map_err(|error| Error::Failed(error.to_string()))
-}
-
-/// What a phase of all threads took.
-struct Phase {
-    /// Operations, in millions a second.
-    millions: f64,
-    /// Nanoseconds of those that were timed, sorted.
-    times_ns: Vec<u64>,
-    /// Operations that did what they should.
-    done: u64,
-}
-
-impl Phase {
-    fn quantile(&self, share: f64) -> f64 {
-        let last = self.times_ns.len().saturating_sub(1);
-        let at = (last as f64 * share) as usize;
-        self.times_ns.get(at).map_or(0.0, |ns| *ns as f64)
-    }
-}
-
-/// Has every thread run `op` for its share of `0..count`; `op` says whether it did what it should.
-fn phase(
-    table: &dyn Index,
-    threads: u32,
-    count: u64,
-    op: impl Fn(&mut Worker, u64) -> Result<bool, Refused> + Sync,
-) -> Result<Phase, Error> {
-    let (start, op) = (Barrier::new(threads as usize + 1), &op);
-    let share = count.div_ceil(u64::from(threads));
-    let run = |thread: u64, worker: &mut Worker| -> Result<(u64, Vec<u64>), Refused> {
-        let mine = thread * share..((thread + 1) * share).min(count);
-        let mut times_ns = Vec::with_capacity((share / TIMED_ONE_IN) as usize + 1);
-        let mut done = 0;
-        start.wait();
-        for n in mine {
-            if n % TIMED_ONE_IN == 0 {
-                let began = Instant::now();
-                done += u64::from(op(worker, n)?);
-                times_ns.push(began.elapsed().as_nanos() as u64);
-            } else {
-                done += u64::from(op(worker, n)?);
-            }
-        }
-        Ok((done, times_ns))
+/// Runs the phases, one after another, and has `tell` make figures of each.
+fn phases(
+    options: &Options,
+    contender: &Contender,
+    timed_one_in: u64,
+    tell: &mut dyn FnMut(&'static str, &Phase),
+) -> Result<Vec<Figure>, Error> {
+    let subject = contender.make(options, options.records)?;
+    let plan = Plan {
+        threads: options.threads,
+        count: options.records,
+        timed_one_in,
+        sampling: None,
     };
-    let workers: Result<Vec<Worker>, Refused> = (0..threads).map(|_| table.worker()).collect();
-    let workers = workers.map_err(refused)?;
-    std::thread::scope(|scope| {
-        let running: Vec<_> = (0..)
-            .zip(workers)
-            .map(|(thread, mut worker)| scope.spawn(move || run(thread, &mut worker)))
-            .collect();
-        start.wait();
-        let began = Instant::now();
-        let (mut done, mut times_ns) = (0, Vec::new());
-        for thread in running {
-            let (more, times) = thread.join().expect("no thread panics").map_err(refused)?;
-            done += more;
-            times_ns.extend(times);
-        }
-        times_ns.sort_unstable();
-        Ok(Phase {
-            millions: count as f64 / began.elapsed().as_secs_f64() / 1e6,
-            times_ns,
-            done,
-        })
-    })
+    let mut figures = Vec::new();
+    for (what, expected, op) in PHASES {
+        let phase = phase(&*subject, plan, |session, n| {
+            Ok(usize::from(op(session, n)?))
+        })?;
+        tell(what, &phase);
+        let wrong = phase.ends[1 - expected as usize];
+        let name = format!("{what}, answers wrong");
+        figures.push(Figure::counted(contender.name(), name, wrong as f64).at_most(0.0));
+    }
+    Ok(figures)
 }
 
-/// Insert, positive and negative search, delete.
-pub(super) fn throughput(options: &Options, table: Table) -> Result<Vec<Figure>, Error> {
-    let made = new_table(options, table)?;
-    let (index, count) = (&*made, options.records);
+/// Insert, positive and negative search, delete: and what of `papaya`'s that is, whose rates are in `beside`.
+pub(super) fn throughput(
+    options: &Options,
+    contender: &Contender,
+    beside: &mut Vec<(&'static str, f64)>,
+) -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
-    let mut run =
-        |what: &str,
-         expected: u64,
-         op: &(dyn Fn(&mut Worker, u64) -> Result<bool, Refused> + Sync)| {
-            let phase = phase(index, options.threads, count, op)?;
-            let name = |of: &str| format!("{what}{of}");
-            let wrong = expected.abs_diff(phase.done);
-            figures.extend([
-                Figure::measured(table.name(), name(""), phase.millions).unit("M/s"),
-                Figure::measured(table.name(), name(", half take"), phase.quantile(0.5)).unit("ns"),
-                Figure::measured(table.name(), name(", 99 of 100"), phase.quantile(0.99))
-                    .unit("ns"),
-                Figure::counted(table.name(), name(", answers wrong"), wrong as f64).at_most(0.0),
-            ]);
-            Ok::<(), Error>(())
-        };
-    run("insert", count, &|worker, n| {
-        Ok(index.insert(worker, odd(n), n)?.is_none())
-    })?;
-    run("positive search", count, &|worker, n| {
-        Ok(index.get(worker, odd(n)) == Some(n))
-    })?;
-    run("negative search", 0, &|worker, n| {
-        Ok(index.get(worker, odd(n) - 1).is_some())
-    })?;
-    run("delete", count, &|worker, n| {
-        Ok(index.remove(worker, odd(n))? == Some(n))
-    })?;
+    let name = contender.name();
+    let mut tell = |what: &'static str, phase: &Phase| {
+        figures.push(Figure::measured(name, what, phase.millions).unit("M/s"));
+        if *contender == Contender::Papaya {
+            beside.push((what, phase.millions));
+        } else if let Some((_, other)) = beside.iter().find(|(phase, _)| *phase == what) {
+            let of = format!("{what}, times papaya");
+            figures.push(Figure::measured(name, of, phase.millions / other));
+        }
+        for (share, of) in [QUANTILES[0], QUANTILES[2]] {
+            let ns = phase.quantile(share) as f64;
+            figures.push(Figure::measured(name, format!("{what}, {of} take"), ns).unit("ns"));
+        }
+    };
+    let wrong = phases(options, contender, TIMED_ONE_IN, &mut tell)?;
+    figures.extend(wrong);
+    Ok(figures)
+}
+
+/// How long the operations of each phase take: every one is timed.
+pub(super) fn latency(options: &Options, contender: &Contender) -> Result<Vec<Figure>, Error> {
+    let mut figures = Vec::new();
+    let name = contender.name();
+    let mut tell = |what: &'static str, phase: &Phase| {
+        let least = phase.quantile(0.0) as f64;
+        figures.push(Figure::measured(name, format!("{what}, the fastest"), least).unit("ns"));
+        for (share, of) in QUANTILES {
+            let ns = phase.quantile(share) as f64;
+            figures.push(Figure::measured(name, format!("{what}, {of} take"), ns).unit("ns"));
+        }
+        let most = phase.quantile(1.0) as f64;
+        figures.push(Figure::measured(name, format!("{what}, the slowest"), most).unit("ns"));
+    };
+    let wrong = phases(options, contender, 1, &mut tell)?;
+    figures.extend(wrong);
     Ok(figures)
 }
 
 /// What a draw of the mix means.
 #[derive(Clone, Copy)]
-enum Op {
+pub(super) enum Drawn {
     Read,
     Insert,
     Update,
     Remove,
 }
 
+impl Drawn {
+    /// How it ends: the number of its kind and whether it did something.
+    fn end(self, done: bool) -> usize {
+        2 * self as usize + usize::from(done)
+    }
+}
+
 impl Ratios {
-    fn op(&self, drawn: f64) -> Op {
+    fn op(&self, drawn: f64) -> Drawn {
         match drawn {
-            d if d < self.read => Op::Read,
-            d if d < self.read + self.insert => Op::Insert,
-            d if d < self.read + self.insert + self.update => Op::Update,
-            _ => Op::Remove,
+            d if d < self.read => Drawn::Read,
+            d if d < self.read + self.insert => Drawn::Insert,
+            d if d < self.read + self.insert + self.update => Drawn::Update,
+            _ => Drawn::Remove,
         }
     }
 }
 
-/// PiBench's run: ids 1 to `records` are loaded; then each thread draws what to do, and to which id.
-pub(super) fn mix(options: &Options, table: Table) -> Result<Vec<Figure>, Error> {
-    let made = new_table(options, table)?;
-    let index = &*made;
-    phase(index, options.threads, options.records, |worker, n| {
-        Ok(index.insert(worker, key_of(n + 1), n)?.is_none())
-    })?;
+/// PiBench's load and run.
+pub(super) struct Mixed {
+    /// How long ids 1 to `records` took to load.
+    pub(super) load: Duration,
+    /// The run; its operations end as [`Mixed::tally`] tells.
+    pub(super) run: Phase,
+}
+
+impl Mixed {
+    /// Operations of a kind, and those of them that did something.
+    pub(super) fn tally(&self, kind: Drawn) -> (u64, u64) {
+        let ends: &[u64; ENDS] = &self.run.ends;
+        let (not, done) = (ends[kind.end(false)], ends[kind.end(true)]);
+        (not + done, done)
+    }
+
+    /// Operations that did something.
+    pub(super) fn succeeded(&self) -> u64 {
+        self.run.ends.iter().skip(DONE).step_by(2).sum()
+    }
+}
+
+/// The operations of each thread, drawn as PiBench draws them.
+fn drawn(options: &Options) -> Vec<Vec<(Drawn, u64)>> {
+    let threads = u64::from(options.threads);
     let inserts = (options.operations as f64 * options.ratios.insert) as u64;
     let ids = Ids::new(options.records + inserts, options.distribution);
-    let threads = u64::from(options.threads);
-    let draws = |thread: u64| {
+    let share = options.operations.div_ceil(threads);
+    let of_thread = |thread: u64| {
         let mut engine = Engine::new(options.seed.wrapping_mul(thread + 1));
         let mut next = options.records + 1 + (10 + inserts / threads) * thread;
-        let share = options.operations.div_ceil(threads);
-        let draw = move |ids: &Ids| match options.ratios.op(engine.canonical()) {
-            Op::Insert => {
+        let mut draw = || match options.ratios.op(engine.canonical()) {
+            Drawn::Insert => {
                 next += 1;
-                (Op::Insert, key_of(next - 1))
+                (Drawn::Insert, key_of(next - 1))
             }
-            op => (op, key_of(ids.draw(&mut engine))),
+            other => (other, key_of(ids.draw(&mut engine))),
         };
-        (draw, share)
+        (0..share).map(|_| draw()).collect()
     };
-    let drawn: Vec<Vec<(Op, u64)>> = (0..threads)
-        .map(|thread| {
-            let (mut draw, share) = draws(thread);
-            (0..share).map(|_| draw(&ids)).collect()
-        })
-        .collect();
-    let share = options.operations.div_ceil(threads);
-    let run = phase(index, options.threads, options.operations, |worker, n| {
-        let (op, key) = drawn[(n / share) as usize][(n % share) as usize];
-        Ok(match op {
-            Op::Read => index.get(worker, key).is_some(),
-            Op::Insert => index.insert(worker, key, n)?.is_none(),
-            Op::Update => index.update(worker, key, n)?.is_some(),
-            Op::Remove => index.remove(worker, key)?.is_some(),
-        })
+    (0..threads).map(of_thread).collect()
+}
+
+/// Loads ids 1 to `records` with one thread; then each thread does what was drawn for it.
+pub(super) fn mixed(options: &Options, subject: &dyn Subject) -> Result<Mixed, Error> {
+    let load = Plan {
+        threads: 1,
+        count: if options.skip_load {
+            0
+        } else {
+            options.records
+        },
+        timed_one_in: 0,
+        sampling: None,
+    };
+    let loaded = phase(subject, load, |session, n| {
+        Ok(usize::from(session.insert(key_of(n + 1), n)?))
     })?;
-    let succeeded = run.done as f64 / options.operations as f64;
-    let figure = |name: &str, value| Figure::measured(table.name(), name, value);
-    Ok(vec![
+    if loaded.ends[NOT_DONE] > 0 {
+        let there = loaded.ends[NOT_DONE];
+        return Err(Error::Failed(format!(
+            "{there} keys of the load were there"
+        )));
+    }
+    let drawn = drawn(options);
+    let share = options.operations.div_ceil(u64::from(options.threads));
+    let plan = Plan {
+        threads: options.threads,
+        count: options.operations,
+        timed_one_in: options.timed_one_in,
+        sampling: Some(Duration::from_millis(u64::from(options.sampling_ms))),
+    };
+    let run = phase(subject, plan, |session, n| {
+        let (kind, key) = drawn[(n / share) as usize][(n % share) as usize];
+        let done = match kind {
+            Drawn::Read => session.get(key).is_some(),
+            Drawn::Insert => session.insert(key, n)?,
+            Drawn::Update => session.update(key, n)?,
+            Drawn::Remove => session.remove(key)?,
+        };
+        Ok(kind.end(done))
+    })?;
+    Ok(Mixed {
+        load: loaded.took,
+        run,
+    })
+}
+
+/// PiBench's mix as figures.
+pub(super) fn mix(options: &Options, contender: &Contender) -> Result<Vec<Figure>, Error> {
+    let subject = contender.make(options, options.records + options.operations)?;
+    let mixed = mixed(options, &*subject)?;
+    let succeeded = mixed.succeeded() as f64 / options.operations as f64;
+    let run = &mixed.run;
+    let figure = |name: &str, value| Figure::measured(contender.name(), name, value);
+    let mut figures = vec![
         figure("completed", run.millions).unit("M/s"),
         figure("succeeded", run.millions * succeeded).unit("M/s"),
-        figure("half take", run.quantile(0.5)).unit("ns"),
-        figure("99 of 100 take", run.quantile(0.99)).unit("ns"),
-        figure("99.9 of 100 take", run.quantile(0.999)).unit("ns"),
-        figure("the slowest timed", run.quantile(1.0)).unit("ns"),
-    ])
-}
-
-/// Flushes, fences and bytes an operation, growth and allocator included.
-pub(super) fn counts(options: &Options, table: Table) -> Result<Vec<Figure>, Error> {
-    let made = new_table(options, table)?;
-    let (index, count) = (&*made, options.records);
-    let mut worker = index.worker().map_err(refused)?;
-    let mut figures = Vec::new();
-    let mut run = |what: &str, op: &dyn Fn(&mut Worker, u64) -> Result<(), Refused>| {
-        let before = worker.counters();
-        for n in 0..count {
-            op(&mut worker, n).map_err(refused)?;
+    ];
+    if options.timed_one_in > 0 {
+        for (share, of) in &QUANTILES[..4] {
+            let ns = run.quantile(*share) as f64;
+            figures.push(figure(&format!("{of} take"), ns).unit("ns"));
         }
-        let after = worker.counters();
-        let each = |before: u64, after: u64| (after - before) as f64 / count as f64;
-        let figure =
-            |name: &str, value| Figure::counted(table.name(), format!("{what}: {name}"), value);
-        figures.extend([
-            figure("lines flushed", each(before.lines, after.lines)),
-            figure("fences", each(before.fences, after.fences)),
-            figure("bytes written", each(before.bytes, after.bytes)),
-        ]);
-        Ok::<(), Error>(())
-    };
-    run("insert", &|worker, n| {
-        index.insert(worker, odd(n), n).map(drop)
-    })?;
-    run("update", &|worker, n| {
-        index.update(worker, odd(n), !n).map(drop)
-    })?;
-    run("search", &|worker, n| {
-        index.get(worker, odd(n));
-        Ok(())
-    })?;
-    run("delete", &|worker, n| {
-        index.remove(worker, odd(n)).map(drop)
-    })?;
-    Ok(figures)
-}
-
-/// How full a table is while it grows.
-pub(super) fn load_factor(options: &Options, table: Table) -> Result<Vec<Figure>, Error> {
-    let made = new_table(options, table)?;
-    let mut worker = made.worker().map_err(refused)?;
-    let every = (options.records / POINTS).max(1);
-    let (mut factors, mut uses) = (Vec::new(), Vec::new());
-    for n in 0..options.records {
-        made.insert(&mut worker, odd(n), n).map_err(refused)?;
-        if (n + 1) % every == 0 {
-            let space = made.space(&mut worker);
-            factors.push(space.load_factor());
-            uses.push(space.utilisation());
-        }
-    }
-    let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
-    let figure =
-        |name: &str, value: f64| Figure::counted(table.name(), name, 100.0 * value).unit("%");
-    let last = |values: &[f64]| values.last().copied().unwrap_or_default();
-    Ok(vec![
-        figure("load factor, at most", most(&factors)),
-        figure("load factor, median of the growth", median(&factors)),
-        figure("load factor, at the end", last(&factors)),
-        figure("utilisation, at most", most(&uses)),
-        figure("utilisation, median of the growth", median(&uses)),
-        figure("utilisation, at the end", last(&uses)),
-    ])
-}
-
-/// From an open of what a process left behind to the first answer. The table is on tmpfs: what a kill leaves.
-pub(super) fn recovery(options: &Options, table: Table) -> Result<Vec<Figure>, Error> {
-    let mut figures = Vec::new();
-    for records in [options.records / 16, options.records / 4, options.records] {
-        let path = TempFile::on_tmpfs(table.name())?;
-        let bytes = pool_bytes(options, records);
-        let _file = TempFile::new(&path);
-        let medium = create_path(&path, bytes, &OpenOptions::default(), &mut |_, _| ());
-        let made = match medium.map_err(Error::Medium)? {
-            AnyMedium::Mapped(medium) => {
-                let size = Size::Slots(options.slots);
-                table.create(medium, &Plan::default(), size, options.preset)
-            }
-            AnyMedium::File(_) => return Err(Error::Failed("/dev/shm is no tmpfs".into())),
-        };
-        let made = made.map_err(|error| Error::Failed(error.to_string()))?;
-        let mut worker = made.worker().map_err(refused)?;
-        for n in 0..records {
-            made.insert(&mut worker, odd(n), n).map_err(refused)?;
-        }
-        drop((worker, made));
-        let mut rounds = Vec::new();
-        for _ in 0..ROUNDS {
-            rounds.push(first_answer_ms(table, &path)?);
-        }
-        let name = format!("first answer of {records} keys");
-        let figure = Figure::measured(table.name(), name, median(&rounds));
-        figures.push(figure.unit("ms").spread(&rounds));
+        figures.push(figure("the slowest timed", run.quantile(1.0) as f64).unit("ns"));
     }
     Ok(figures)
-}
-
-fn first_answer_ms(table: Table, path: &std::path::Path) -> Result<f64, Error> {
-    let medium = open_path(path, &OpenOptions::default()).map_err(Error::Medium)?;
-    let AnyMedium::Mapped(medium) = medium else {
-        return Err(Error::Failed("/dev/shm is no tmpfs".into()));
-    };
-    let began = Instant::now();
-    let opened = table.open(medium);
-    let opened = opened.map_err(|error| Error::Failed(error.to_string()))?;
-    let mut worker = opened.worker().map_err(refused)?;
-    let found = opened.get(&mut worker, odd(1));
-    let ms = began.elapsed().as_secs_f64() * 1e3;
-    match found {
-        Some(1) => Ok(ms),
-        other => Err(Error::Failed(format!(
-            "{table} came back with {other:?} for 1"
-        ))),
-    }
 }

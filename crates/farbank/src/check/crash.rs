@@ -171,12 +171,6 @@ impl Crash {
             if let Some(first) = report.violations.first() {
                 complaints.push(format!("{}: {}", report.persistency, first.what));
             }
-            if report.counts.cut_off > 0 {
-                complaints.push(format!(
-                    "{}: {} crash points have too many leaves to follow them all",
-                    report.persistency, report.counts.cut_off
-                ));
-            }
             // Lazily recoveries are run and not crashed: what they do is at stake in the other way only.
             if self.crash.is_none() && !self.lazy {
                 complaints.extend(report.uncovered().map(|place| {
@@ -206,8 +200,9 @@ impl Figures<'_> {
         let modes: Vec<_> = self.reports.iter().map(|r| r.persistency.name()).collect();
         let explored = if self.reports.iter().all(|r| r.lazy) {
             format!(
-                "{} crash points lazily, {} leaves",
-                sum(|r| r.counts.crash_points),
+                "{} crash points lazily without sampling, {} cut off, {} leaves",
+                sum(|r| r.counts.exhaustive_points),
+                sum(|r| r.counts.cut_off),
                 sum(|r| r.counts.leaves)
             )
         } else {

@@ -1,6 +1,5 @@
 //! Splitting a segment.
 
-use farbank_pm::model::Category;
 use farbank_pm::{Medium, WORD, fault};
 
 use super::Cceh;
@@ -37,7 +36,7 @@ impl<M: Medium> Cceh<M> {
 
     /// Splits a segment that has no slot for a key. Nothing is changed on an error.
     pub(super) fn split(&self, worker: &mut Worker, held: &Held<'_>) -> Result<(), Refused> {
-        let _for = Category::Resize.spend();
+        let _for = worker.reshape();
         let Held {
             segment, header, ..
         } = *held;

@@ -1,6 +1,5 @@
 //! A level on top, and the bottom one emptied.
 
-use farbank_pm::model::Category;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, Off};
 
@@ -54,7 +53,7 @@ impl<M: Medium> Clevel<M> {
     /// Makes room for a key that found none among the levels of `seen`: a level twice as large as the top one, and the
     /// bottom one emptied into the others. Nothing is changed on an error.
     pub(super) fn grow(&self, worker: &mut Worker, seen: Meta) -> Result<(), Refused> {
-        let _for = Category::Resize.spend();
+        let _for = worker.reshape();
         let _growing = self.growing.lock().expect("no holder panics");
         let meta = self.meta();
         if meta != seen {

@@ -1,6 +1,5 @@
 //! Another array in the place of one that has too many chained buckets.
 
-use farbank_pm::model::Category;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, Off, WORD, fault};
 
@@ -44,7 +43,7 @@ impl<M: Medium> Clht<M> {
     /// Replaces `old` by an array some times as large, unless somebody has. If there is no room for that, chains grow
     /// longer: it is tried again when there are some more.
     pub(super) fn grow(&self, worker: &mut Worker, old: Array) -> Result<(), Refused> {
-        let _for = Category::Resize.spend();
+        let _for = worker.reshape();
         let _growing = self.growing.lock().expect("no holder panics");
         let chained = self.chained.load(Ordering::Relaxed);
         if self.array() != old || chained < self.grow_at.load(Ordering::Relaxed) {

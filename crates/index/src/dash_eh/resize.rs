@@ -1,6 +1,5 @@
 //! Splitting a segment.
 
-use farbank_pm::model::Category;
 use farbank_pm::{Medium, fault};
 
 use super::DashEh;
@@ -26,7 +25,7 @@ impl<M: Medium> DashEh<M> {
 
     /// Splits a segment that has no room for a key. Nothing is changed on an error.
     pub(super) fn split(&self, worker: &mut Worker, held: &Held<'_>) -> Result<(), Refused> {
-        let _for = Category::Resize.spend();
+        let _for = worker.reshape();
         let Held {
             segment, header, ..
         } = *held;

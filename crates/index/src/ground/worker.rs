@@ -1,6 +1,7 @@
 //! One thread at a table.
 
 use farbank_pm::medium::persist;
+use farbank_pm::model::{Category, Spending};
 use farbank_pm::sync::Arc;
 use farbank_pm::{Counters, Lane, Medium, Off, WORD};
 
@@ -17,6 +18,7 @@ pub struct Worker {
     pub(super) groups: Vec<Group>,
     /// Which of the words for what is being freed comes next.
     pub(super) freeing: u64,
+    reshapes: u64,
 }
 
 impl Worker {
@@ -28,6 +30,7 @@ impl Worker {
             number,
             groups: heap.no_groups(),
             freeing: 0,
+            reshapes: 0,
         })
     }
 
@@ -35,6 +38,18 @@ impl Worker {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.lane.counters
+    }
+
+    /// How often it has begun to change the structure so far: a split, a doubling, a new array.
+    #[must_use]
+    pub fn reshapes(&self) -> u64 {
+        self.reshapes
+    }
+
+    /// It changes the structure from here to the end of the scope.
+    pub(crate) fn reshape(&mut self) -> Spending {
+        self.reshapes += 1;
+        Category::Resize.spend()
     }
 
     /// Its lane at the pool, which nobody else has meanwhile.

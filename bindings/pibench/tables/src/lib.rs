@@ -1,0 +1,249 @@
+//! Our tables as a library for PiBench: `libfarbank_tables.so`.
+//!
+//! Which one is made is in the environment: `FARBANK_TABLE` (`clht` if it is not there), `FARBANK_SLOTS` for how many
+//! slots it starts with (65,536). With a `pool_path` the table is in that file (new, or one that a run before left
+//! behind), without one in anonymous memory; both with `pool_size` bytes, of which anonymous memory has 4 GiB if it is 0.
+//! What fails is told on stderr, as PiBench's plug-ins do; a table that fails later answers "not there" and "not stored".
+
+use std::env;
+use std::error::Error;
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use crossbeam_utils::CachePadded;
+use farbank_index::registry::{Preset, Size, Table};
+use farbank_index::{Index, Plan, Refused, Worker};
+use farbank_pibench::abi::{Functions, Layout, Tree, TreeOptions};
+use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path, open_path};
+
+/// Bytes of a key, and of a value.
+const WORD: usize = 8;
+const SLOTS: u64 = 65_536;
+/// Of a pool in anonymous memory whose size nobody told. Untouched pages take no memory.
+const POOL_BYTES: u64 = 4 << 30;
+
+/// An object as C++ sees it, and what it has besides.
+#[repr(C)]
+struct Object {
+    tree: Tree,
+    // Before the table: they are at it.
+    workers: Box<[CachePadded<Mutex<Worker>>]>,
+    table: Box<dyn Index>,
+}
+
+static LAYOUT: Layout = Layout {
+    to_top: 0,
+    type_info: ptr::null(),
+    functions: Functions {
+        destroy,
+        delete,
+        find,
+        insert,
+        update,
+        remove,
+        scan,
+    },
+};
+
+/// Makes an index, as PiBench asks its plug-ins to.
+///
+/// # Safety
+/// `options` are PiBench's `tree_options_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn create_tree(options: *const TreeOptions) -> *mut Tree {
+    // SAFETY: the caller's word.
+    let options = unsafe { &*options };
+    match catch_unwind(AssertUnwindSafe(|| Object::new(options))) {
+        Ok(Ok(object)) => Box::into_raw(Box::new(object)).cast(),
+        Ok(Err(error)) => {
+            eprintln!("farbank: {error}");
+            ptr::null_mut()
+        }
+        Err(_) => ptr::null_mut(),
+    }
+}
+
+/// What the environment says, or else `usual`.
+fn set<T: std::str::FromStr<Err: std::fmt::Display>>(
+    name: &str,
+    usual: T,
+) -> Result<T, Box<dyn Error>> {
+    match env::var(name) {
+        Ok(text) => text
+            .parse()
+            .map_err(|why| format!("{name}={text}: {why}").into()),
+        Err(env::VarError::NotPresent) => Ok(usual),
+        Err(why) => Err(format!("{name}: {why}").into()),
+    }
+}
+
+impl Object {
+    fn new(options: &TreeOptions) -> Result<Object, Box<dyn Error>> {
+        let sizes = (options.key_bytes, options.value_bytes);
+        if sizes != (WORD, WORD) {
+            let (key, value) = sizes;
+            return Err(format!(
+                "keys of {key} and values of {value} bytes; the tables have 8 and 8: -k 8 -v 8"
+            )
+            .into());
+        }
+        let threads = options.threads.clamp(1, 1024);
+        let plan = Plan {
+            lanes: threads as u32 + 1,
+            ..Plan::default()
+        };
+        let table = table(options, &plan)?;
+        let workers: Result<_, Refused> = (0..threads)
+            .map(|_| Ok(CachePadded::new(Mutex::new(table.worker()?))))
+            .collect();
+        Ok(Object {
+            tree: Tree {
+                table: &raw const LAYOUT.functions,
+            },
+            workers: workers?,
+            table,
+        })
+    }
+
+    /// Does something as this thread's worker. `refused` if it is refused, or fails.
+    fn run<T>(&self, refused: T, op: impl FnOnce(&mut Worker) -> Result<T, Refused>) -> T {
+        thread_local! {
+            static THREAD: usize = THREADS.fetch_add(1, Relaxed);
+        }
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            let number = THREAD.with(|number| *number) % self.workers.len();
+            // Held by nobody else, unless more threads call than were announced.
+            let worker = self.workers[number].lock();
+            op(&mut worker.unwrap_or_else(PoisonError::into_inner))
+        }));
+        match done {
+            Ok(Ok(done)) => done,
+            Ok(Err(why)) => {
+                eprintln!("farbank: {why}");
+                refused
+            }
+            // It was printed as it happened.
+            Err(_) => refused,
+        }
+    }
+}
+
+/// The table that the options and the environment ask for.
+fn table(options: &TreeOptions, plan: &Plan) -> Result<Box<dyn Index>, Box<dyn Error>> {
+    let table = set("FARBANK_TABLE", Table::Clht)?;
+    let size = Size::Slots(set("FARBANK_SLOTS", SLOTS)?);
+    // SAFETY: a zero follows the bytes of a C++ string.
+    let path = unsafe { CStr::from_ptr(options.pool_path.at) };
+    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+    let bytes = options.pool_bytes as u64;
+    if path.as_os_str().is_empty() {
+        let bytes = if bytes == 0 { POOL_BYTES } else { bytes };
+        return Ok(table.create(Mapped::anonymous(bytes)?, plan, size, Preset::Farbank)?);
+    }
+    let usual = OpenOptions::default();
+    Ok(match path.exists() {
+        true => match open_path(path, &usual)? {
+            AnyMedium::Mapped(medium) => table.open(medium)?,
+            AnyMedium::File(medium) => table.open(medium)?,
+        },
+        false => match create_path(path, bytes, &usual, &mut |_, _| ())? {
+            AnyMedium::Mapped(medium) => table.create(medium, plan, size, Preset::Farbank)?,
+            AnyMedium::File(medium) => table.create(medium, plan, size, Preset::Farbank)?,
+        },
+    })
+}
+
+/// The object that C++ calls by its first part.
+///
+/// # Safety
+/// `tree` was made by [`create_tree`] and has not been deleted.
+unsafe fn object<'a>(tree: *mut Tree) -> &'a Object {
+    // SAFETY: the caller's word; an object starts with its tree.
+    unsafe { &*tree.cast() }
+}
+
+/// # Safety
+/// 8 bytes are at `at`.
+unsafe fn word(at: *const c_char) -> u64 {
+    // SAFETY: the caller's word.
+    u64::from_le_bytes(unsafe { at.cast::<[u8; WORD]>().read() })
+}
+
+unsafe extern "C-unwind" fn destroy(tree: *mut Tree) {
+    // SAFETY: C++ ends an object once.
+    unsafe { ptr::drop_in_place(tree.cast::<Object>()) };
+}
+
+unsafe extern "C-unwind" fn delete(tree: *mut Tree) {
+    // SAFETY: it was made by a box, and C++ deletes an object once.
+    drop(unsafe { Box::from_raw(tree.cast::<Object>()) });
+}
+
+unsafe extern "C-unwind" fn find(
+    tree: *mut Tree,
+    key: *const c_char,
+    _: usize,
+    value: *mut c_char,
+) -> bool {
+    // SAFETY: PiBench's contract: a tree, a key of as many bytes as the options said, room for a value.
+    let (object, key) = unsafe { (object(tree), word(key)) };
+    let found = object.run(None, |worker| Ok(object.table.get(worker, key)));
+    if let Some(found) = found {
+        // SAFETY: as before.
+        unsafe { value.cast::<[u8; WORD]>().write(found.to_le_bytes()) };
+    }
+    found.is_some()
+}
+
+unsafe extern "C-unwind" fn insert(
+    tree: *mut Tree,
+    key: *const c_char,
+    _: usize,
+    value: *const c_char,
+    _: usize,
+) -> bool {
+    // SAFETY: PiBench's contract: a tree, and a key and a value of as many bytes as the options said.
+    let (object, key, value) = unsafe { (object(tree), word(key), word(value)) };
+    object.run(false, |worker| {
+        Ok(object.table.insert(worker, key, value)?.is_none())
+    })
+}
+
+unsafe extern "C-unwind" fn update(
+    tree: *mut Tree,
+    key: *const c_char,
+    _: usize,
+    value: *const c_char,
+    _: usize,
+) -> bool {
+    // SAFETY: as for `insert`.
+    let (object, key, value) = unsafe { (object(tree), word(key), word(value)) };
+    object.run(false, |worker| {
+        Ok(object.table.update(worker, key, value)?.is_some())
+    })
+}
+
+unsafe extern "C-unwind" fn remove(tree: *mut Tree, key: *const c_char, _: usize) -> bool {
+    // SAFETY: as for `insert`.
+    let (object, key) = unsafe { (object(tree), word(key)) };
+    object.run(false, |worker| {
+        Ok(object.table.remove(worker, key)?.is_some())
+    })
+}
+
+/// Hash tables have no order: nothing is found.
+unsafe extern "C-unwind" fn scan(
+    _: *mut Tree,
+    _: *const c_char,
+    _: usize,
+    _: c_int,
+    _: *mut *mut c_char,
+) -> c_int {
+    0
+}

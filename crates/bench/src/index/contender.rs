@@ -1,0 +1,207 @@
+//! Who is measured: our tables, a map in DRAM beside them, a library of somebody else's.
+
+use std::path::{Path, PathBuf};
+
+use farbank_index::registry::{Size, Table};
+use farbank_index::{Index, Plan, Refused, Worker, hash};
+use farbank_pibench::Plugin;
+use farbank_pm::media::Mapped;
+
+use super::Options;
+use crate::figure::Error;
+
+/// One of those that are measured beside each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Contender {
+    /// A table of ours.
+    Table(Table),
+    /// The concurrent map of the crate `papaya`: in DRAM, and gone with the process.
+    Papaya,
+    /// A library written for PiBench.
+    Plugin(PathBuf),
+}
+
+impl Contender {
+    /// What its figures are called.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Contender::Table(table) => table.name(),
+            Contender::Papaya => "papaya",
+            Contender::Plugin(_) => "plug-in",
+        }
+    }
+
+    /// Makes an empty one with room for `records` keys.
+    pub(super) fn make(&self, options: &Options, records: u64) -> Result<Box<dyn Subject>, Error> {
+        Ok(match self {
+            Contender::Table(table) => Box::new(new_table(options, *table, records)?),
+            Contender::Papaya => Box::new(Papaya::default()),
+            Contender::Plugin(library) => Box::new(plugin(library, options)?),
+        })
+    }
+}
+
+/// Something that keeps words under words.
+pub(super) trait Subject: Sync {
+    /// One more thread at it.
+    fn session(&self) -> Result<Box<dyn Session + '_>, Error>;
+}
+
+/// One thread at it. What it answers is what [`Index`]'s functions do.
+pub(super) trait Session: Send {
+    fn insert(&mut self, key: u64, value: u64) -> Result<bool, Refused>;
+    fn get(&mut self, key: u64) -> Option<u64>;
+    fn update(&mut self, key: u64, value: u64) -> Result<bool, Refused>;
+    fn remove(&mut self, key: u64) -> Result<bool, Refused>;
+}
+
+/// Far memory for `records` keys in any of the tables, growth included.
+pub(super) fn pool_bytes(options: &Options, records: u64) -> u64 {
+    (64 << 20) + 320 * records + 96 * options.slots
+}
+
+/// A table on memory of this process with real flushes and fences, unless they are to be left out.
+pub(super) fn new_table(
+    options: &Options,
+    table: Table,
+    records: u64,
+) -> Result<Box<dyn Index>, Error> {
+    let medium = Mapped::anonymous(pool_bytes(options, records));
+    let medium = medium.map_err(Error::doing("map memory"))?;
+    let medium = match options.durable {
+        true => medium,
+        false => medium.without_durability(),
+    };
+    let size = Size::Slots(options.slots);
+    let made = table.create(medium, &Plan::default(), size, options.preset);
+    made.map_err(|error| Error::Failed(error.to_string()))
+}
+
+pub(super) fn refused(refused: Refused) -> Error {
+    Error::Failed(refused.to_string())
+}
+
+impl Subject for Box<dyn Index> {
+    fn session(&self) -> Result<Box<dyn Session + '_>, Error> {
+        let worker = self.worker().map_err(refused)?;
+        Ok(Box::new(AtTable {
+            table: &**self,
+            worker,
+        }))
+    }
+}
+
+struct AtTable<'a> {
+    table: &'a dyn Index,
+    worker: Worker,
+}
+
+impl Session for AtTable<'_> {
+    fn insert(&mut self, key: u64, value: u64) -> Result<bool, Refused> {
+        Ok(self.table.insert(&mut self.worker, key, value)?.is_none())
+    }
+
+    fn get(&mut self, key: u64) -> Option<u64> {
+        self.table.get(&mut self.worker, key)
+    }
+
+    fn update(&mut self, key: u64, value: u64) -> Result<bool, Refused> {
+        Ok(self.table.update(&mut self.worker, key, value)?.is_some())
+    }
+
+    fn remove(&mut self, key: u64) -> Result<bool, Refused> {
+        Ok(self.table.remove(&mut self.worker, key)?.is_some())
+    }
+}
+
+/// The tables' hash, so that none has a better one.
+#[derive(Clone, Copy, Default)]
+struct TableHash;
+
+impl std::hash::BuildHasher for TableHash {
+    type Hasher = TableHasher;
+
+    fn build_hasher(&self) -> TableHasher {
+        TableHasher(0)
+    }
+}
+
+struct TableHasher(u64);
+
+impl std::hash::Hasher for TableHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are words");
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = hash::hash(key);
+    }
+}
+
+#[derive(Default)]
+struct Papaya(papaya::HashMap<u64, u64, TableHash>);
+
+impl Subject for Papaya {
+    fn session(&self) -> Result<Box<dyn Session + '_>, Error> {
+        Ok(Box::new(AtPapaya(&self.0)))
+    }
+}
+
+struct AtPapaya<'a>(&'a papaya::HashMap<u64, u64, TableHash>);
+
+impl Session for AtPapaya<'_> {
+    fn insert(&mut self, key: u64, value: u64) -> Result<bool, Refused> {
+        Ok(self.0.pin().try_insert(key, value).is_ok())
+    }
+
+    fn get(&mut self, key: u64) -> Option<u64> {
+        self.0.pin().get(&key).copied()
+    }
+
+    fn update(&mut self, key: u64, value: u64) -> Result<bool, Refused> {
+        Ok(self.0.pin().update(key, |_| value).is_some())
+    }
+
+    fn remove(&mut self, key: u64) -> Result<bool, Refused> {
+        Ok(self.0.pin().remove(&key).is_some())
+    }
+}
+
+fn plugin(library: &Path, options: &Options) -> Result<Plugin, Error> {
+    let told = farbank_pibench::Options {
+        pool: &options.pool,
+        pool_bytes: options.pool_bytes,
+        threads: options.threads,
+    };
+    Plugin::load(library, &told)
+        .map_err(|why| Error::Failed(format!("{}: {why}", library.display())))
+}
+
+impl Subject for Plugin {
+    fn session(&self) -> Result<Box<dyn Session + '_>, Error> {
+        Ok(Box::new(self))
+    }
+}
+
+impl Session for &Plugin {
+    fn insert(&mut self, key: u64, value: u64) -> Result<bool, Refused> {
+        Ok(Plugin::insert(self, key, value))
+    }
+
+    fn get(&mut self, key: u64) -> Option<u64> {
+        self.find(key)
+    }
+
+    fn update(&mut self, key: u64, value: u64) -> Result<bool, Refused> {
+        Ok(Plugin::update(self, key, value))
+    }
+
+    fn remove(&mut self, key: u64) -> Result<bool, Refused> {
+        Ok(Plugin::remove(self, key))
+    }
+}

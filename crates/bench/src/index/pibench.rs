@@ -1,0 +1,242 @@
+//! What PiBench prints, byte for byte, so that scripts that read its output read ours.
+//!
+//! The text is that of commit a78171a; numbers are printed as C++ streams do, six digits at most until the run time,
+//! and four after the point from there on. The time is UTC.
+
+use std::fmt::Write;
+use std::fs;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::Options;
+use super::contender::Contender;
+use super::keys::Distribution;
+use super::run::{Drawn, Mixed, mixed};
+use crate::figure::Error;
+
+/// Runs PiBench's load and mix; what it prints of that.
+pub(super) fn run(options: &Options, contender: &Contender) -> Result<String, Error> {
+    let subject = contender.make(options, options.records + options.operations)?;
+    let mut text = environment();
+    told(&mut text, options, contender);
+    let mixed = mixed(options, &*subject)?;
+    results(&mut text, options, &mixed);
+    Ok(text)
+}
+
+/// A number as C++ prints it if nobody tells it how: `%g`.
+fn short(value: f64) -> String {
+    // Its exponent as it is after rounding to six digits.
+    let text = format!("{value:.5e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    let whole = |text: &str| match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text.to_owned(),
+    };
+    if (-4..6).contains(&exponent) {
+        let after = (5 - exponent) as usize;
+        return whole(&format!("{value:.after$}"));
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{}e{sign}{:02}", whole(digits), exponent.abs())
+}
+
+/// The value of the last line of /proc/cpuinfo with this name, and how many such lines there are.
+fn cpu_info<'a>(text: &'a str, name: &str) -> (&'a str, usize) {
+    let values = text.lines().filter_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim_end() == name).then(|| value.trim_start())
+    });
+    values.fold(("", 0), |(_, count), value| (value, count + 1))
+}
+
+fn environment() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo");
+    let ((model, cpus), cache) = match &info {
+        Ok(info) => (cpu_info(info, "model name"), cpu_info(info, "cache size").0),
+        Err(_) => (
+            ("Could not open /proc/cpuinfo", 0),
+            "Could not open /proc/cpuinfo",
+        ),
+    };
+    let kernel = rustix::system::uname();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    format!(
+        "Environment:\n\tTime: {}\n\tCPU: {cpus} * {model}\n\tCPU Cache: {cache}\n\tKernel: {} {}\n",
+        calendar(now.unwrap_or_default()),
+        kernel.sysname().to_string_lossy(),
+        kernel.release().to_string_lossy(),
+    )
+}
+
+/// A time since 1970 as `asctime` writes it: `Tue Nov  5 14:05:25 2019`.
+fn calendar(since: Duration) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] = [
+        "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec", "Jan", "Feb",
+    ];
+    let seconds = since.as_secs();
+    let (day, second) = (seconds / 86_400, seconds % 86_400);
+    // Years that start in March, counted from year 0: the day that some of them have more is their last.
+    let days = day + 719_468;
+    let (era, in_era) = (days / 146_097, days % 146_097);
+    let of_era = (in_era - in_era / 1_460 + in_era / 36_524 - in_era / 146_096) / 365;
+    let in_year = in_era - (365 * of_era + of_era / 4 - of_era / 100);
+    let month = (5 * in_year + 2) / 153;
+    let year = era * 400 + of_era + u64::from(month >= 10);
+    format!(
+        "{} {} {:2} {:02}:{:02}:{:02} {year}",
+        DAYS[(day % 7) as usize],
+        MONTHS[month as usize],
+        in_year - (153 * month + 2) / 5 + 1,
+        second / 3600,
+        second / 60 % 60,
+        second % 60,
+    )
+}
+
+fn told(text: &mut String, options: &Options, contender: &Contender) {
+    let target = match contender {
+        Contender::Plugin(library) => library.display().to_string(),
+        other => other.name().into(),
+    };
+    let distribution = match options.distribution {
+        Distribution::Uniform => "UNIFORM".into(),
+        Distribution::SelfSimilar(skew) => format!("SELFSIMILAR({skew:.6})"),
+        Distribution::Zipfian(skew) => format!("ZIPFIAN({skew:.6})"),
+    };
+    let timed = match options.timed_one_in {
+        0 => 0.0,
+        one_in => 1.0 / one_in as f64,
+    };
+    let ratios = &options.ratios;
+    let lines = [
+        ("Target", target),
+        ("# Records", options.records.to_string()),
+        ("# Threads", options.threads.to_string()),
+        ("# Operations", options.operations.to_string()),
+        ("Sampling", format!("{} ms", options.sampling_ms)),
+        ("Latency", short(timed)),
+        ("Key prefix", String::new()),
+        ("Key size", "8".into()),
+        ("Value size", "8".into()),
+        ("Random seed", options.seed.to_string()),
+        ("Key distribution", distribution),
+        ("Scan size", "100".into()),
+        ("Operations ratio", String::new()),
+        ("\tRead", short(ratios.read)),
+        ("\tInsert", short(ratios.insert)),
+        ("\tUpdate", short(ratios.update)),
+        ("\tDelete", short(ratios.remove)),
+        ("\tScan", "0".into()),
+    ];
+    text.push_str("Benchmark Options:\n");
+    for (name, value) in lines {
+        let space = if name == "Operations ratio" { "" } else { " " };
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "\t{name}:{space}{value}");
+    }
+}
+
+fn results(text: &mut String, options: &Options, mixed: &Mixed) {
+    let run = &mixed.run;
+    let ms = |took: Duration| took.as_secs_f64() * 1e3;
+    let rate = |count: u64| count as f64 / run.took.as_secs_f64();
+    let mut line = |line: std::fmt::Arguments<'_>| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{line}");
+    };
+    line(format_args!("Overview:"));
+    line(format_args!(
+        "\tLoad time: {} milliseconds",
+        short(ms(mixed.load))
+    ));
+    line(format_args!("\tRun time: {:.4} milliseconds", ms(run.took)));
+    line(format_args!(
+        "Results:\n\tOperations: {}\n\tThroughput:",
+        options.operations
+    ));
+    line(format_args!(
+        "\t- Completed: {:.4} ops/s",
+        rate(options.operations)
+    ));
+    line(format_args!(
+        "\t- Succeeded: {:.4} ops/s\n\tBreakdown:",
+        rate(mixed.succeeded())
+    ));
+    let kinds = [
+        ("Insert", mixed.tally(Drawn::Insert)),
+        ("Read", mixed.tally(Drawn::Read)),
+        ("Update", mixed.tally(Drawn::Update)),
+        ("Remove", mixed.tally(Drawn::Remove)),
+        ("Scan", (0, 0)),
+    ];
+    for (kind, (completed, succeeded)) in kinds {
+        line(format_args!(
+            "\t- {kind} completed: {:.4} ops/s",
+            rate(completed)
+        ));
+        line(format_args!(
+            "\t- {kind} succeeded: {:.4} ops/s",
+            rate(succeeded)
+        ));
+    }
+    line(format_args!("Samples:"));
+    for sample in &run.samples {
+        line(format_args!("\t{sample}"));
+    }
+    if options.timed_one_in == 0 {
+        return;
+    }
+    line(format_args!(
+        "Latencies ({} operations observed):",
+        run.times_ns.len()
+    ));
+    let shares = [
+        ("min", 0.0),
+        ("50%", 0.5),
+        ("90%", 0.9),
+        ("99%", 0.99),
+        ("99.9%", 0.999),
+        ("99.99%", 0.9999),
+        ("99.999%", 0.99999),
+        ("max", 1.0),
+    ];
+    for (name, share) in shares {
+        line(format_args!("\t{name}: {}", run.quantile(share)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_printed_as_by_cxx_streams() {
+        for (value, text) in [
+            (0.0, "0"),
+            (1.0, "1"),
+            (0.1, "0.1"),
+            (13_894.3, "13894.3"),
+            (450.6471, "450.647"),
+            (999_999.0, "999999"),
+            (999_999.7, "1e+06"),
+            (1_234_567.0, "1.23457e+06"),
+            (0.000_012_34, "1.234e-05"),
+        ] {
+            assert_eq!(short(value), text);
+        }
+    }
+
+    #[test]
+    fn times_are_printed_as_by_asctime() {
+        for (seconds, text) in [
+            (0, "Thu Jan  1 00:00:00 1970"),
+            (951_782_400, "Tue Feb 29 00:00:00 2000"),
+            (1_572_962_725, "Tue Nov  5 14:05:25 2019"),
+            (4_107_542_399, "Sun Feb 28 23:59:59 2100"),
+        ] {
+            assert_eq!(calendar(Duration::from_secs(seconds)), text);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What is asked of our tables alone: counts, how full they are, how they grow, and how they come back.
+
+use std::time::Instant;
+
+use farbank_index::registry::{Size, Table};
+use farbank_index::{Plan, Worker};
+use farbank_pm::media::{AnyMedium, OpenOptions, create_path, open_path};
+
+use super::Options;
+use super::contender::{new_table, pool_bytes, refused};
+use super::keys::{Engine, key_of, odd};
+use crate::figure::{Error, Figure, median};
+use crate::temp::TempFile;
+
+/// Rounds of a recovery.
+const ROUNDS: usize = 5;
+/// Points of a curve.
+const POINTS: u64 = 200;
+
+/// Flushes, fences and bytes an operation, growth and allocator included.
+pub(super) fn counts(options: &Options, table: Table) -> Result<Vec<Figure>, Error> {
+    let made = new_table(options, table, options.records)?;
+    let (index, count) = (&*made, options.records);
+    let mut worker = index.worker().map_err(refused)?;
+    let mut figures = Vec::new();
+    let mut run = |what: &str, op: &dyn Fn(&mut Worker, u64) -> Result<(), Error>| {
+        let before = worker.counters();
+        for n in 0..count {
+            op(&mut worker, n)?;
+        }
+        let after = worker.counters();
+        let each = |before: u64, after: u64| (after - before) as f64 / count as f64;
+        let figure =
+            |name: &str, value| Figure::counted(table.name(), format!("{what}: {name}"), value);
+        figures.extend([
+            figure("lines flushed", each(before.lines, after.lines)),
+            figure("fences", each(before.fences, after.fences)),
+            figure("bytes written", each(before.bytes, after.bytes)),
+        ]);
+        Ok::<(), Error>(())
+    };
+    run("insert", &|worker, n| {
+        index.insert(worker, odd(n), n).map(drop).map_err(refused)
+    })?;
+    run("update", &|worker, n| {
+        index.update(worker, odd(n), !n).map(drop).map_err(refused)
+    })?;
+    run("search", &|worker, n| {
+        index.get(worker, odd(n));
+        Ok(())
+    })?;
+    run("delete", &|worker, n| {
+        index.remove(worker, odd(n)).map(drop).map_err(refused)
+    })?;
+    Ok(figures)
+}
+
+/// The n-th key of an insert-only run: PiBench's, each once, or the study's, drawn from as many with replacement.
+fn insert_keys(options: &Options) -> impl FnMut(u64) -> u64 + use<> {
+    let (mut engine, most) = (Engine::new(options.seed), options.records - 1);
+    let replacing = options.with_replacement;
+    move |n| match replacing {
+        true => key_of(1 + engine.up_to(most)),
+        false => odd(n),
+    }
+}
+
+/// How full a table is while it grows.
+pub(super) fn load_factor(options: &Options, table: Table) -> Result<Vec<Figure>, Error> {
+    let made = new_table(options, table, options.records)?;
+    let mut worker = made.worker().map_err(refused)?;
+    let mut key = insert_keys(options);
+    let every = (options.records / POINTS).max(1);
+    let (mut factors, mut uses) = (Vec::new(), Vec::new());
+    for n in 0..options.records {
+        made.insert(&mut worker, key(n), n).map_err(refused)?;
+        if (n + 1) % every == 0 {
+            let space = made.space(&mut worker);
+            factors.push(space.load_factor());
+            uses.push(space.utilisation());
+        }
+    }
+    let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+    let figure =
+        |name: &str, value: f64| Figure::counted(table.name(), name, 100.0 * value).unit("%");
+    let last = |values: &[f64]| values.last().copied().unwrap_or_default();
+    let mut figures = vec![
+        figure("load factor, at most", most(&factors)),
+        figure("load factor, median of the growth", median(&factors)),
+        figure("load factor, at the end", last(&factors)),
+        figure("utilisation, at most", most(&uses)),
+        figure("utilisation, median of the growth", median(&uses)),
+        figure("utilisation, at the end", last(&uses)),
+    ];
+    let keys = made.space(&mut worker).keys as f64;
+    figures.push(Figure::counted(table.name(), "keys, each once", keys));
+    Ok(figures)
+}
+
+/// How long the inserts take in which the table changes its structure, and what share of the run that is.
+pub(super) fn resize(options: &Options, table: Table) -> Result<Vec<Figure>, Error> {
+    let made = new_table(options, table, options.records)?;
+    let mut worker = made.worker().map_err(refused)?;
+    let mut key = insert_keys(options);
+    let mut changes_ns = Vec::new();
+    let began = Instant::now();
+    for n in 0..options.records {
+        let (before, started) = (worker.reshapes(), Instant::now());
+        made.insert(&mut worker, key(n), n).map_err(refused)?;
+        if worker.reshapes() > before {
+            changes_ns.push(started.elapsed().as_nanos() as f64);
+        }
+    }
+    let all_ns = began.elapsed().as_nanos() as f64;
+    changes_ns.sort_by(f64::total_cmp);
+    let at = |share: f64| {
+        let at = (changes_ns.len() as f64 * share) as usize;
+        let at = at.min(changes_ns.len().saturating_sub(1));
+        changes_ns.get(at).copied().unwrap_or_default() / 1e3
+    };
+    let measured = |name: &str, value| Figure::measured(table.name(), name, value);
+    let share = 100.0 * changes_ns.iter().sum::<f64>() / all_ns;
+    Ok(vec![
+        Figure::counted(
+            table.name(),
+            "changes of structure",
+            changes_ns.len() as f64,
+        ),
+        measured("a change, half take", at(0.5)).unit("us"),
+        measured("a change, 99 % take", at(0.99)).unit("us"),
+        measured("a change, the slowest", at(1.0)).unit("us"),
+        measured("changes, share of the run", share).unit("%"),
+    ])
+}
+
+/// From an open of what a process left behind to the first answer. The table is on tmpfs: what a kill leaves.
+pub(super) fn recovery(options: &Options, table: Table) -> Result<Vec<Figure>, Error> {
+    let mut figures = Vec::new();
+    for records in [16, 4, 1].map(|part| (options.records / part).max(2)) {
+        let path = TempFile::on_tmpfs(table.name())?;
+        let bytes = pool_bytes(options, records);
+        let _file = TempFile::new(&path);
+        let medium = create_path(&path, bytes, &OpenOptions::default(), &mut |_, _| ());
+        let made = match medium.map_err(Error::Medium)? {
+            AnyMedium::Mapped(medium) => {
+                let size = Size::Slots(options.slots);
+                table.create(medium, &Plan::default(), size, options.preset)
+            }
+            AnyMedium::File(_) => return Err(Error::Failed("/dev/shm is no tmpfs".into())),
+        };
+        let made = made.map_err(|error| Error::Failed(error.to_string()))?;
+        let mut worker = made.worker().map_err(refused)?;
+        for n in 0..records {
+            made.insert(&mut worker, odd(n), n).map_err(refused)?;
+        }
+        drop((worker, made));
+        let mut rounds = Vec::new();
+        for _ in 0..ROUNDS {
+            rounds.push(first_answer_ms(table, &path)?);
+        }
+        let name = format!("first answer of {records} keys");
+        let figure = Figure::measured(table.name(), name, median(&rounds));
+        figures.push(figure.unit("ms").spread(&rounds));
+    }
+    Ok(figures)
+}
+
+fn first_answer_ms(table: Table, path: &std::path::Path) -> Result<f64, Error> {
+    let medium = open_path(path, &OpenOptions::default()).map_err(Error::Medium)?;
+    let AnyMedium::Mapped(medium) = medium else {
+        return Err(Error::Failed("/dev/shm is no tmpfs".into()));
+    };
+    let began = Instant::now();
+    let opened = table.open(medium);
+    let opened = opened.map_err(|error| Error::Failed(error.to_string()))?;
+    let mut worker = opened.worker().map_err(refused)?;
+    let found = opened.get(&mut worker, odd(1));
+    let ms = began.elapsed().as_secs_f64() * 1e3;
+    match found {
+        Some(1) => Ok(ms),
+        other => Err(Error::Failed(format!(
+            "{table} came back with {other:?} for 1"
+        ))),
+    }
+}

@@ -1,0 +1,94 @@
+//! Lane `pibench`: plug-ins both ways: a table in C++ under our benchmark, and ours under a program in C++.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::Size;
+use crate::run::{farbank, install, output, root, succeed, target, works};
+
+/// Tables that are loaded as a plug-in.
+const TABLES: [&str; 7] = [
+    "cceh", "clht", "clevel", "dash-eh", "dash-lh", "level", "soft",
+];
+
+pub(crate) fn run(size: Size) -> Result<(), String> {
+    if !works("g++", &["--version"]) {
+        install(&["g++"])?;
+    }
+    let keys = match size {
+        Size::Lane => "100000",
+        Size::Gate => "5000000",
+    };
+    let folder = target().join("pibench");
+    std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    theirs(&folder, keys)?;
+    ours(&folder, keys)
+}
+
+/// Compiles an example against our header.
+fn compile(example: &str, flags: &[&str], to: &Path) -> Result<(), String> {
+    let bindings = root().join("bindings/pibench");
+    let mut compiler = Command::new("g++");
+    compiler.args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror"]);
+    compiler.arg("-I").arg(bindings.join("include"));
+    compiler.arg(bindings.join("example").join(example));
+    succeed(compiler.arg("-o").arg(to).args(flags))
+}
+
+/// A map in C++ is loaded and measured, and answers right.
+fn theirs(folder: &Path, keys: &str) -> Result<(), String> {
+    let library = folder.join("map.so");
+    compile("map.cpp", &["-shared", "-fPIC"], &library)?;
+    let bench = |arguments: &[&str]| {
+        let mut command = farbank();
+        command.args(["bench", "index", "-n", keys, "-t", "2", "--plugin"]);
+        output(command.arg(&library).args(arguments))
+    };
+    bench(&[])?;
+    let mix = [
+        "--experiment",
+        "mix",
+        "-p",
+        keys,
+        "-r",
+        "0.4",
+        "-i",
+        "0.2",
+        "-u",
+        "0.2",
+        "-d",
+        "0.2",
+        "--output",
+        "pibench",
+    ];
+    let text = bench(&mix)?;
+    let operations = format!("\tOperations: {keys}");
+    match text.lines().any(|line| line == operations) {
+        true => Ok(()),
+        false => Err(format!("no line {operations:?} in PiBench's output")),
+    }
+}
+
+/// A program in C++ loads our tables, and they answer right.
+fn ours(folder: &Path, keys: &str) -> Result<(), String> {
+    let host = folder.join("host");
+    compile("host.cpp", &["-ldl", "-pthread"], &host)?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.current_dir(root());
+    succeed(build.args(["build", "--release", "--package=farbank-tables"]))?;
+    let library = target().join("release/libfarbank_tables.so");
+    for table in TABLES {
+        let mut command = Command::new(&host);
+        command.env("FARBANK_TABLE", table);
+        output(command.arg(&library).args([keys, "2"]))?;
+    }
+    // With a pool on disk: it is opened again, and everything is found.
+    let pool = folder.join("pool");
+    let _ = std::fs::remove_file(&pool);
+    let mut command = Command::new(&host);
+    command.arg(&library).args(["200", "2"]).arg(&pool);
+    let found = output(command.arg("67108864"));
+    let _ = std::fs::remove_file(&pool);
+    found.map(|_| ())
+}
