@@ -1,7 +1,10 @@
 //! One phase: every thread does its share of so many operations, and the clock runs.
 
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -93,7 +96,7 @@ pub(super) fn phase(
             .map(|thread| thread.join().expect("no thread panics"))
             .collect();
         let took = began.elapsed();
-        over.store(true, Relaxed);
+        over.store(true, Release);
         let samples = sampler.map_or_else(Vec::new, |sampler| {
             sampler.thread().unpark();
             sampler.join().expect("no thread panics")
@@ -143,17 +146,21 @@ fn part(
     Ok(part)
 }
 
-/// Looks `every` so often how many are done, until it is over: how many more each time.
+/// Looks `every` so often how many are done, and once more when it is over: how many more each time.
 fn samples(every: Duration, over: &AtomicBool, done: impl Fn() -> u64) -> Vec<u64> {
     let (began, mut samples, mut before) = (Instant::now(), Vec::new(), 0);
-    while !over.load(Relaxed) {
+    loop {
         let next = every * (samples.len() as u32 + 1);
-        while !over.load(Relaxed) && began.elapsed() < next {
+        let is_over = || over.load(Acquire);
+        while !is_over() && began.elapsed() < next {
             thread::park_timeout(next.saturating_sub(began.elapsed()));
         }
+        let last = is_over();
         let now = done();
         samples.push(now - before);
         before = now;
+        if last {
+            return samples;
+        }
     }
-    samples
 }
