@@ -17,7 +17,9 @@
 //!     kill, this open, and a power cut could lose both the old and the new version of a key. That a
 //!     segment is free needs no flush: its tail was durable before its head was written, so that its former
 //!     life cannot come back, and the flush of `opened` takes the head along, which is in its line.
-//! V2  Scanning again finds the same: torn bytes are padded before their segment is sealed.
+//! V2  Scanning again finds the same: torn bytes are padded before their segment is sealed, and a pad is
+//!     SETTLED if what it replaces was. Else the bytes that one had vouched for could be torn for the next
+//!     scan, which would pad them, and damage again for the one after, if of the two pads this one is lost.
 //! V3  Members count only in a whole group; outside one they are torn, or salvaged from damage.
 //! V4  Every segment is free, holds records, or is an extent of an accepted table: nothing leaks.
 //! V5  The superblock counts segments as born when both ends of each are durable. From then on a head is
@@ -86,7 +88,7 @@ struct Scanned {
     /// By the low bits of their hashes.
     items: Vec<Vec<Item>>,
     /// Torn ranges, to be padded.
-    pads: Vec<(usize, usize)>,
+    pads: Vec<Torn>,
     /// Where accepted records end.
     end: usize,
     /// Extents of accepted groups.
@@ -100,6 +102,15 @@ struct Scanned {
     key: Vec<u8>,
 }
 
+/// Bytes of a write that nobody was told about.
+#[derive(Clone, Copy, Debug)]
+struct Torn {
+    from: usize,
+    to: usize,
+    /// Whether they start with a header that is SETTLED. Others in there are not: what is before them is durable.
+    settled: bool,
+}
+
 /// One piece of a scanned segment.
 struct Piece {
     from: usize,
@@ -108,6 +119,16 @@ struct Piece {
     header: Option<Header>,
     /// Whether its body has its checksum.
     whole: bool,
+}
+
+impl Piece {
+    fn torn(&self) -> Torn {
+        Torn {
+            from: self.from,
+            to: self.to,
+            settled: self.header.is_some_and(|header| header.settled),
+        }
+    }
 }
 
 /// Opens what is in `pool`.
@@ -363,7 +384,7 @@ impl<M: Medium> Scan<'_, M> {
             && (!header.large || durable || header.moved || self.extents_hold(at, header))
             && (!header.member || durable);
         if !whole && !durable {
-            return found.pads.push((piece.from, piece.to));
+            return found.pads.push(piece.torn());
         }
         found.end = piece.to;
         if !whole {
@@ -390,7 +411,7 @@ impl<M: Medium> Scan<'_, M> {
                 self.segment
             ));
         } else {
-            found.pads.push((piece.from, piece.to));
+            found.pads.push(piece.torn());
         }
     }
 
@@ -644,11 +665,12 @@ fn make_durable<M: Medium>(
     found: &Scanned,
 ) {
     let base = engine.geometry.base(segment);
-    for (from, to) in merged(&found.pads) {
+    for Torn { from, to, settled } in merged(&found.pads) {
         if to - from >= RECORD_MIN && from < found.end && !fault!("kv.torn_not_padded") {
             let pad = Header {
                 what: Type::Pad,
                 value_len: to - from - crate::record::HEADER_MIN,
+                settled,
                 ..Header::default()
             };
             let mut bytes = Vec::new();
@@ -689,12 +711,12 @@ fn flush_extents<M: Medium>(engine: &Engine<M>, lane: &mut Lane, table: &[u8], l
 }
 
 /// Torn ranges that touch become one.
-fn merged(pads: &[(usize, usize)]) -> Vec<(usize, usize)> {
-    let mut merged: Vec<(usize, usize)> = Vec::new();
-    for &(from, to) in pads {
+fn merged(pads: &[Torn]) -> Vec<Torn> {
+    let mut merged: Vec<Torn> = Vec::new();
+    for pad in pads {
         match merged.last_mut() {
-            Some(last) if last.1 == from => last.1 = to,
-            _ => merged.push((from, to)),
+            Some(last) if last.to == pad.from => last.to = pad.to,
+            _ => merged.push(*pad),
         }
     }
     merged
