@@ -23,13 +23,19 @@ Examples:
       a library written for PiBench, with PiBench's output
   farbank bench index --experiment dimms --target clht -t 16
       how the model of far memory bears a table, on one DIMM to six
+  farbank bench index --workload workloads/index-reads-hot.toml
+      hot keys looked up and some replaced, as the file says
   farbank bench index --experiment recovery -n 16000000 --json
       how long until the first answer after a kill; one JSON object on the last line";
 
 /// Run persistent hash indexes: PiBench's options, and the study's experiments.
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct BenchIndex {
+    /// Options from a TOML file, named as here without dashes, with the `question` it answers; those given
+    /// here count. See workloads/.
+    #[arg(long, value_name = "FILE")]
+    workload: Option<PathBuf>,
     /// What is found out.
     #[arg(long, value_enum, default_value = "throughput")]
     experiment: ExperimentChoice,
@@ -170,6 +176,8 @@ enum ExperimentChoice {
     Dimms,
     /// Throughput on the model, beside the memory and from the other socket.
     Numa,
+    /// No table: entries written anywhere into an array of the model.
+    Array,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -220,7 +228,7 @@ impl BenchIndex {
             "contenders": options.contenders.iter().map(Contender::name).collect::<Vec<_>>(),
             "records": options.records, "operations": options.operations,
             "threads": options.threads, "slots": options.slots, "seed": options.seed,
-            "durable": options.durable,
+            "durable": options.durable, "workload": self.workload,
         });
         measure("index", settings, self.json, table, |watch| {
             index::run(&options, watch)
@@ -279,7 +287,7 @@ impl BenchIndex {
         }
         let on_model = matches!(
             self.experiment,
-            Choice::Bytes | Choice::Dimms | Choice::Numa
+            Choice::Bytes | Choice::Dimms | Choice::Numa | Choice::Array
         );
         let timed = share("--latency-sampling", self.latency_sampling)?;
         Ok(Options {
@@ -294,6 +302,7 @@ impl BenchIndex {
                 Choice::Bytes => Experiment::Bytes,
                 Choice::Dimms => Experiment::Dimms,
                 Choice::Numa => Experiment::Numa,
+                Choice::Array => Experiment::Array,
             },
             contenders: self.contenders()?,
             preset: match self.preset {

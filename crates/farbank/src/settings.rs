@@ -1,4 +1,4 @@
-//! `serve --config FILE`, `bench kv --workload FILE` and `bench judge --workload FILE`: options from a TOML file.
+//! `serve --config FILE`, and `bench kv|judge|index --workload FILE`: options from a TOML file.
 //!
 //! ```text
 //!   port = 7000            is        --port 7000
@@ -18,10 +18,11 @@ use toml::Value;
 use crate::Failure;
 
 /// Who takes a file, and by which option.
-const FILES: [(&[&str], &str); 3] = [
+const FILES: [(&[&str], &str); 4] = [
     (&["serve"], "--config"),
     (&["bench", "kv"], "--workload"),
     (&["bench", "judge"], "--workload"),
+    (&["bench", "index"], "--workload"),
 ];
 
 /// The command line `args` with the options of the file it names, if it names one, before its own.
@@ -88,6 +89,7 @@ fn option(key: &str, value: &Value) -> Result<Option<OsString>, String> {
     let one = |value: &Value| match value {
         Value::String(text) => Ok(text.clone()),
         Value::Integer(number) => Ok(number.to_string()),
+        Value::Float(number) => Ok(number.to_string()),
         other => Err(format!("{key:?} cannot be a {}", other.type_str())),
     };
     match value {
@@ -146,7 +148,7 @@ mod tests {
                 let args = with_file(args).map_err(|_| bench.to_owned())?;
                 crate::Cli::try_parse_from(args).map_err(|why| why.to_string())
             };
-            let fit = ["kv", "judge"].map(|bench| of(bench).map(|_| bench));
+            let fit = ["kv", "judge", "index"].map(|bench| of(bench).map(|_| bench));
             assert_eq!(fit.iter().flatten().count(), 1, "{path:?}: {fit:?}");
         }
     }

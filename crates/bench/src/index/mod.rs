@@ -4,6 +4,7 @@
 //! with a share of the keys. Published figures are those of the original codes as plug-ins of the study's benchmark,
 //! 65,536 slots at first, on a quiet machine with two processors.
 
+mod array;
 mod contender;
 pub mod keys;
 mod model;
@@ -43,6 +44,8 @@ pub enum Experiment {
     Dimms,
     /// Throughput on the model, of workers beside the memory and on the other socket.
     Numa,
+    /// No table: entries written anywhere into an array of the model, in several ways.
+    Array,
 }
 
 /// Shares of operations in a mix; they add up to 1.
@@ -101,6 +104,9 @@ pub struct Options {
 
 /// Runs it. `watch` answers whether to go on.
 pub fn run(options: &Options, watch: &mut dyn FnMut(Step<'_>) -> bool) -> Result<Report, Error> {
+    if options.experiment == Experiment::Array {
+        return Ok(array::array(options));
+    }
     let (mut report, mut beside) = (Report::default(), Vec::new());
     for (done, contender) in (0..).zip(&options.contenders) {
         let step = Step {
