@@ -11,8 +11,9 @@ use super::Options;
 use crate::figure::{Figure, Report};
 
 const ENTRY_BYTES: u64 = 16;
-/// Bytes that are written side by side.
-const GROUPS: [u64; 3] = [16, 64, 256];
+/// Bytes that are written side by side, and the study's rate of entries that are only stored. It does not say what else an
+/// entry took there, so the rates are no targets; their order is.
+const GROUPS: [(u64, f64); 3] = [(16, 31.0), (64, 91.0), (256, 141.0)];
 /// Bytes of the array: many times the cache.
 const ARRAY_BYTES: u64 = 256 << 20;
 const CACHE_BYTES: u64 = 4 << 20;
@@ -41,7 +42,6 @@ fn steps(way: Way, at: u64, bytes: u64, steps: &mut Vec<Step>) {
     let line = |byte: u64| (byte / LINE as u64) as u32;
     let lines = line(at)..=line(at + bytes - 1);
     match way {
-        // A part of a line cannot go around the cache: it is combined with nothing before the fence.
         Way::Around => steps.extend(lines.map(|line| Step::new(Act::Around, line))),
         _ => {
             let entries = (at..at + bytes).step_by(ENTRY_BYTES as usize);
@@ -72,6 +72,8 @@ fn rate(options: &Options, way: Way, bytes: u64) -> (f64, String) {
             return false;
         }
         left -= 1;
+        let nanoseconds = u64::from(options.cpu_ns) * bytes / ENTRY_BYTES;
+        played.push(Step::new(Act::Compute, nanoseconds as u32));
         steps(way, rng.below(ARRAY_BYTES / bytes) * bytes, bytes, played);
         true
     });
@@ -84,12 +86,15 @@ fn rate(options: &Options, way: Way, bytes: u64) -> (f64, String) {
 /// Runs all of them.
 pub(super) fn array(options: &Options) -> Report {
     let mut report = Report::default();
-    for bytes in GROUPS {
+    for (bytes, published) in GROUPS {
         for (way, name) in WAYS {
             let (rate, label) = rate(options, way, bytes);
             let name = format!("{bytes} bytes side by side, {name}");
             let figure = Figure::modelled("array", name, rate).unit("M entries/s");
-            report.figures.push(figure);
+            report.figures.push(match way {
+                Way::Store => figure.published(published, f64::INFINITY),
+                _ => figure,
+            });
             report.notes = vec![label];
         }
     }
