@@ -7,9 +7,7 @@ use crate::Size;
 use crate::run::{farbank, install, output, root, succeed, target, works};
 
 /// Tables that are loaded as a plug-in.
-const TABLES: [&str; 7] = [
-    "cceh", "clht", "clevel", "dash-eh", "dash-lh", "level", "soft",
-];
+const TABLES: [&str; 6] = ["cceh", "clht", "level", "clevel", "dash-eh", "soft"];
 
 pub(crate) fn run(size: Size) -> Result<(), String> {
     if !works("g++", &["--version"]) {

@@ -1,6 +1,5 @@
 //! A larger level in the place of the bottom one.
 
-use farbank_pm::model::Category;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, Off, WORD};
 
@@ -48,7 +47,7 @@ impl<M: Medium> LevelHash<M> {
 
     /// Makes room for a key that found none in the levels whose top is number `seen`. Nothing is changed on an error.
     pub(super) fn grow(&self, worker: &mut Worker, seen: u64) -> Result<(), Refused> {
-        let _for = Category::Resize.spend();
+        let _for = worker.reshape();
         let _growing = self.growing.lock().expect("no holder panics");
         let levels = self.levels();
         if levels.current != seen {
