@@ -6,7 +6,7 @@
 //!     ┌───▼──────────────────────────────────────────▼───┐
 //!     │ Index    insert get update remove  ...            │
 //!     └───┬──────────────────────────────────────────────┘
-//!       cceh clevel clht dash_eh level soft  one folder a paper, the same files in each
+//!   cceh clevel clht dash_eh dash_lh level soft   one folder a paper, the same files in each
 //!         │
 //!     ┌───▼────────────────┐   ┌────────┐   ┌─────────┐
 //!     │ ground: a pool,    │   │ locks  │   │ outlier │
@@ -25,7 +25,7 @@
 //! * [`cceh`] is cacheline-conscious extendible hashing.
 //! * [`clevel`] is level hashing whose searches are not blocked.
 //! * [`clht`] is the cache-line hash table, made persistent.
-//! * [`dash_eh`] is Dash over extendible hashing; [`dash`] are its buckets.
+//! * [`dash_eh`] is Dash over extendible hashing, [`dash_lh`] over linear hashing; [`dash`] are their segments.
 //! * [`level`] is level hashing.
 //! * [`soft`] are sets with an optimal flushing technique.
 
@@ -36,6 +36,7 @@ pub mod clevel;
 pub mod clht;
 pub mod dash;
 pub mod dash_eh;
+pub mod dash_lh;
 mod extendible;
 mod ground;
 pub mod hash;

@@ -133,6 +133,40 @@ impl Locks {
         guard
     }
 
+    /// Takes the lock of what `lookup` leads to, and still does when it is held.
+    #[inline]
+    pub(crate) fn hold(
+        &self,
+        lookup: impl Fn() -> Off,
+        mut accept: impl FnMut(Off),
+    ) -> (Off, Guard<'_>) {
+        loop {
+            let at = lookup();
+            let guard = self.lock(at, || accept(at));
+            if lookup() == at {
+                return (at, guard);
+            }
+        }
+    }
+
+    /// What `read` finds at what `lookup` leads to, both of one durable state (L4).
+    #[inline]
+    pub(crate) fn read<T>(
+        &self,
+        lookup: impl Fn() -> Off,
+        mut accept: impl FnMut(Off),
+        read: impl Fn(Off) -> T,
+    ) -> T {
+        loop {
+            let at = lookup();
+            let version = self.begin(at, || accept(at));
+            let found = read(at);
+            if lookup() == at && self.unchanged(at, version) {
+                return found;
+            }
+        }
+    }
+
     /// Makes locks for the first `count` granules, if there are not as many yet.
     pub(crate) fn reserve(&self, count: usize) {
         self.versions.reserve(count);

@@ -10,6 +10,7 @@ use crate::cceh::{self, Cceh};
 use crate::clevel::{self, Clevel};
 use crate::clht::{self, Clht};
 use crate::dash_eh::{self, DashEh};
+use crate::dash_lh::{self, DashLh};
 use crate::ground::{OpenError, Plan};
 use crate::index::Index;
 use crate::level::{self, LevelHash};
@@ -30,6 +31,8 @@ pub enum Table {
     Clevel,
     /// Dash, extendible.
     DashEh,
+    /// Dash, linear.
+    DashLh,
 }
 
 /// How large a new table is.
@@ -59,6 +62,7 @@ impl Table {
         Table::Level,
         Table::Clevel,
         Table::DashEh,
+        Table::DashLh,
     ];
 
     /// Its name on the command line.
@@ -71,6 +75,7 @@ impl Table {
             Table::Level => level::NAME,
             Table::Clevel => clevel::NAME,
             Table::DashEh => dash_eh::NAME,
+            Table::DashLh => dash_lh::NAME,
         }
     }
 
@@ -84,6 +89,7 @@ impl Table {
             Table::Level => &level::FAULTS,
             Table::Clevel => &clevel::FAULTS,
             Table::DashEh => &dash_eh::FAULTS,
+            Table::DashLh => &dash_lh::FAULTS,
         }
     }
 
@@ -118,6 +124,7 @@ impl Table {
             Table::Level => Box::new(LevelHash::create(medium, plan, config!(level))?),
             Table::Clevel => Box::new(Clevel::create(medium, plan, sized!(clevel))?),
             Table::DashEh => Box::new(DashEh::create(medium, plan, config!(dash_eh))?),
+            Table::DashLh => Box::new(DashLh::create(medium, plan, config!(dash_lh))?),
         })
     }
 
@@ -130,6 +137,7 @@ impl Table {
             Table::Level => Box::new(LevelHash::open(medium)?),
             Table::Clevel => Box::new(Clevel::open(medium)?),
             Table::DashEh => Box::new(DashEh::open(medium)?),
+            Table::DashLh => Box::new(DashLh::open(medium)?),
         })
     }
 }

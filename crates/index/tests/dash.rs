@@ -4,7 +4,7 @@ use farbank_index::registry::{Preset, Size, Table};
 use farbank_index::{Index, Plan};
 use farbank_pm::media::Mapped;
 
-const TABLES: [Table; 1] = [Table::DashEh];
+const TABLES: [Table; 2] = [Table::DashEh, Table::DashLh];
 
 fn make(table: Table, slots: u64, mib: u64) -> Box<dyn Index> {
     let medium = Mapped::anonymous(mib << 20).unwrap();

@@ -78,6 +78,8 @@ enum TargetChoice {
     Clevel,
     /// Dash, extendible.
     DashEh,
+    /// Dash, linear.
+    DashLh,
     /// The tree on memory servers, on a simulated rack: schedules and faults only.
     Tree,
 }
@@ -97,6 +99,7 @@ impl TargetChoice {
             TargetChoice::Level => &TableTarget(Table::Level),
             TargetChoice::Clevel => &TableTarget(Table::Clevel),
             TargetChoice::DashEh => &TableTarget(Table::DashEh),
+            TargetChoice::DashLh => &TableTarget(Table::DashLh),
             TargetChoice::Tree => return None,
         })
     }

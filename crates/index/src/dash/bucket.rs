@@ -1,8 +1,10 @@
 //! The bytes of a bucket.
 
+use farbank_pm::model::Category;
 use farbank_pm::{Lane, Medium, Off, WORD};
 
-use super::Dash;
+use super::{Dash, Place, Spot};
+use crate::ground::Worker;
 
 /// Where a bucket's bits are.
 pub(crate) const BITS: u64 = 8;
@@ -18,6 +20,7 @@ pub(crate) struct Bits(pub(crate) u64);
 
 impl Bits {
     const GUESTS: u32 = 14;
+    const OWNER: u32 = 28;
     const ALL: u64 = (1 << 14) - 1;
     /// Where published code keeps its lock.
     const LOCK: u64 = 1 << 63;
@@ -36,6 +39,15 @@ impl Bits {
 
     fn with(self, slot: u32, guest: bool) -> Bits {
         Bits(self.0 | 1 << slot | u64::from(guest) << (slot + Bits::GUESTS))
+    }
+
+    /// Those of an empty chained bucket.
+    pub(super) fn chained(owner: u64) -> Bits {
+        Bits(owner << Bits::OWNER)
+    }
+
+    pub(super) fn owner(self) -> u64 {
+        self.0 >> Bits::OWNER
     }
 
     /// Those without the pairs of a mask.
@@ -76,23 +88,30 @@ impl<M: Medium> Dash<'_, M> {
 
     #[inline]
     fn slot(&self, bucket: Off, slot: u32) -> Off {
-        bucket.plus(self.shape.pairs_at() + u64::from(slot) * PAIR)
+        bucket.plus(self.pairs_at + u64::from(slot) * PAIR)
     }
 
     #[inline]
     pub(super) fn pair(&self, bucket: Off, slot: u32) -> (u64, u64) {
         let at = self.slot(bucket, slot);
-        (self.medium.load(at), self.medium.load(Self::value(at)))
+        (self.medium.load(at), self.medium.load(Self::value_of(at)))
     }
 
     /// Where a pair's value is.
-    fn value(pair: Off) -> Off {
+    fn value_of(pair: Off) -> Off {
         pair.plus(WORD as u64)
     }
 
-    /// Where the value of a pair is.
-    pub(crate) fn value_of(&self, bucket: Off, slot: u32) -> Off {
-        Self::value(self.slot(bucket, slot))
+    /// Where the value at a spot is.
+    #[inline]
+    pub(super) fn value_at(&self, spot: Spot) -> Off {
+        Self::value_of(self.slot(spot.bucket, spot.slot))
+    }
+
+    /// The value at a spot.
+    #[inline]
+    pub(super) fn value(&self, spot: Spot) -> u64 {
+        self.medium.load(self.value_at(spot))
     }
 
     /// The pair of `key` among those of a mask.
@@ -118,7 +137,7 @@ impl<M: Medium> Dash<'_, M> {
     pub(super) fn put(&self, lane: &mut Lane, bucket: Off, slot: u32, pair: (u64, u64)) -> Off {
         let at = self.slot(bucket, slot);
         self.medium.store(lane, at, pair.0);
-        self.medium.store(lane, Self::value(at), pair.1);
+        self.medium.store(lane, Self::value_of(at), pair.1);
         at
     }
 
@@ -145,11 +164,15 @@ impl<M: Medium> Dash<'_, M> {
         }
     }
 
-    /// Writes where the published code has its lock. Nobody reads it.
-    pub(crate) fn touch_far_lock(&self, lane: &mut Lane, bucket: Off) {
-        let bits = self.bits(bucket);
-        self.set_bits(lane, bucket, Bits(bits.0 | Bits::LOCK));
-        self.set_bits(lane, bucket, bits);
+    /// Writes where the published code has its locks, one a bucket. Nobody reads them.
+    pub(super) fn touch_far_locks(&self, worker: &mut Worker, segment: Off, place: Place) {
+        let _for = Category::Lock.spend();
+        let (home, next) = self.pair_of(segment, place);
+        for bucket in [home, next] {
+            let bits = self.bits(bucket);
+            self.set_bits(&mut worker.lane, bucket, Bits(bits.0 | Bits::LOCK));
+            self.set_bits(&mut worker.lane, bucket, bits);
+        }
     }
 }
 
@@ -168,8 +191,11 @@ impl Overflow {
     const STASH: u32 = 36;
     const GUEST: u32 = 44;
     const COUNT: u32 = 48;
+    const COUNT_MAX: u64 = u64::MAX >> Overflow::COUNT;
+    /// The stash that stands for all after it, too.
+    const LAST: u64 = 3;
 
-    /// How many keys no entry is about.
+    /// How many keys no entry is about; the most it can say stays, and means many.
     pub(super) fn count(self) -> u64 {
         self.0 >> Overflow::COUNT
     }
@@ -191,10 +217,11 @@ impl Overflow {
         })
     }
 
-    /// The buckets of the stash its entries for a fingerprint name.
+    /// Whether an entry for a fingerprint names bucket `stash` of the stash.
     #[inline]
-    pub(super) fn stashes(self, finger: u8, guest: bool) -> impl Iterator<Item = u64> {
-        self.entries(finger, guest).map(move |n| self.stash(n))
+    pub(super) fn names(self, finger: u8, guest: bool, stash: u64) -> bool {
+        let mut entries = self.entries(finger, guest);
+        entries.any(|n| self.stash(n) == stash.min(Overflow::LAST))
     }
 
     /// With one entry more, if there is room.
@@ -205,7 +232,7 @@ impl Overflow {
             free & !(1 << (Overflow::GUEST + n))
                 | u64::from(finger) << (8 * n)
                 | 1 << (Overflow::SET + n)
-                | stash << (Overflow::STASH + 2 * n)
+                | stash.min(Overflow::LAST) << (Overflow::STASH + 2 * n)
                 | u64::from(guest) << (Overflow::GUEST + n),
         ))
     }
@@ -214,11 +241,14 @@ impl Overflow {
     pub(super) fn without(self, finger: u8, guest: bool, stash: u64) -> Option<Overflow> {
         let n = self
             .entries(finger, guest)
-            .find(|n| self.stash(*n) == stash)?;
+            .find(|n| self.stash(*n) == stash.min(Overflow::LAST))?;
         Some(Overflow(self.0 & !(1 << (Overflow::SET + n))))
     }
 
     pub(super) fn counting(self, by: i64) -> Overflow {
+        if self.count() == Overflow::COUNT_MAX {
+            return self;
+        }
         Overflow(self.0.wrapping_add_signed(by << Overflow::COUNT))
     }
 }
@@ -248,14 +278,27 @@ mod tests {
             word = word.with(7, guest, stash).unwrap();
         }
         assert_eq!(word.with(9, false, 0), None, "four are all");
-        assert_eq!(word.stashes(7, true).collect::<Vec<_>>(), [1, 3]);
-        assert_eq!(word.stashes(7, false).collect::<Vec<_>>(), [0, 1]);
-        assert_eq!(word.stashes(8, false).count(), 0);
+        let named = |word: Overflow, finger, guest| {
+            let stashes = (0..5).filter(move |stash| word.names(finger, guest, *stash));
+            stashes.collect::<Vec<_>>()
+        };
+        assert_eq!(named(word, 7, true), [1, 3, 4], "3 is all from 3 on");
+        assert_eq!(named(word, 7, false), [0, 1]);
+        assert!(named(word, 8, false).is_empty());
         assert_eq!(word.without(7, false, 3), None);
         let word = word.without(7, true, 1).unwrap();
-        assert_eq!(word.stashes(7, true).collect::<Vec<_>>(), [3]);
+        assert_eq!(named(word, 7, true), [3, 4]);
         let word = word.with(8, false, 2).unwrap();
-        assert_eq!(word.stashes(8, false).collect::<Vec<_>>(), [2]);
-        assert_eq!(word.counting(2).counting(-1).count(), 1);
+        assert_eq!(named(word, 8, false), [2]);
+    }
+
+    #[test]
+    fn a_count_that_is_full_stays_so() {
+        let mut word = Overflow(1);
+        assert_eq!(word.counting(1).counting(1).counting(-1).count(), 1);
+        for _ in 0..70_000 {
+            word = word.counting(1);
+        }
+        assert_eq!((word.count(), word.counting(-1)), (0xffff, word));
     }
 }

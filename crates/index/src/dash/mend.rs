@@ -4,16 +4,28 @@ use std::collections::BTreeSet;
 
 use farbank_pm::{LINE, Lane, Medium, Off, WORD, fault};
 
-use super::bucket::{BITS, ones};
+use super::bucket::{BITS, Bits, HEAD, ones};
 use super::{Dash, Place};
-use crate::ground::{Ground, Worker};
+use crate::ground::Worker;
+use crate::hash::hash;
+use crate::index::Refused;
 
-/// What a table knows of its keys.
+/// What a table knows of keys, by their hashes.
 pub(crate) struct Keys<'a> {
     /// Where a key's home in its segment is.
     pub(crate) place: &'a dyn Fn(u64) -> Place,
     /// Whether a key is this segment's.
     pub(crate) owned: &'a dyn Fn(u64) -> bool,
+}
+
+impl Keys<'_> {
+    fn place(&self, key: u64) -> Place {
+        (self.place)(hash(key))
+    }
+
+    fn own(&self, key: u64) -> bool {
+        (self.owned)(hash(key))
+    }
 }
 
 impl<M: Medium> Dash<'_, M> {
@@ -25,11 +37,11 @@ impl<M: Medium> Dash<'_, M> {
         }
     }
 
-    /// Makes the words of a segment zero, whatever they were: none of its stash is used.
+    /// Makes the words of a segment zero, whatever they were: none of its stash is used, nothing chained to it.
     pub(crate) fn clear_words(&self, lane: &mut Lane, segment: Off) {
         let buckets = self.shape.buckets() + u64::from(self.shape.stash);
         for n in 0..buckets {
-            let bucket = segment.plus(n * self.shape.bucket_bytes());
+            let bucket = segment.plus(n * self.bucket_bytes);
             self.medium.store(lane, bucket, 0);
         }
     }
@@ -37,26 +49,17 @@ impl<M: Medium> Dash<'_, M> {
     /// What whoever first touches a segment after an open does: makes it durable as it is, then ends what a crash cut short,
     /// then says anew what is in the stash.
     #[cold]
-    pub(crate) fn accept(
-        &self,
-        worker: &mut Worker,
-        ground: &Ground<M>,
-        segment: Off,
-        keys: &Keys<'_>,
-    ) {
-        let bytes = self.shape.segment_bytes();
-        ground.accept(worker, segment, bytes);
-        let mut mended = false;
-        for (bucket, _) in self.buckets(segment) {
-            mended |= self.drop_some(&mut worker.lane, bucket, |key| !(keys.owned)(key));
-        }
+    pub(crate) fn accept(&self, worker: &mut Worker, segment: Off, keys: &Keys<'_>) {
+        self.flush(&mut worker.lane, segment);
+        let _ = worker.commit(self.medium); // if the medium failed, nothing more is acknowledged
+        let mut mended = self.keep_own(&mut worker.lane, segment, keys);
         if !fault!("dash.no_mending") {
             for n in 0..self.shape.buckets() {
                 mended |= self.drop_displaced(&mut worker.lane, segment, n);
             }
         }
         if mended {
-            let _ = worker.commit(self.medium); // if the medium failed, nothing more is acknowledged
+            let _ = worker.commit(self.medium);
         }
         self.tell_stash(&mut worker.lane, segment, keys);
     }
@@ -104,46 +107,115 @@ impl<M: Medium> Dash<'_, M> {
         }
         for (n, bucket) in (0..).zip(self.stashes(segment)) {
             for slot in ones(self.bits(bucket).live()) {
-                let place = (keys.place)(self.pair(bucket, slot).0);
+                let place = keys.place(self.pair(bucket, slot).0);
                 self.note(lane, segment, place, n);
             }
         }
     }
 
     /// Writes to `young`, whose words are clear and which nobody sees, the pairs of `elder` whose keys are meant: each where it was, and
-    /// those of the stash where they belong if that has room now. Not durable yet.
-    pub(crate) fn copy_some(&self, lane: &mut Lane, (elder, young): (Off, Off), keys: &Keys<'_>) {
-        for ((from, _), (to, _)) in self.buckets(elder).zip(self.buckets(young)) {
-            self.clear(lane, to, Some(from));
-            let mask = self.mask(from, keys.owned);
+    /// those of the stash where they belong if that has room now. Not durable yet, but for what is chained to the stash,
+    /// whatever comes of it.
+    pub(crate) fn copy_some(
+        &self,
+        worker: &mut Worker,
+        (elder, young): (Off, Off),
+        keys: &Keys<'_>,
+    ) -> Result<(), Refused> {
+        for n in 0..self.shape.buckets() {
+            let (from, to) = (self.bucket(elder, n), self.bucket(young, n));
+            self.clear(&mut worker.lane, to, Some(from));
+            let mask = self.mask(from, |key| keys.own(key));
             for slot in ones(mask) {
-                self.put(lane, to, slot, self.pair(from, slot));
+                self.put(&mut worker.lane, to, slot, self.pair(from, slot));
             }
-            self.set_bits(lane, to, self.bits(from).only(mask));
+            let bits = self.bits(from).only(mask);
+            self.set_bits(&mut worker.lane, to, bits);
         }
-        for stash in self.stashes(young) {
-            for slot in ones(self.bits(stash).live()) {
-                let pair = self.pair(stash, slot);
-                let place = (keys.place)(pair.0);
-                let (home, next) = self.pair_of(young, place);
-                let free = [(home, false), (next, true)]
-                    .into_iter()
-                    .find_map(|(bucket, guest)| Some((bucket, self.free_in(bucket)?, guest)));
-                if let Some((bucket, slot_there, guest)) = free {
-                    self.put(lane, bucket, slot_there, pair);
-                    self.mark(lane, bucket, slot_there, place.finger, guest);
-                    self.set_bits(lane, stash, self.bits(stash).without(1 << slot));
-                }
+        for to in self.stashes(young) {
+            self.clear(&mut worker.lane, to, None);
+        }
+        for from in self.stashes(elder) {
+            for slot in ones(self.mask(from, |key| keys.own(key))) {
+                let pair = self.pair(from, slot);
+                self.settle(worker, young, keys.place(pair.0), pair)?;
             }
         }
-        self.tell_stash(lane, young, keys);
+        self.tell_stash(&mut worker.lane, young, keys);
+        Ok(())
     }
 
-    /// Makes dead, to be drained, the pairs whose keys are not a segment's.
-    pub(crate) fn keep_own(&self, lane: &mut Lane, segment: Off, keys: &Keys<'_>) {
-        for (bucket, _) in self.buckets(segment) {
-            self.drop_some(lane, bucket, |key| !(keys.owned)(key));
+    /// Writes a pair of another's stash to a segment that nobody sees: where it belongs, or to its stash.
+    fn settle(
+        &self,
+        worker: &mut Worker,
+        segment: Off,
+        place: Place,
+        pair: (u64, u64),
+    ) -> Result<(), Refused> {
+        let (home, next) = self.pair_of(segment, place);
+        let free = [(home, false), (next, true)]
+            .into_iter()
+            .chain(self.stashes(segment).map(|bucket| (bucket, false)))
+            .find_map(|(bucket, guest)| Some((bucket, self.free_in(bucket)?, guest)));
+        let (bucket, slot, guest) = match (free, self.chain) {
+            (Some(free), _) => free,
+            (None, Some(class)) => (self.chain_one(worker, segment, class)?, 0, false),
+            (None, None) => unreachable!("what was in one stash fits into another"),
+        };
+        self.put(&mut worker.lane, bucket, slot, pair);
+        self.mark(&mut worker.lane, bucket, slot, place.finger, guest);
+        Ok(())
+    }
+
+    /// Has all of a segment, with what is chained to its stash, made durable by the next drain.
+    pub(crate) fn flush(&self, lane: &mut Lane, segment: Off) {
+        let bytes = self.shape.segment_bytes() as usize;
+        self.medium.flush(lane, segment, bytes);
+        for bucket in self.chained(segment) {
+            self.medium.flush(lane, bucket, self.bucket_bytes as usize);
         }
+    }
+
+    /// Chains one more bucket, empty, to the stash. Durable on `Ok`; nothing is changed on an error.
+    pub(super) fn chain_one(
+        &self,
+        worker: &mut Worker,
+        segment: Off,
+        class: usize,
+    ) -> Result<Off, Refused> {
+        let bucket = self.ground.allocate(worker, class)?;
+        let (last, owner) = (self.stashes(segment).last(), self.medium.load(segment));
+        self.medium.store(&mut worker.lane, bucket, 0);
+        self.clear(&mut worker.lane, bucket, None);
+        self.set_bits(&mut worker.lane, bucket, Bits::chained(owner));
+        self.medium.flush(&mut worker.lane, bucket, HEAD as usize);
+        worker.commit(self.medium)?; // S5
+        let last = last.expect("a segment has a stash");
+        worker.put_word(self.medium, last, bucket.0)?;
+        Ok(bucket)
+    }
+
+    /// Frees all that is chained to the stash of a segment that nobody sees.
+    pub(crate) fn unchain(&self, worker: &mut Worker, segment: Off) -> Result<(), Refused> {
+        let mut buckets: Vec<Off> = self.chained(segment).collect();
+        while let Some(bucket) = buckets.pop() {
+            let before = buckets.last().copied();
+            let before = before.unwrap_or_else(|| self.last_stash(segment));
+            self.ground.about_to_free(worker, bucket)?;
+            worker.put_word(self.medium, before, 0)?;
+            self.ground.free(worker, bucket)?;
+        }
+        Ok(())
+    }
+
+    /// Makes dead, to be drained, the pairs whose keys are not a segment's; whether there were any.
+    pub(crate) fn keep_own(&self, lane: &mut Lane, segment: Off, keys: &Keys<'_>) -> bool {
+        let mut dropped = false;
+        for (bucket, _) in self.buckets(segment) {
+            dropped |= self.drop_some(lane, bucket, |key| !keys.own(key));
+        }
+        dropped
     }
 
     /// Has the CPU fetch what a search for a place reads first.
@@ -160,14 +232,22 @@ impl<M: Medium> Dash<'_, M> {
         self.each(segment, |spot, key, _| {
             if !seen.insert(key) {
                 wrong = Some(format!("key {key:#x} is in {segment:?} twice"));
-            } else if !(keys.owned)(key) {
+            } else if !keys.own(key) {
                 wrong = Some(format!("key {key:#x} is not of {segment:?}, and live"));
-            } else if self.find(segment, (keys.place)(key), key) != Some(spot) {
+            } else if self.find(segment, keys.place(key), key) != Some(spot) {
                 wrong = Some(format!(
                     "key {key:#x} lies at {spot:?}, where it is not looked for"
                 ));
             }
         });
+        for chained in self.chained(segment) {
+            let (owner, word) = (self.owner(chained), self.medium.load(segment));
+            if owner != word {
+                wrong = Some(format!(
+                    "{chained:?}, chained to {segment:?}, says {owner:#x}, not {word:#x}"
+                ));
+            }
+        }
         wrong.map_or(Ok(()), Err)
     }
 }

@@ -6,14 +6,24 @@
 //!   │stash 0│stash 1│bucket 0│bucket 1│       │bucket 63│    │ word │ bits │ fingerprints │pair 0│       │pair 13│
 //!   └───────┴───────┴────────┴────────┴─ ... ─┴─────────┘    └──────┴──────┴──────────────┴──────┴─ ... ─┴───────┘
 //!                                                             8      8      14 of 16       16 each
-//!   bits    0..14 which pairs are live, 14..28 which of them are guests: the bucket before is their home
-//!   word    a bucket's: what of its keys is in the stash; stash 0's: the table's
+//!   bits    0..14 which pairs are live, 14..28 which of them are guests: the bucket before is their home;
+//!           28..63 of a chained bucket: the table's word of its segment
+//!   word    a bucket's: what of its keys is in the stash; stash 0's: the table's; the last of the stash's: what is
+//!           chained to it
 //! ```
 //!
 //! A key's home is the bucket its hash names. It is put into its home or the next one, whichever has more room; if
 //! neither has, a pair of theirs that can live in its own other bucket is moved there (displacement); then the stash
 //! takes it, and its home's word says so: up to four fingerprints with the stash they are in, there or in the next
-//! bucket's word, and a count of what did not fit. Then the segment is full, which is the table's affair.
+//! bucket's word, and a count of what did not fit. Then the segment is full, or its stash gets one more bucket, a block of
+//! its own: which of both is the table's choice.
+//!
+//! ```text
+//!   stash 0        stash 1        chained        chained
+//!   ┌───────┬─ ┐    ┌──────┬─ ┐    ┌──────┬─ ┐    ┌──────┬─ ┐
+//!   │table's│  │    │ word │──────▶│ word │──────▶│  0   │       as long as they are chained, words lead to the next one
+//!   └───────┴─ ┘    └──────┴─ ┘    └──────┴─ ┘    └──────┴─ ┘
+//! ```
 //!
 //! # Invariants
 //! S1  A pair is durable before the bit that makes it live is set; its fingerprint is in the line of the bit.
@@ -22,6 +32,8 @@
 //! S3  A segment is changed under its lock in DRAM, let go when the change is durable.
 //! S4  The words about the stash are hints for who looks: never flushed, made again from the stash at the first touch
 //!     after an open, exact from then on.
+//! S5  A chained bucket is durable, empty, before a word leads to it; and it stays where it is as long as readers can
+//!     reach the segment. It says whose it is, for the allocator's doubts.
 //!
 //! # Crash argument
 //! | crash between            | the first touch sees          | and does                                   |
@@ -29,17 +41,22 @@
 //! | pair, bit                | a dead pair                   | nothing: the place is free (S1)            |
 //! | displaced, dead there    | a guest also in its home      | makes the guest dead: both are the same    |
 //! | bit in the stash, word   | a word that does not say so   | makes all words of the segment again (S4)  |
+//! | chained, led to          | (the open) a block in doubt   | frees it: its segment does not lead there  |
 //! | (a kill) store, drain    | bytes a power cut could take  | makes all durable, before it mends anything|
 
 mod bucket;
 mod mend;
 mod ops;
+mod table;
 
 use farbank_pm::fault::Named;
 use farbank_pm::{LINE, Medium, Off};
 
+use crate::ground::Ground;
+
 use bucket::{HEAD, PAIR};
 pub(crate) use mend::Keys;
+pub(crate) use table::{Held, Table};
 
 /// What they can be made to leave out.
 pub(crate) const NO_MENDING: Named = Named {
@@ -94,11 +111,13 @@ impl Shape {
         }
     }
 
+    #[inline]
     fn buckets(&self) -> u64 {
         1 << self.bucket_bits
     }
 
     /// Bytes of a bucket.
+    #[inline]
     pub(crate) fn bucket_bytes(&self) -> u64 {
         (HEAD + PAIR * u64::from(self.slots))
             .next_power_of_two()
@@ -106,6 +125,7 @@ impl Shape {
     }
 
     /// Where in a bucket its pairs start: they end where it ends, so that some are not in the line of their bits.
+    #[inline]
     fn pairs_at(&self) -> u64 {
         self.bucket_bytes() - PAIR * u64::from(self.slots)
     }
@@ -138,18 +158,45 @@ pub(crate) struct Spot {
     pub(crate) stash: Option<u64>,
 }
 
-/// The segments of a medium, by their shape.
-pub(crate) struct Dash<'a, M> {
-    pub(crate) medium: &'a M,
-    pub(crate) shape: Shape,
+/// What became of a pair that was to be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Added {
+    There,
+    /// It is there, and the stash has a bucket more.
+    Chained,
+    /// The segment has no room for it, and nothing changed.
+    Full,
 }
 
-impl<M: Medium> Dash<'_, M> {
+/// The segments of a medium, by their shape.
+pub(crate) struct Dash<'a, M> {
+    ground: &'a Ground<M>,
+    medium: &'a M,
+    shape: Shape,
+    /// The allocator's class of what is chained to a stash; `None`: nothing is.
+    chain: Option<usize>,
+    bucket_bytes: u64,
+    pairs_at: u64,
+}
+
+impl<'a, M: Medium> Dash<'a, M> {
+    #[inline]
+    pub(crate) fn of(ground: &'a Ground<M>, shape: Shape, chain: Option<usize>) -> Dash<'a, M> {
+        Dash {
+            ground,
+            medium: ground.medium(),
+            shape,
+            chain,
+            bucket_bytes: shape.bucket_bytes(),
+            pairs_at: shape.pairs_at(),
+        }
+    }
+
     /// Bucket `n` of a segment, counted around.
     #[inline]
     pub(crate) fn bucket(&self, segment: Off, n: u64) -> Off {
         let n = u64::from(self.shape.stash) + (n & (self.shape.buckets() - 1));
-        segment.plus(n * self.shape.bucket_bytes())
+        segment.plus(n * self.bucket_bytes)
     }
 
     /// The home and the next bucket of a place.
@@ -161,10 +208,33 @@ impl<M: Medium> Dash<'_, M> {
         )
     }
 
-    /// The buckets of the stash.
+    /// The last of the stash that is in the segment: its word leads to what is chained.
+    pub(crate) fn last_stash(&self, segment: Off) -> Off {
+        let others = u64::from(self.shape.stash) - 1;
+        segment.plus(others * self.bucket_bytes)
+    }
+
+    /// The buckets of the stash, what is chained to it last.
     pub(crate) fn stashes(&self, segment: Off) -> impl Iterator<Item = Off> {
-        let bytes = self.shape.bucket_bytes();
-        (0..u64::from(self.shape.stash)).map(move |n| segment.plus(n * bytes))
+        let last = self.last_stash(segment);
+        std::iter::successors(Some(segment), move |bucket| {
+            if (segment..last).contains(bucket) {
+                return Some(bucket.plus(self.bucket_bytes));
+            }
+            self.chain?;
+            let next = Off(self.medium.load(*bucket));
+            (!next.is_null()).then_some(next)
+        })
+    }
+
+    /// What is chained to the stash.
+    pub(crate) fn chained(&self, segment: Off) -> impl Iterator<Item = Off> {
+        self.stashes(segment).skip(self.shape.stash as usize)
+    }
+
+    /// What a chained bucket says of whose it is: any word, if it is none.
+    pub(crate) fn owner(&self, chained: Off) -> u64 {
+        self.bits(chained).owner()
     }
 
     /// All buckets: those of the stash with their numbers.

@@ -4,7 +4,7 @@ use farbank_pm::model::Category;
 use farbank_pm::{Lane, Medium, Off, WORD};
 
 use super::bucket::{BITS, Overflow, ones};
-use super::{Dash, Place, Spot};
+use super::{Added, Dash, Place, Spot};
 use crate::ground::Worker;
 use crate::index::Refused;
 
@@ -33,10 +33,7 @@ impl<M: Medium> Dash<'_, M> {
         let all = own.count() > 0;
         (0..)
             .zip(self.stashes(segment))
-            .filter(|(n, _)| {
-                let mut named = own.stashes(finger, false).chain(lent.stashes(finger, true));
-                all || named.any(|stash| stash == *n)
-            })
+            .filter(|(n, _)| all || own.names(finger, false, *n) || lent.names(finger, true, *n))
             .find_map(|(n, bucket)| {
                 let slot = self.find_in(bucket, self.bits(bucket).live(), finger, key)?;
                 let stash = Some(n);
@@ -48,15 +45,14 @@ impl<M: Medium> Dash<'_, M> {
             })
     }
 
-    /// Adds a pair whose key is not there: two flushes, two drains, and three each for one that must be displaced. `false`:
-    /// the segment has no room for it, and nothing changed.
+    /// Adds a pair whose key is not there: two flushes, two drains, and three each for one that must be displaced.
     pub(crate) fn insert(
         &self,
         worker: &mut Worker,
         segment: Off,
         place: Place,
         pair: (u64, u64),
-    ) -> Result<bool, Refused> {
+    ) -> Result<Added, Refused> {
         let (home, next) = self.pair_of(segment, place);
         let full = |bucket| self.bits(bucket).live().count_ones();
         let guest = full(next) < full(home);
@@ -67,30 +63,36 @@ impl<M: Medium> Dash<'_, M> {
         }
         if let Some((bucket, slot, guest)) = free {
             self.write(worker, (bucket, slot), pair, place.finger, guest)?;
-            return Ok(true);
+            return Ok(Added::There);
         }
         self.insert_in_stash(worker, segment, place, pair)
     }
 
-    /// Adds a pair to the stash, if that has room.
+    /// Adds a pair to the stash, if that has room or can grow.
     fn insert_in_stash(
         &self,
         worker: &mut Worker,
         segment: Off,
         place: Place,
         pair: (u64, u64),
-    ) -> Result<bool, Refused> {
+    ) -> Result<Added, Refused> {
         let room = |(n, bucket)| Some((n, bucket, self.free_in(bucket)?));
         // As the paper: odd homes start with the second bucket.
         let skipped = (place.bucket & 1) as usize;
         let stashes = || (0..).zip(self.stashes(segment));
         let found = stashes().skip(skipped).chain(stashes().take(skipped));
-        let Some((n, bucket, slot)) = found.filter_map(room).next() else {
-            return Ok(false);
+        let ((n, bucket, slot), added) = match (found.filter_map(room).next(), self.chain) {
+            (Some(found), _) => (found, Added::There),
+            (None, None) => return Ok(Added::Full),
+            (None, Some(class)) => {
+                let n = stashes().count() as u64;
+                let bucket = self.chain_one(worker, segment, class)?;
+                ((n, bucket, 0), Added::Chained)
+            }
         };
         self.write(worker, (bucket, slot), pair, place.finger, false)?;
         self.note(&mut worker.lane, segment, place, n);
-        Ok(true)
+        Ok(added)
     }
 
     /// Moves a pair of one of two full buckets to its other bucket; the place that makes, and whether a pair there
@@ -173,9 +175,8 @@ impl<M: Medium> Dash<'_, M> {
         value: u64,
     ) -> Result<u64, Refused> {
         let _for = Category::KeyValue.spend();
-        let at = self.value_of(spot.bucket, spot.slot);
-        let old = self.medium.load(at);
-        worker.put_word(self.medium, at, value)?;
+        let old = self.value(spot);
+        worker.put_word(self.medium, self.value_at(spot), value)?;
         Ok(old)
     }
 

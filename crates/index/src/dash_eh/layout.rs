@@ -1,12 +1,9 @@
 //! Where a hash leads, and the words of the configuration.
 
-use farbank_pm::{Medium, Off};
-
-use super::{Config, DashEh};
-use crate::dash::{Dash, Keys, Place, Shape};
-use crate::extendible::{DEPTH_MAX, Header};
+use super::Config;
+use crate::dash::{Place, Shape};
+use crate::extendible::DEPTH_MAX;
 use crate::ground::{CONFIG_WORDS, Class, OpenError};
-use crate::hash::hash;
 
 impl Config {
     pub(super) fn classes(&self) -> [Class; 1] {
@@ -46,28 +43,5 @@ impl Config {
             bucket: hash >> 8 & ((1 << self.shape.bucket_bits) - 1),
             finger: hash as u8,
         }
-    }
-}
-
-impl<M: Medium> DashEh<M> {
-    #[inline]
-    pub(super) fn dash(&self) -> Dash<'_, M> {
-        Dash {
-            medium: self.ground.medium(),
-            shape: self.config.shape,
-        }
-    }
-
-    /// What `then` makes of the keys a segment of this header has.
-    pub(super) fn with_keys<T>(&self, header: Header, then: impl FnOnce(&Keys<'_>) -> T) -> T {
-        then(&Keys {
-            place: &|key| self.config.place(hash(key)),
-            owned: &|key| header.owns(hash(key)),
-        })
-    }
-
-    #[inline]
-    pub(super) fn header(&self, segment: Off) -> Header {
-        Header::at(self.ground.medium(), segment)
     }
 }

@@ -42,18 +42,15 @@
 //! segments it never names, as the published code's is.
 
 mod layout;
-mod ops;
-mod recover;
 mod resize;
 
 use farbank_pm::fault::Named;
-use farbank_pm::{Medium, Off};
+use farbank_pm::{Medium, Off, WORD};
 
-use crate::dash::{NO_MENDING, Shape};
-use crate::extendible::Extendible;
+use crate::dash::{Dash, Held, NO_MENDING, Place, Shape, Table};
+use crate::extendible::{Extendible, Header};
 use crate::ground::{Ground, OpenError, Plan, Worker};
-use crate::hash::hash;
-use crate::index::{Index, Refused, Space};
+use crate::index::Refused;
 use crate::locks::Locks;
 
 /// Its name.
@@ -152,63 +149,71 @@ impl<M: Medium> DashEh<M> {
         table.directory.recover(&table.ground)?;
         Ok(table)
     }
+}
+
+impl<M: Medium> Table for DashEh<M> {
+    type Medium = M;
+
+    const NAME: &'static str = NAME;
+
+    #[inline]
+    fn ground(&self) -> &Ground<M> {
+        &self.ground
+    }
+
+    #[inline]
+    fn dash(&self) -> Dash<'_, M> {
+        Dash::of(&self.ground, self.config.shape, None)
+    }
+
+    #[inline]
+    fn locks(&self) -> &Locks {
+        &self.locks
+    }
+
+    #[inline]
+    fn far_locks(&self) -> bool {
+        self.config.far_locks
+    }
+
+    #[inline]
+    fn place(&self, hash: u64) -> Place {
+        self.config.place(hash)
+    }
 
     #[inline]
     fn lookup(&self, hash: u64) -> Off {
         self.directory.lookup(&self.ground, hash)
     }
-}
 
-impl<M: Medium> Index for DashEh<M> {
-    fn name(&self) -> &'static str {
-        NAME
+    #[inline]
+    fn prefetch_lookup(&self, hash: u64) {
+        let entry = self.directory.directory().entry_of(hash);
+        self.ground.medium().prefetch(entry, WORD);
     }
 
-    fn worker(&self) -> Result<Worker, Refused> {
-        self.ground.worker()
+    fn owns(&self, segment: Off, hash: u64) -> bool {
+        Header::at(self.ground.medium(), segment).owns(hash)
     }
 
-    fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
-        self.insert_hashed(worker, hash(key), key, value)
+    fn grow(&self, worker: &mut Worker, held: Held<'_>) -> Result<(), Refused> {
+        self.split(worker, held.segment)
     }
 
-    fn get(&self, worker: &mut Worker, key: u64) -> Option<u64> {
-        self.get_hashed(worker, hash(key), key)
+    fn each_segment(&self, each: &mut dyn FnMut(Off)) {
+        self.directory.each_segment(&self.ground, each);
     }
 
-    fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
-        self.update_hashed(worker, hash(key), key, value)
+    fn parts(&self) -> (u64, u64) {
+        let mut segments = 0;
+        self.each_segment(&mut |_| segments += 1);
+        let (shape, directory) = (self.config.shape, self.directory.directory());
+        let bytes = segments * shape.segment_bytes() + directory.bytes();
+        (segments * shape.segment_slots(), bytes)
     }
 
-    fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
-        self.remove_hashed(worker, hash(key), key)
-    }
-
-    fn fetch(&self, keys: &[u64]) {
-        self.fetch_hashed(keys);
-    }
-
-    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) {
-        self.directory.each_segment(&self.ground, |segment| {
-            self.locks.begin(segment, || self.accept(worker, segment));
-            self.dash().each(segment, |_, key, value| each(key, value));
-        });
-    }
-
-    fn space(&self, worker: &mut Worker) -> Space {
-        let (mut segments, keys) = (0, self.len(worker));
-        self.directory.each_segment(&self.ground, |_| segments += 1);
-        let shape = self.config.shape;
-        Space {
-            keys,
-            slots: segments * shape.segment_slots(),
-            table_bytes: segments * shape.segment_bytes() + self.directory.directory().bytes(),
-            far_bytes: self.ground.far_bytes(),
-            dram_bytes: self.locks.bytes(),
-        }
-    }
-
-    fn check(&self) -> Result<(), String> {
-        self.check_all()
+    fn check_all(&self) -> Result<(), String> {
+        self.directory
+            .check(&self.ground, |segment| self.check_segment(segment))
     }
 }

@@ -1,9 +1,10 @@
 //! Splitting a segment.
 
-use farbank_pm::{Medium, fault};
+use farbank_pm::{Medium, Off, fault};
 
 use super::DashEh;
-use crate::extendible::{Extendible, Held, SEGMENT, set_header};
+use crate::dash::{Keys, Table};
+use crate::extendible::{Extendible, Header, SEGMENT, set_header};
 use crate::ground::{OpenError, Worker};
 use crate::index::Refused;
 
@@ -11,46 +12,42 @@ impl<M: Medium> DashEh<M> {
     /// The first directory, and a segment for each entry.
     pub(super) fn make_first(&self) -> Result<(), OpenError> {
         let (dash, medium) = (self.dash(), self.ground.medium());
-        let bytes = self.config.shape.segment_bytes() as usize;
         Extendible::make(
             &self.ground,
             self.config.depth,
             |worker, segment, header| {
                 dash.make(&mut worker.lane, segment);
                 medium.store(&mut worker.lane, segment, header.word());
-                medium.flush(&mut worker.lane, segment, bytes);
+                dash.flush(&mut worker.lane, segment);
             },
         )
     }
 
-    /// Splits a segment that has no room for a key. Nothing is changed on an error.
-    pub(super) fn split(&self, worker: &mut Worker, held: &Held<'_>) -> Result<(), Refused> {
+    /// Splits a segment that has no room for a key, under its lock. Nothing is changed on an error.
+    pub(super) fn split(&self, worker: &mut Worker, segment: Off) -> Result<(), Refused> {
         let _for = worker.reshape();
-        let Held {
-            segment, header, ..
-        } = *held;
         let (dash, medium) = (self.dash(), self.ground.medium());
+        let header = Header::at(medium, segment);
+        let [stay, moved] = [0, 1].map(|bit| header.half(bit));
+        let place = &|hash| self.place(hash);
         let young = self.ground.allocate(worker, SEGMENT)?;
-        let half = header.half(1);
         dash.clear_words(&mut worker.lane, young);
-        self.with_keys(half, |keys| {
-            dash.copy_some(&mut worker.lane, (segment, young), keys);
-        });
-        medium.store(&mut worker.lane, young, half.word());
-        let bytes = self.config.shape.segment_bytes() as usize;
-        medium.flush(&mut worker.lane, young, bytes);
+        let owned = &|hash| moved.owns(hash);
+        dash.copy_some(worker, (segment, young), &Keys { place, owned })?;
+        medium.store(&mut worker.lane, young, moved.word());
+        dash.flush(&mut worker.lane, young);
         worker.commit(medium)?; // D1
         self.locks.is_new(young);
-        self.with_keys(header.half(0), |keys| {
-            if fault!("dash-eh.bits_first") {
-                dash.keep_own(&mut worker.lane, segment, keys);
-            }
-            self.directory
-                .publish(&self.ground, worker, header, young)?;
-            dash.keep_own(&mut worker.lane, segment, keys); // I3
-            set_header(&self.ground, worker, segment, header.half(0))?; // D3
-            dash.tell_stash(&mut worker.lane, segment, keys);
-            Ok(())
-        })
+        let owned = &|hash| stay.owns(hash);
+        let own = Keys { place, owned };
+        if fault!("dash-eh.bits_first") {
+            dash.keep_own(&mut worker.lane, segment, &own);
+        }
+        self.directory
+            .publish(&self.ground, worker, header, young)?;
+        dash.keep_own(&mut worker.lane, segment, &own); // I3
+        set_header(&self.ground, worker, segment, stay)?; // D3
+        dash.tell_stash(&mut worker.lane, segment, &own);
+        Ok(())
     }
 }

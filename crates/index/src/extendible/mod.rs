@@ -197,18 +197,13 @@ impl Extendible {
         ground: &Ground<M>,
         locks: &'a Locks,
         hash: u64,
-        mut accept: impl FnMut(Off),
+        accept: impl FnMut(Off),
     ) -> Held<'a> {
-        loop {
-            let segment = self.lookup(ground, hash);
-            let guard = locks.lock(segment, || accept(segment));
-            if self.lookup(ground, hash) == segment {
-                return Held {
-                    segment,
-                    header: Header::at(ground.medium(), segment),
-                    _guard: guard,
-                };
-            }
+        let (segment, guard) = locks.hold(|| self.lookup(ground, hash), accept);
+        Held {
+            segment,
+            header: Header::at(ground.medium(), segment),
+            _guard: guard,
         }
     }
 

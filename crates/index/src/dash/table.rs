@@ -1,0 +1,199 @@
+//! What a table of such segments does, however a hash leads to one.
+
+use farbank_pm::model::Category;
+use farbank_pm::{Medium, Off};
+
+use super::{Added, Dash, Keys, Place};
+use crate::ground::{Ground, Worker};
+use crate::hash::hash;
+use crate::index::{Index, Refused, Space};
+use crate::locks::{Guard, Locks};
+
+/// A segment under its lock, which still serves the hash it was found by.
+pub(crate) struct Held<'a> {
+    pub(crate) segment: Off,
+    _guard: Guard<'a>,
+}
+
+/// A table of segments.
+pub(crate) trait Table: Send + Sync {
+    type Medium: Medium;
+
+    /// Its name on the command line.
+    const NAME: &'static str;
+
+    fn ground(&self) -> &Ground<Self::Medium>;
+
+    fn dash(&self) -> Dash<'_, Self::Medium>;
+
+    fn locks(&self) -> &Locks;
+
+    /// Whether writers also write the locks in the buckets they lock, as the published code does.
+    fn far_locks(&self) -> bool;
+
+    /// Where a hash sends its key within a segment.
+    fn place(&self, hash: u64) -> Place;
+
+    /// The segment a hash leads to now. Once it leads elsewhere, it never leads back.
+    fn lookup(&self, hash: u64) -> Off;
+
+    /// Has the CPU fetch what [`Table::lookup`] reads.
+    fn prefetch_lookup(&self, hash: u64);
+
+    /// Whether keys of a hash are a segment's.
+    fn owns(&self, segment: Off, hash: u64) -> bool;
+
+    /// Makes the table larger, after an insert that found no room in a segment, or had to add some to its stash.
+    fn grow(&self, worker: &mut Worker, held: Held<'_>) -> Result<(), Refused>;
+
+    /// Tells of each segment. Nobody changes the table meanwhile.
+    fn each_segment(&self, each: &mut dyn FnMut(Off));
+
+    /// Slots, and bytes of far memory, of its parts.
+    fn parts(&self) -> (u64, u64);
+
+    /// Whether all of it is sound. Nobody changes the table meanwhile.
+    fn check_all(&self) -> Result<(), String>;
+
+    /// Takes the lock of the segment a hash leads to.
+    #[inline]
+    fn hold(&self, worker: &mut Worker, hash: u64, place: Place) -> Held<'_> {
+        let lookup = || self.lookup(hash);
+        let accept = |segment| self.accept(worker, segment);
+        let (segment, guard) = self.locks().hold(lookup, accept);
+        if self.far_locks() {
+            self.dash().touch_far_locks(worker, segment, place);
+        }
+        Held {
+            segment,
+            _guard: guard,
+        }
+    }
+
+    /// Makes a segment durable as a killed process left it, and mends it.
+    #[cold]
+    fn accept(&self, worker: &mut Worker, segment: Off) {
+        let keys = Keys {
+            place: &|hash| self.place(hash),
+            owned: &|hash| self.owns(segment, hash),
+        };
+        self.dash().accept(worker, segment, &keys);
+    }
+
+    /// Looks a segment through, when it is mended.
+    fn check_segment(&self, segment: Off) -> Result<(), String> {
+        let mut refused = None;
+        self.locks()
+            .begin(segment, || match self.ground().worker() {
+                Ok(mut worker) => self.accept(&mut worker, segment),
+                Err(why) => refused = Some(why.to_string()),
+            });
+        refused.map_or(Ok(()), Err)?;
+        let keys = Keys {
+            place: &|hash| self.place(hash),
+            owned: &|hash| self.owns(segment, hash),
+        };
+        self.dash().check(segment, &keys)
+    }
+}
+
+impl<T: Table> Index for T {
+    fn name(&self) -> &'static str {
+        T::NAME
+    }
+
+    fn worker(&self) -> Result<Worker, Refused> {
+        self.ground().worker()
+    }
+
+    /// Two lines, two drains; three more of each if a pair must make room. What growing adds is the table's.
+    fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
+        let (hash, dash) = (hash(key), self.dash());
+        let place = self.place(hash);
+        loop {
+            let held = self.hold(worker, hash, place);
+            if let Some(spot) = dash.find(held.segment, place, key) {
+                return Ok(Some(dash.value(spot)));
+            }
+            match dash.insert(worker, held.segment, place, (key, value))? {
+                Added::There => return Ok(None),
+                Added::Chained => {
+                    self.grow(worker, held)?;
+                    return Ok(None);
+                }
+                Added::Full => self.grow(worker, held)?,
+            }
+        }
+    }
+
+    fn get(&self, worker: &mut Worker, key: u64) -> Option<u64> {
+        let _for = Category::KeyValue.spend();
+        let (hash, dash) = (hash(key), self.dash());
+        let place = self.place(hash);
+        self.locks().read(
+            || self.lookup(hash),
+            |segment| self.accept(worker, segment),
+            |segment| Some(dash.value(dash.find(segment, place, key)?)),
+        )
+    }
+
+    /// One line, one drain.
+    fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
+        let (hash, dash) = (hash(key), self.dash());
+        let place = self.place(hash);
+        let held = self.hold(worker, hash, place);
+        match dash.find(held.segment, place, key) {
+            Some(spot) => dash.update(worker, spot, value).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// One line, one drain.
+    fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
+        let (hash, dash) = (hash(key), self.dash());
+        let place = self.place(hash);
+        let held = self.hold(worker, hash, place);
+        let Some(spot) = dash.find(held.segment, place, key) else {
+            return Ok(None);
+        };
+        let old = dash.value(spot);
+        dash.remove(worker, held.segment, place, spot)?;
+        Ok(Some(old))
+    }
+
+    /// What leads to segments first, then locks and bits of both buckets.
+    fn fetch(&self, keys: &[u64]) {
+        for key in keys {
+            self.prefetch_lookup(hash(*key));
+        }
+        for key in keys {
+            let hash = hash(*key);
+            let segment = self.lookup(hash);
+            self.locks().prefetch(segment);
+            self.dash().prefetch(segment, self.place(hash));
+        }
+    }
+
+    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) {
+        self.each_segment(&mut |segment| {
+            self.locks().begin(segment, || self.accept(worker, segment));
+            self.dash().each(segment, |_, key, value| each(key, value));
+        });
+    }
+
+    fn space(&self, worker: &mut Worker) -> Space {
+        let keys = self.len(worker);
+        let (slots, table_bytes) = self.parts();
+        Space {
+            keys,
+            slots,
+            table_bytes,
+            far_bytes: self.ground().far_bytes(),
+            dram_bytes: self.locks().bytes(),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.check_all()
+    }
+}

@@ -1,0 +1,115 @@
+//! Splitting the segment whose turn it is; arrays for those to come.
+
+use farbank_pm::model::Category;
+use farbank_pm::sync::atomic::Ordering;
+use farbank_pm::{Medium, WORD, fault};
+
+use super::layout::{ARRAYS, BITS_MAX, DIRECTORY, DIRECTORY_BYTES, STATE, State};
+use super::{Config, DashLh};
+use crate::dash::{Keys, Table};
+use crate::ground::{Ground, OpenError, Worker};
+use crate::index::Refused;
+
+impl Config {
+    /// An empty directory, and how many segments there are to be.
+    pub(super) fn make_directory<M: Medium>(&self, ground: &Ground<M>) -> Result<(), OpenError> {
+        let mut worker = ground.worker()?;
+        let at = ground.allocate_run(&mut worker, DIRECTORY_BYTES)?;
+        let zeros = [0; DIRECTORY_BYTES as usize];
+        let state = State {
+            bits: self.bits,
+            next: 0,
+        };
+        ground.medium().copy_in(&mut worker.lane, at, &[&zeros]);
+        ground.set_root(&mut worker, DIRECTORY, at.0)?;
+        Ok(ground.set_root(&mut worker, STATE, state.word())?)
+    }
+}
+
+impl<M: Medium> DashLh<M> {
+    /// The first segments. Durable on `Ok`.
+    pub(super) fn make_first(&self) -> Result<(), OpenError> {
+        let (dash, medium) = (self.dash(), self.ground.medium());
+        let mut worker = self.ground.worker()?;
+        for number in 0..self.state().count() {
+            self.reserve(&mut worker, number)?;
+            let segment = self.segment(number);
+            dash.make(&mut worker.lane, segment);
+            medium.store(&mut worker.lane, segment, number);
+            dash.flush(&mut worker.lane, segment);
+        }
+        Ok(worker.commit(medium)?)
+    }
+
+    /// Makes the array that a segment is to lie in, if it is not there. Nothing is changed on an error.
+    fn reserve(&self, worker: &mut Worker, number: u64) -> Result<(), Refused> {
+        let array = self.config.spot(number).array;
+        let bytes = self.config.array_bytes(array);
+        if array >= ARRAYS {
+            return Err(Refused::Full { bytes });
+        }
+        if !self.array(array).is_null() {
+            return Ok(());
+        }
+        let (dash, medium) = (self.dash(), self.ground.medium());
+        let at = self.ground.allocate_run(worker, bytes)?;
+        if fault!("dash-lh.reserved") {
+            medium.store(&mut worker.lane, self.entry(array), u64::MAX);
+        }
+        let segment_bytes = self.config.shape.segment_bytes();
+        for n in 0..self.config.segments(array) {
+            let last = dash.last_stash(at.plus(n * segment_bytes));
+            medium.store(&mut worker.lane, last, 0);
+            medium.flush(&mut worker.lane, last, WORD);
+        }
+        worker.commit(medium)?; // I5
+        worker.put_word(medium, self.entry(array), at.0)
+    }
+
+    /// Splits as many segments as are to be split when a stash has grown. If there is no room for that, stashes grow
+    /// longer: it is tried again when one does.
+    pub(super) fn split_some(&self, worker: &mut Worker) -> Result<(), Refused> {
+        let _for = Category::Resize.spend();
+        let _growing = self.growing.lock().expect("no holder panics");
+        for _ in 0..self.config.splits {
+            match self.split(worker) {
+                Err(Refused::Full { .. }) => return Ok(()),
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Splits the segment whose turn it is. Nothing is changed on an error.
+    fn split(&self, worker: &mut Worker) -> Result<(), Refused> {
+        let (before, dash, medium) = (self.state(), self.dash(), self.ground.medium());
+        let (number, after) = (before.count(), before.after());
+        if after.bits > BITS_MAX {
+            let bytes = self.config.shape.segment_bytes();
+            return Err(Refused::Full { bytes });
+        }
+        self.reserve(worker, number)?;
+        let (elder, young) = (self.segment(before.next), self.segment(number));
+        let _elder = self.locks.lock(elder, || self.accept(worker, elder));
+        let place = &|hash| self.place(hash);
+        let owned = &|hash| after.number(hash) == number;
+        dash.clear_words(&mut worker.lane, young);
+        medium.store(&mut worker.lane, young, number);
+        let copied = dash.copy_some(worker, (elder, young), &Keys { place, owned });
+        if let Err(why) = copied {
+            dash.unchain(worker, young)?;
+            return Err(why);
+        }
+        dash.flush(&mut worker.lane, young);
+        worker.commit(medium)?; // I3
+        self.locks.is_new(young);
+        self.ground.set_root(worker, STATE, after.word())?;
+        self.state.store(after.word(), Ordering::Release); // I4
+        let owned = &|hash| after.number(hash) == before.next;
+        let own = Keys { place, owned };
+        dash.keep_own(&mut worker.lane, elder, &own);
+        worker.commit(medium)?;
+        dash.tell_stash(&mut worker.lane, elder, &own);
+        Ok(())
+    }
+}
