@@ -133,15 +133,18 @@ impl Locks {
         guard
     }
 
-    /// Takes the lock of what `lookup` leads to, and still does when it is held.
+    /// Takes the lock of what `lookup` leads to, and still does when it is held. What `fetch` asks the CPU for comes
+    /// while the lock is waited for.
     #[inline]
     pub(crate) fn hold(
         &self,
         lookup: impl Fn() -> Off,
+        fetch: impl Fn(Off),
         mut accept: impl FnMut(Off),
     ) -> (Off, Guard<'_>) {
         loop {
             let at = lookup();
+            fetch(at);
             let guard = self.lock(at, || accept(at));
             if lookup() == at {
                 return (at, guard);
@@ -154,11 +157,13 @@ impl Locks {
     pub(crate) fn read<T>(
         &self,
         lookup: impl Fn() -> Off,
+        fetch: impl Fn(Off),
         mut accept: impl FnMut(Off),
         read: impl Fn(Off) -> T,
     ) -> T {
         loop {
             let at = lookup();
+            fetch(at);
             let version = self.begin(at, || accept(at));
             let found = read(at);
             if lookup() == at && self.unchanged(at, version) {

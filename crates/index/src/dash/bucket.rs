@@ -7,7 +7,7 @@ use super::{Dash, Place, Spot};
 use crate::ground::Worker;
 
 /// Where a bucket's bits are.
-pub(crate) const BITS: u64 = 8;
+const BITS: u64 = 8;
 const FINGERS: u64 = 16;
 /// Bytes before its pairs.
 pub(super) const HEAD: u64 = 32;
@@ -124,7 +124,12 @@ impl<M: Medium> Dash<'_, M> {
 
     /// A pair that is not live.
     pub(super) fn free_in(&self, bucket: Off) -> Option<u32> {
-        let slot = (!self.bits(bucket).live()).trailing_zeros();
+        self.free_beside(bucket, 0)
+    }
+
+    /// A pair that is not live, nor one of a mask.
+    pub(super) fn free_beside(&self, bucket: Off, taken: u64) -> Option<u32> {
+        let slot = (!(self.bits(bucket).live() | taken)).trailing_zeros();
         (slot < self.shape.slots).then_some(slot)
     }
 
@@ -153,6 +158,13 @@ impl<M: Medium> Dash<'_, M> {
 
     pub(crate) fn set_bits(&self, lane: &mut Lane, bucket: Off, bits: Bits) {
         self.medium.store(lane, bucket.plus(BITS), bits.0);
+    }
+
+    /// Has a bucket's bits and fingerprints, which are in one line, made durable by the next drain.
+    #[inline]
+    #[track_caller]
+    pub(super) fn flush_bits(&self, lane: &mut Lane, bucket: Off) {
+        self.medium.flush(lane, bucket.plus(BITS), 3 * WORD);
     }
 
     /// Makes all a bucket's pairs dead; its fingerprints become those of `like`.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use farbank_pm::{LINE, Lane, Medium, Off, WORD, fault};
+use farbank_pm::{Lane, Medium, Off, fault};
 
-use super::bucket::{BITS, Bits, HEAD, ones};
+use super::bucket::{Bits, HEAD, PAIR, ones};
 use super::{Dash, Place};
 use crate::ground::Worker;
 use crate::hash::hash;
@@ -26,6 +26,15 @@ impl Keys<'_> {
     fn own(&self, key: u64) -> bool {
         (self.owned)(hash(key))
     }
+}
+
+/// A pair that goes from a bucket and slot to another.
+struct Move {
+    from: (Off, u32),
+    to: (Off, u32),
+    pair: (u64, u64),
+    finger: u8,
+    guest: bool,
 }
 
 impl<M: Medium> Dash<'_, M> {
@@ -57,6 +66,7 @@ impl<M: Medium> Dash<'_, M> {
             for n in 0..self.shape.buckets() {
                 mended |= self.drop_displaced(&mut worker.lane, segment, n);
             }
+            mended |= self.drop_homed(&mut worker.lane, segment, keys);
         }
         if mended {
             let _ = worker.commit(self.medium);
@@ -70,7 +80,7 @@ impl<M: Medium> Dash<'_, M> {
         let dead = self.mask(bucket, meant);
         if dead != 0 {
             self.set_bits(lane, bucket, bits.without(dead));
-            self.medium.flush(lane, bucket.plus(BITS), WORD);
+            self.flush_bits(lane, bucket);
         }
         dead != 0
     }
@@ -95,9 +105,19 @@ impl<M: Medium> Dash<'_, M> {
             .fold(0, |mask, (slot, _)| mask | 1 << slot);
         if dead != 0 {
             self.set_bits(lane, next, bits.without(dead));
-            self.medium.flush(lane, next.plus(BITS), WORD);
+            self.flush_bits(lane, next);
         }
         dead != 0
+    }
+
+    /// Makes dead, to be drained, what is in the stash and where it belongs, too (S2).
+    fn drop_homed(&self, lane: &mut Lane, segment: Off, keys: &Keys<'_>) -> bool {
+        let mut dropped = false;
+        for bucket in self.stashes(segment) {
+            let homed = |key| self.find_near(segment, keys.place(key), key).is_some();
+            dropped |= self.drop_some(lane, bucket, homed);
+        }
+        dropped
     }
 
     /// Says in the buckets' words what is in the stash, anew (S4).
@@ -153,19 +173,93 @@ impl<M: Medium> Dash<'_, M> {
         place: Place,
         pair: (u64, u64),
     ) -> Result<(), Refused> {
-        let (home, next) = self.pair_of(segment, place);
-        let free = [(home, false), (next, true)]
-            .into_iter()
-            .chain(self.stashes(segment).map(|bucket| (bucket, false)))
-            .find_map(|(bucket, guest)| Some((bucket, self.free_in(bucket)?, guest)));
-        let (bucket, slot, guest) = match (free, self.chain) {
+        let stash = || {
+            let free = |bucket| Some(((bucket, self.free_in(bucket)?), false));
+            self.stashes(segment).find_map(free)
+        };
+        let free = self.room(segment, place, |_| 0).or_else(stash);
+        let ((bucket, slot), guest) = match (free, self.chain) {
             (Some(free), _) => free,
-            (None, Some(class)) => (self.chain_one(worker, segment, class)?, 0, false),
+            (None, Some(class)) => ((self.chain_one(worker, segment, class)?, 0), false),
             (None, None) => unreachable!("what was in one stash fits into another"),
         };
         self.put(&mut worker.lane, bucket, slot, pair);
         self.mark(&mut worker.lane, bucket, slot, place.finger, guest);
         Ok(())
+    }
+
+    /// Moves pairs of the stash where they belong, as far as there is room, and says anew what stays. Durable on `Ok`: a drain
+    /// for the pairs, one that makes them live, one that makes them dead where they were (S1, S2).
+    pub(crate) fn bring_home(
+        &self,
+        worker: &mut Worker,
+        segment: Off,
+        keys: &Keys<'_>,
+    ) -> Result<(), Refused> {
+        let moves = self.moves_home(segment, keys);
+        if !moves.is_empty() {
+            let lane = &mut worker.lane;
+            for Move { to, pair, .. } in &moves {
+                let at = self.put(lane, to.0, to.1, *pair);
+                self.medium.flush(lane, at, PAIR as usize);
+            }
+            worker.commit(self.medium)?;
+            let lane = &mut worker.lane;
+            for moved in &moves {
+                let (bucket, slot) = moved.to;
+                self.mark(lane, bucket, slot, moved.finger, moved.guest);
+                self.flush_bits(lane, bucket);
+            }
+            worker.commit(self.medium)?;
+            let lane = &mut worker.lane;
+            for Move { from, .. } in &moves {
+                self.set_bits(lane, from.0, self.bits(from.0).without(1 << from.1));
+                self.flush_bits(lane, from.0);
+            }
+            worker.commit(self.medium)?;
+        }
+        self.tell_stash(&mut worker.lane, segment, keys);
+        Ok(())
+    }
+
+    /// Which pairs of the stash can go where they belong.
+    fn moves_home(&self, segment: Off, keys: &Keys<'_>) -> Vec<Move> {
+        let mut moves: Vec<Move> = Vec::new();
+        for bucket in self.stashes(segment) {
+            for slot in ones(self.bits(bucket).live()) {
+                let pair = self.pair(bucket, slot);
+                let place = keys.place(pair.0);
+                let taken = |bucket| {
+                    let there = moves.iter().filter(|other| other.to.0 == bucket);
+                    there.fold(0, |mask, other| mask | 1 << other.to.1)
+                };
+                if let Some((to, guest)) = self.room(segment, place, taken) {
+                    moves.push(Move {
+                        from: (bucket, slot),
+                        to,
+                        pair,
+                        finger: place.finger,
+                        guest,
+                    });
+                }
+            }
+        }
+        moves
+    }
+
+    /// A place for a pair where it belongs that is not `taken`, and whether it is a guest there.
+    fn room(
+        &self,
+        segment: Off,
+        place: Place,
+        taken: impl Fn(Off) -> u64,
+    ) -> Option<((Off, u32), bool)> {
+        let (home, next) = self.pair_of(segment, place);
+        let mut near = [(home, false), (next, true)].into_iter();
+        near.find_map(|(bucket, guest)| {
+            let slot = self.free_beside(bucket, taken(bucket))?;
+            Some(((bucket, slot), guest))
+        })
     }
 
     /// Has all of a segment, with what is chained to its stash, made durable by the next drain.
@@ -218,11 +312,14 @@ impl<M: Medium> Dash<'_, M> {
         dropped
     }
 
-    /// Has the CPU fetch what a search for a place reads first.
+    /// Has the CPU fetch both buckets of a place, whole: a search waits for memory once, not for the fingerprints and then for the
+    /// pair.
+    #[inline]
     pub(crate) fn prefetch(&self, segment: Off, place: Place) {
         let (home, next) = self.pair_of(segment, place);
-        self.medium.prefetch(home, LINE);
-        self.medium.prefetch(next, LINE);
+        let bytes = self.bucket_bytes as usize;
+        self.medium.prefetch(home, bytes);
+        self.medium.prefetch(next, bytes);
     }
 
     /// Whether a segment that was touched is sound: each key once, and found.

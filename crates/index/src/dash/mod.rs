@@ -27,8 +27,8 @@
 //!
 //! # Invariants
 //! S1  A pair is durable before the bit that makes it live is set; its fingerprint is in the line of the bit.
-//! S2  A pair that is displaced is durable, live, where it goes before it is dead where it was, and that is durable
-//!     before its place is written to. So a crash may leave it twice, never not at all.
+//! S2  A pair that is displaced, or brought home from the stash after a split, is durable, live, where it goes before it is dead
+//!     where it was, and that is durable before its place is written to. So a crash may leave it twice, never not at all.
 //! S3  A segment is changed under its lock in DRAM, let go when the change is durable.
 //! S4  The words about the stash are hints for who looks: never flushed, made again from the stash at the first touch
 //!     after an open, exact from then on.
@@ -40,6 +40,7 @@
 //! |--------------------------|-------------------------------|--------------------------------------------|
 //! | pair, bit                | a dead pair                   | nothing: the place is free (S1)            |
 //! | displaced, dead there    | a guest also in its home      | makes the guest dead: both are the same    |
+//! | brought home, dead there | a pair also in the stash      | makes that dead, likewise                  |
 //! | bit in the stash, word   | a word that does not say so   | makes all words of the segment again (S4)  |
 //! | chained, led to          | (the open) a block in doubt   | frees it: its segment does not lead there  |
 //! | (a kill) store, drain    | bytes a power cut could take  | makes all durable, before it mends anything|
@@ -131,6 +132,7 @@ impl Shape {
     }
 
     /// Bytes of a segment.
+    #[inline]
     pub(crate) fn segment_bytes(&self) -> u64 {
         self.bucket_bytes() * (self.buckets() + u64::from(self.stash))
     }

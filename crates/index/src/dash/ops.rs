@@ -3,7 +3,7 @@
 use farbank_pm::model::Category;
 use farbank_pm::{Lane, Medium, Off, WORD};
 
-use super::bucket::{BITS, Overflow, ones};
+use super::bucket::{Overflow, ones};
 use super::{Added, Dash, Place, Spot};
 use crate::ground::Worker;
 use crate::index::Refused;
@@ -12,13 +12,19 @@ impl<M: Medium> Dash<'_, M> {
     /// Where `key` is. Reads the lines of two buckets' fingerprints, and of the stash only if they say so.
     #[inline]
     pub(crate) fn find(&self, segment: Off, place: Place, key: u64) -> Option<Spot> {
+        let near = self.find_near(segment, place, key);
+        near.or_else(|| self.find_in_stash(segment, place, key))
+    }
+
+    /// Where `key` is in its home or the next bucket.
+    #[inline]
+    pub(super) fn find_near(&self, segment: Off, place: Place, key: u64) -> Option<Spot> {
         let (home, next) = self.pair_of(segment, place);
-        let finger = place.finger;
         for (bucket, among) in [
             (home, self.bits(home).residents()),
             (next, self.bits(next).guests()),
         ] {
-            if let Some(slot) = self.find_in(bucket, among, finger, key) {
+            if let Some(slot) = self.find_in(bucket, among, place.finger, key) {
                 return Some(Spot {
                     bucket,
                     slot,
@@ -26,6 +32,14 @@ impl<M: Medium> Dash<'_, M> {
                 });
             }
         }
+        None
+    }
+
+    /// Where `key` is in the stash, as far as the words of its two buckets say that it may be there.
+    #[inline]
+    fn find_in_stash(&self, segment: Off, place: Place, key: u64) -> Option<Spot> {
+        let (home, next) = self.pair_of(segment, place);
+        let finger = place.finger;
         let (own, lent) = (self.overflow(home), self.overflow(next));
         if own.0 == 0 && lent.0 == 0 {
             return None;
@@ -77,10 +91,12 @@ impl<M: Medium> Dash<'_, M> {
         pair: (u64, u64),
     ) -> Result<Added, Refused> {
         let room = |(n, bucket)| Some((n, bucket, self.free_in(bucket)?));
-        // As the paper: odd homes start with the second bucket.
-        let skipped = (place.bucket & 1) as usize;
         let stashes = || (0..).zip(self.stashes(segment));
-        let found = stashes().skip(skipped).chain(stashes().take(skipped));
+        // As the paper: odd homes start with the second bucket.
+        let (fixed, skipped) = (self.shape.stash as usize, (place.bucket & 1) as usize);
+        let found = stashes().take(fixed).skip(skipped);
+        let found = found.chain(stashes().take(skipped));
+        let found = found.chain(stashes().skip(fixed));
         let ((n, bucket, slot), added) = match (found.filter_map(room).next(), self.chain) {
             (Some(found), _) => (found, Added::There),
             (None, None) => return Ok(Added::Full),
@@ -138,8 +154,7 @@ impl<M: Medium> Dash<'_, M> {
         self.medium.flush(&mut worker.lane, at, 2 * WORD);
         worker.commit(self.medium)?; // S1
         self.mark(&mut worker.lane, bucket, slot, finger, guest);
-        self.medium
-            .flush(&mut worker.lane, bucket.plus(BITS), 3 * WORD);
+        self.flush_bits(&mut worker.lane, bucket);
         worker.commit(self.medium)
     }
 
@@ -148,7 +163,7 @@ impl<M: Medium> Dash<'_, M> {
         let _for = Category::KeyValue.spend();
         let bits = self.bits(bucket).without(1 << slot);
         self.set_bits(&mut worker.lane, bucket, bits);
-        self.medium.flush(&mut worker.lane, bucket.plus(BITS), WORD);
+        self.flush_bits(&mut worker.lane, bucket);
         worker.commit(self.medium)
     }
 

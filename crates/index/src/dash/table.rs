@@ -58,9 +58,12 @@ pub(crate) trait Table: Send + Sync {
     /// Takes the lock of the segment a hash leads to.
     #[inline]
     fn hold(&self, worker: &mut Worker, hash: u64, place: Place) -> Held<'_> {
-        let lookup = || self.lookup(hash);
-        let accept = |segment| self.accept(worker, segment);
-        let (segment, guard) = self.locks().hold(lookup, accept);
+        let dash = self.dash();
+        let (segment, guard) = self.locks().hold(
+            || self.lookup(hash),
+            |segment| dash.prefetch(segment, place),
+            |segment| self.accept(worker, segment),
+        );
         if self.far_locks() {
             self.dash().touch_far_locks(worker, segment, place);
         }
@@ -132,6 +135,7 @@ impl<T: Table> Index for T {
         let place = self.place(hash);
         self.locks().read(
             || self.lookup(hash),
+            |segment| dash.prefetch(segment, place),
             |segment| self.accept(worker, segment),
             |segment| Some(dash.value(dash.find(segment, place, key)?)),
         )

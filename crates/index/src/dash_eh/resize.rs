@@ -47,7 +47,6 @@ impl<M: Medium> DashEh<M> {
             .publish(&self.ground, worker, header, young)?;
         dash.keep_own(&mut worker.lane, segment, &own); // I3
         set_header(&self.ground, worker, segment, stay)?; // D3
-        dash.tell_stash(&mut worker.lane, segment, &own);
-        Ok(())
+        dash.bring_home(worker, segment, &own)
     }
 }

@@ -109,7 +109,6 @@ impl<M: Medium> DashLh<M> {
         let own = Keys { place, owned };
         dash.keep_own(&mut worker.lane, elder, &own);
         worker.commit(medium)?;
-        dash.tell_stash(&mut worker.lane, elder, &own);
-        Ok(())
+        dash.bring_home(worker, elder, &own)
     }
 }

@@ -199,7 +199,7 @@ impl Extendible {
         hash: u64,
         accept: impl FnMut(Off),
     ) -> Held<'a> {
-        let (segment, guard) = locks.hold(|| self.lookup(ground, hash), accept);
+        let (segment, guard) = locks.hold(|| self.lookup(ground, hash), |_| (), accept);
         Held {
             segment,
             header: Header::at(ground.medium(), segment),
