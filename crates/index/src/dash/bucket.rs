@@ -229,6 +229,12 @@ impl Overflow {
         })
     }
 
+    /// Whether there is an entry for a fingerprint.
+    #[inline]
+    pub(super) fn has(self, finger: u8, guest: bool) -> bool {
+        self.0 != 0 && self.entries(finger, guest).next().is_some()
+    }
+
     /// Whether an entry for a fingerprint names bucket `stash` of the stash.
     #[inline]
     pub(super) fn names(self, finger: u8, guest: bool, stash: u64) -> bool {

@@ -41,10 +41,10 @@ impl<M: Medium> Dash<'_, M> {
         let (home, next) = self.pair_of(segment, place);
         let finger = place.finger;
         let (own, lent) = (self.overflow(home), self.overflow(next));
-        if own.0 == 0 && lent.0 == 0 {
-            return None;
-        }
         let all = own.count() > 0;
+        if !all && !own.has(finger, false) && !lent.has(finger, true) {
+            return None; // and nothing of the stash is read
+        }
         (0..)
             .zip(self.stashes(segment))
             .filter(|(n, _)| all || own.names(finger, false, *n) || lent.names(finger, true, *n))

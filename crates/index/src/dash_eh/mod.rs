@@ -38,7 +38,7 @@
 //! `dash.no_mending` is what follows). The published split clears the elder durably before the directory names the young
 //! segment, and its recovery looks for another state than the split leaves: a crash between loses half of a segment
 //! (fault `dash-eh.bits_first`). A pair that moves keeps its bucket, which the next hash bit does not change; the paper
-//! inserts it anew. Segments are never merged, nor are the paper's by default. The directory is not allocated with room for
+//! inserts it anew. What is in the stash is brought home by a split, where there is room. Segments are never merged, nor are the paper's by default. The directory is not allocated with room for
 //! segments it never names, as the published code's is.
 
 mod layout;
