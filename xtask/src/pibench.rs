@@ -7,7 +7,9 @@ use crate::Size;
 use crate::run::{farbank, install, output, root, succeed, target, works};
 
 /// Tables that are loaded as a plug-in.
-const TABLES: [&str; 6] = ["cceh", "clht", "level", "clevel", "dash-eh", "soft"];
+const TABLES: [&str; 7] = [
+    "cceh", "clht", "level", "clevel", "dash-eh", "dash-lh", "soft",
+];
 
 pub(crate) fn run(size: Size) -> Result<(), String> {
     if !works("g++", &["--version"]) {

@@ -55,7 +55,7 @@ pub enum Preset {
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 6] = [
+    pub const ALL: [Table; 7] = [
         Table::Cceh,
         Table::Clht,
         Table::Soft,

@@ -1,6 +1,5 @@
 //! Splitting the segment whose turn it is; arrays for those to come.
 
-use farbank_pm::model::Category;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, WORD, fault};
 
@@ -69,7 +68,7 @@ impl<M: Medium> DashLh<M> {
     /// Splits as many segments as are to be split when a stash has grown. If there is no room for that, stashes grow
     /// longer: it is tried again when one does.
     pub(super) fn split_some(&self, worker: &mut Worker) -> Result<(), Refused> {
-        let _for = Category::Resize.spend();
+        let _for = worker.reshape();
         let _growing = self.growing.lock().expect("no holder panics");
         for _ in 0..self.config.splits {
             match self.split(worker) {
