@@ -158,7 +158,7 @@ mod tests {
         for (file, why) in [
             ("port = ", "port"),
             ("config = 'x'", "another one"),
-            ("port = 1.5", "float"),
+            ("port = 1979-05-27", "datetime"),
         ] {
             let error = merged(file, &[]).unwrap_err();
             assert!(
