@@ -26,9 +26,9 @@
 
 use std::fmt;
 
-use farbank_pm::Ticket;
 use farbank_pm::fault::Named;
-use farbank_pm::sim::{Persistency, Rng, Sim};
+use farbank_pm::sim::{Image, Persistency, Rng, Sim};
+use farbank_pm::{Off, Ticket};
 
 /// A stored value: who it is, and how many bytes it has. Its bytes follow from both.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -188,6 +188,23 @@ pub struct Shape {
     pub flush_all: bool,
     /// Whether [`Subject::clean`] does something.
     pub cleans: bool,
+    /// Whether the memory of a pool was used for something else before, and is no zeros. What a structure does not
+    /// clear or write is seen then.
+    pub used_before: bool,
+}
+
+impl Shape {
+    /// The memory of a pool before it is one.
+    #[must_use]
+    pub fn image(&self) -> Image {
+        let mut image = Image::zeroed(self.pool_bytes);
+        if self.used_before {
+            for at in (0..self.pool_bytes).step_by(8) {
+                image.set_word(Off(at), at.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+            }
+        }
+        image
+    }
 }
 
 impl Default for Shape {
@@ -204,6 +221,7 @@ impl Default for Shape {
             expiry: false,
             flush_all: false,
             cleans: false,
+            used_before: false,
         }
     }
 }
@@ -243,8 +261,8 @@ pub trait Target: Sync {
         self.shape()
     }
 
-    /// Makes a new, empty structure of all of `sim`, which is zeros, durable when it returns (T5). As
-    /// it is: zeros are an empty structure.
+    /// Makes a new, empty structure of all of `sim`, which is zeros unless [`Shape::used_before`], durable when it
+    /// returns (T5). As it is: zeros are an empty structure.
     fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
         self.open(sim, now_ms)
     }

@@ -54,6 +54,7 @@ impl Target for TableTarget {
             value_bytes: (Value::BYTES_MIN, Value::BYTES_MIN),
             sessions: 2,
             updates: true,
+            used_before: true,
             ..Shape::default()
         }
     }

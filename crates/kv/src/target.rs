@@ -59,6 +59,7 @@ impl Target for KvTarget {
             expiry: true,
             flush_all: true,
             cleans: true,
+            ..Shape::default()
         }
     }
 

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use farbank_pm::Ticket;
-use farbank_pm::sim::{CrashState, Cut, Image, Rng, Sim};
+use farbank_pm::sim::{CrashState, Cut, Rng, Sim};
 
 use super::judge::{guarded, sorted};
 use super::{Explorer, Failure};
@@ -72,7 +72,7 @@ impl Run {
 impl Explorer<'_> {
     pub(super) fn run(&mut self, seed: u64) -> Result<(), Box<Failure>> {
         let workload = Workload::new(&self.shape, seed, self.config.io_errors);
-        let image = Image::zeroed(self.shape.pool_bytes);
+        let image = self.shape.image();
         let mut run = Run {
             history: History::judged_by(self.config.verdict),
             ..Run::new(seed, self.sim(image), workload)

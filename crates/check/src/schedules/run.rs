@@ -202,10 +202,8 @@ impl Run {
         if let Some(base) = &*lock(&self.base) {
             return Ok(base.clone());
         }
-        let sim = Sim::new(
-            self.target.shape_in_threads().pool_bytes,
-            self.programs.persistency,
-        );
+        let image = self.target.shape_in_threads().image();
+        let sim = Sim::from_image(image, self.programs.persistency);
         let mut subject = self.target.create(sim.clone(), START_MS)?;
         for op in self.programs.prologue() {
             subject.apply(0, &op)?;
