@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use farbank_pm::{Lane, Medium, Off, fault};
+use farbank_pm::{LINE, Lane, Medium, Off, fault};
 
 use super::bucket::{Bits, HEAD, PAIR, ones};
 use super::{Dash, Place};
@@ -312,14 +312,13 @@ impl<M: Medium> Dash<'_, M> {
         dropped
     }
 
-    /// Has the CPU fetch both buckets of a place, whole: a search waits for memory once, not for the fingerprints and then for the
-    /// pair.
+    /// Has the CPU fetch the home of a place whole, so that most searches wait for memory once, not for fingerprints and then
+    /// for the pair; and of the next bucket what says whether it is needed.
     #[inline]
     pub(crate) fn prefetch(&self, segment: Off, place: Place) {
         let (home, next) = self.pair_of(segment, place);
-        let bytes = self.bucket_bytes as usize;
-        self.medium.prefetch(home, bytes);
-        self.medium.prefetch(next, bytes);
+        self.medium.prefetch(next, LINE);
+        self.medium.prefetch(home, self.bucket_bytes as usize);
     }
 
     /// Whether a segment that was touched is sound: each key once, and found.
