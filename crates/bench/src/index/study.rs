@@ -119,7 +119,8 @@ pub(super) fn resize(options: &Options, table: Table) -> Result<Vec<Figure>, Err
         changes_ns.get(at).copied().unwrap_or_default() / 1e3
     };
     let measured = |name: &str, value| Figure::measured(table.name(), name, value);
-    let share = 100.0 * changes_ns.iter().sum::<f64>() / all_ns;
+    let in_changes_ns = changes_ns.iter().fold(0.0, |all, ns| all + ns);
+    let share = 100.0 * in_changes_ns / all_ns;
     Ok(vec![
         Figure::counted(
             table.name(),
