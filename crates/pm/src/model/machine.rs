@@ -84,10 +84,11 @@ impl Flight {
         Err(self.0.iter().map(|(_, done)| *done).min().unwrap_or(now))
     }
 
+    /// When the line arrives, if that is known. Where it is not, it has been flushed meanwhile and fetched again since.
     fn find(&self, line: u32) -> Option<u64> {
         self.0
             .iter()
-            .find(|(of, _)| *of == line)
+            .find(|(of, done)| *of == line && *done != UNKNOWN)
             .map(|(_, done)| *done)
     }
 

@@ -60,6 +60,27 @@ fn a_lone_line_costs_a_whole_xpline_and_reading_the_rest_of_it() {
     assert_eq!(total.write_amplification(8), 32.0);
 }
 
+/// The second write-back once took place at the end of time.
+#[test]
+fn a_line_that_is_written_back_twice_while_it_is_fetched_arrives() {
+    for flush_keeps in [false, true] {
+        let mut machine = Machine::new(Config {
+            flush_keeps,
+            ..Config::study(6)
+        });
+        let twice = steps(&[
+            (Act::Store, 1),
+            (Act::Flush, 1),
+            (Act::Store, 1),
+            (Act::Flush, 1),
+            (Act::Fence, 0),
+        ]);
+        let outcome = play(&mut machine, &[twice]);
+        assert_eq!(outcome.total().lines_written, 2);
+        assert!(outcome.elapsed_ps < 10_000_000, "{}", outcome.elapsed_ps);
+    }
+}
+
 #[test]
 fn flushes_of_clean_lines_and_of_the_same_line_again_are_counted() {
     let total = play(
