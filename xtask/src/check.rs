@@ -14,7 +14,7 @@ const LANE_SEEDS: [(&str, &str); 4] = [
     ("page", "0..24"),
 ];
 /// The persistent hash indexes, and what a lane explores of each: half a minute together.
-const TABLES: [&str; 7] = [
+pub(crate) const TABLES: [&str; 7] = [
     "cceh", "clht", "level", "clevel", "dash-eh", "dash-lh", "soft",
 ];
 const TABLE_SEEDS: [(&str, &str); 3] = [("adr", "0..200"), ("eadr", "0..40"), ("page", "0..100")];

@@ -4,12 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::Size;
+use crate::check::TABLES;
 use crate::run::{farbank, install, output, root, succeed, target, works};
-
-/// Tables that are loaded as a plug-in.
-const TABLES: [&str; 7] = [
-    "cceh", "clht", "level", "clevel", "dash-eh", "dash-lh", "soft",
-];
 
 pub(crate) fn run(size: Size) -> Result<(), String> {
     if !works("g++", &["--version"]) {

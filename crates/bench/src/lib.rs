@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod counted;
+pub mod cpu;
 pub mod figure;
 pub mod index;
 pub mod judge;

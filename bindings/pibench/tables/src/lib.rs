@@ -201,6 +201,21 @@ unsafe extern "C-unwind" fn find(
     found.is_some()
 }
 
+/// Has the table of `tree` do something with a key and a value.
+///
+/// # Safety
+/// PiBench's contract: a tree, and a key and a value of as many bytes as the options said.
+unsafe fn write(
+    tree: *mut Tree,
+    key: *const c_char,
+    value: *const c_char,
+    op: fn(&dyn Index, &mut Worker, u64, u64) -> Result<bool, Refused>,
+) -> bool {
+    // SAFETY: the caller's word.
+    let (object, key, value) = unsafe { (object(tree), word(key), word(value)) };
+    object.run(false, |worker| op(&*object.table, worker, key, value))
+}
+
 unsafe extern "C-unwind" fn insert(
     tree: *mut Tree,
     key: *const c_char,
@@ -208,11 +223,12 @@ unsafe extern "C-unwind" fn insert(
     value: *const c_char,
     _: usize,
 ) -> bool {
-    // SAFETY: PiBench's contract: a tree, and a key and a value of as many bytes as the options said.
-    let (object, key, value) = unsafe { (object(tree), word(key), word(value)) };
-    object.run(false, |worker| {
-        Ok(object.table.insert(worker, key, value)?.is_none())
-    })
+    // SAFETY: the caller's word is that of `write`.
+    unsafe {
+        write(tree, key, value, |table, worker, key, value| {
+            Ok(table.insert(worker, key, value)?.is_none())
+        })
+    }
 }
 
 unsafe extern "C-unwind" fn update(
@@ -223,10 +239,11 @@ unsafe extern "C-unwind" fn update(
     _: usize,
 ) -> bool {
     // SAFETY: as for `insert`.
-    let (object, key, value) = unsafe { (object(tree), word(key), word(value)) };
-    object.run(false, |worker| {
-        Ok(object.table.update(worker, key, value)?.is_some())
-    })
+    unsafe {
+        write(tree, key, value, |table, worker, key, value| {
+            Ok(table.update(worker, key, value)?.is_some())
+        })
+    }
 }
 
 unsafe extern "C-unwind" fn remove(tree: *mut Tree, key: *const c_char, _: usize) -> bool {

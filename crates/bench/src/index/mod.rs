@@ -15,9 +15,9 @@ mod study;
 
 use std::path::PathBuf;
 
-use farbank_index::registry::{Preset, Table};
+use farbank_index::registry::Preset;
 
-use crate::figure::{Error, Figure, Report, Step};
+use crate::figure::{Error, Report, Step};
 pub use contender::Contender;
 use keys::Distribution;
 
@@ -117,23 +117,27 @@ pub fn run(options: &Options, watch: &mut dyn FnMut(Step<'_>) -> bool) -> Result
         if !watch(step) {
             return Err(Error::Stopped);
         }
-        match options.experiment {
-            Experiment::Throughput => {
-                let figures = run::throughput(options, contender, &mut beside)?;
-                report.figures.extend(figures);
-            }
-            Experiment::Latency => report.figures.extend(run::latency(options, contender)?),
-            Experiment::Mix => report.figures.extend(run::mix(options, contender)?),
-            of_tables => match contender {
-                Contender::Table(table) => of_table(of_tables, options, *table, &mut report)?,
-                other => {
-                    return Err(Error::Failed(format!(
-                        "{}: only tables do this",
-                        other.name()
-                    )));
-                }
-            },
-        }
+        let table = || match contender {
+            Contender::Table(table) => Ok(*table),
+            other => Err(Error::Failed(format!(
+                "{}: only tables do this",
+                other.name()
+            ))),
+        };
+        let figures = match options.experiment {
+            Experiment::Throughput => run::throughput(options, contender, &mut beside)?,
+            Experiment::Latency => run::latency(options, contender)?,
+            Experiment::Mix => run::mix(options, contender)?,
+            Experiment::Counts => study::counts(options, table()?)?,
+            Experiment::LoadFactor => study::load_factor(options, table()?)?,
+            Experiment::Resize => study::resize(options, table()?)?,
+            Experiment::Recovery => study::recovery(options, table()?)?,
+            Experiment::Bytes => model::bytes(options, table()?, &mut report.notes)?,
+            Experiment::Dimms => model::dimms(options, table()?, &mut report.notes)?,
+            Experiment::Numa => model::numa(options, table()?)?,
+            Experiment::Array => unreachable!("it is of no contender"),
+        };
+        report.figures.extend(figures);
     }
     if !options.durable {
         report
@@ -141,26 +145,6 @@ pub fn run(options: &Options, watch: &mut dyn FnMut(Step<'_>) -> bool) -> Result
             .push("nothing was written back or fenced: nothing was durable".into());
     }
     Ok(report)
-}
-
-fn of_table(
-    experiment: Experiment,
-    options: &Options,
-    table: Table,
-    report: &mut Report,
-) -> Result<(), Error> {
-    type Study = fn(&Options, Table) -> Result<Vec<Figure>, Error>;
-    let study: Study = match experiment {
-        Experiment::Bytes => return model::bytes(options, table, report),
-        Experiment::Dimms => return model::dimms(options, table, report),
-        Experiment::Numa => return model::numa(options, table, report),
-        Experiment::Counts => study::counts,
-        Experiment::LoadFactor => study::load_factor,
-        Experiment::Resize => study::resize,
-        _ => study::recovery,
-    };
-    report.figures.extend(study(options, table)?);
-    Ok(())
 }
 
 /// Runs a mix of one contender and answers with what PiBench prints of it.
@@ -176,7 +160,10 @@ pub fn pibench(options: &Options) -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
+    use farbank_index::registry::Table;
+
     use super::*;
+    use crate::figure::Figure;
 
     fn options(experiment: Experiment) -> Options {
         Options {

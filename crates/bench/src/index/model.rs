@@ -13,7 +13,7 @@ use farbank_pm::pool::Identity;
 use super::Options;
 use super::contender::{pool_bytes, refused};
 use super::keys::odd;
-use crate::figure::{Error, Figure, Report};
+use crate::figure::{Error, Figure};
 
 /// DIMMs of the runs.
 const DIMMS: [u32; 4] = [1, 2, 4, 6];
@@ -98,9 +98,14 @@ fn study(options: &Options, dimms: u32) -> Config {
 }
 
 /// Bytes written and read an operation, by what they are for.
-pub(super) fn bytes(options: &Options, table: Table, report: &mut Report) -> Result<(), Error> {
+pub(super) fn bytes(
+    options: &Options,
+    table: Table,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Figure>, Error> {
+    let mut figures = Vec::new();
     let config = study(options, ALL_DIMMS);
-    report.notes.push(format!("{table}: {}", config.label()));
+    notes.push(format!("{table}: {}", config.label()));
     for (what, outcome) in run(options, table, || study(options, ALL_DIMMS))? {
         let each = |count: u64, bytes: f64| count as f64 * bytes / outcome.operations as f64;
         for category in Category::ALL {
@@ -112,7 +117,7 @@ pub(super) fn bytes(options: &Options, table: Table, report: &mut Report) -> Res
             let read = counts.media_reads + counts.media_reads_to_write;
             let lines = each(counts.lines_written, 64.0);
             if lines + each(read, 1.0) > 0.0 {
-                report.figures.extend([
+                figures.extend([
                     modelled("lines written", lines),
                     modelled("media written", each(counts.media_writes, XPLINE_BYTES)),
                     modelled("media read", each(read, XPLINE_BYTES)),
@@ -122,13 +127,18 @@ pub(super) fn bytes(options: &Options, table: Table, report: &mut Report) -> Res
         let total = outcome.total();
         let lines = each(total.lines_written, 64.0);
         let figure = Figure::modelled(table.name(), format!("{what}: lines written"), lines);
-        report.figures.push(figure.unit("B an operation"));
+        figures.push(figure.unit("B an operation"));
     }
-    Ok(())
+    Ok(figures)
 }
 
 /// Throughput on one DIMM and more, and what each DIMM moves in 15 ms.
-pub(super) fn dimms(options: &Options, table: Table, report: &mut Report) -> Result<(), Error> {
+pub(super) fn dimms(
+    options: &Options,
+    table: Table,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Figure>, Error> {
+    let mut figures = Vec::new();
     let mut on_one: Vec<f64> = Vec::new();
     for dimms in DIMMS {
         for (n, (what, outcome)) in (0..).zip(run(options, table, || study(options, dimms))?) {
@@ -138,22 +148,22 @@ pub(super) fn dimms(options: &Options, table: Table, report: &mut Report) -> Res
             }
             let name = format!("{what}, DIMMs: {dimms}");
             let figure = Figure::modelled(table.name(), &*name, rate);
-            report.figures.push(figure.unit("M/s"));
+            figures.push(figure.unit("M/s"));
             if dimms > 1 {
                 let times = format!("{name}, times one");
                 let figure = Figure::modelled(table.name(), times, rate / on_one[n as usize]);
-                report.figures.push(figure);
+                figures.push(figure);
             }
             if dimms == ALL_DIMMS {
-                windows(table, what, &outcome, report);
+                windows(table, what, &outcome, notes);
             }
         }
     }
-    Ok(())
+    Ok(figures)
 }
 
 /// What each DIMM moved, window by window, as notes.
-fn windows(table: Table, what: &str, outcome: &Outcome, report: &mut Report) {
+fn windows(table: Table, what: &str, outcome: &Outcome, notes: &mut Vec<String>) {
     let gigabytes = |count: u32| f64::from(count) * XPLINE_BYTES / WINDOW_S / 1e9;
     for (n, dimm) in outcome.dimms.iter().enumerate() {
         let shown: Vec<_> = dimm
@@ -162,7 +172,7 @@ fn windows(table: Table, what: &str, outcome: &Outcome, report: &mut Report) {
             .take(WINDOWS)
             .map(|[reads, writes]| format!("{:.2}/{:.2}", gigabytes(*reads), gigabytes(*writes)))
             .collect();
-        report.notes.push(format!(
+        notes.push(format!(
             "{table}, {what}, DIMM {n}: GB/s read/written in each 15 ms: {}",
             shown.join(" ")
         ));
@@ -170,7 +180,8 @@ fn windows(table: Table, what: &str, outcome: &Outcome, report: &mut Report) {
 }
 
 /// Throughput of workers beside the memory, half of them, or none.
-pub(super) fn numa(options: &Options, table: Table, report: &mut Report) -> Result<(), Error> {
+pub(super) fn numa(options: &Options, table: Table) -> Result<Vec<Figure>, Error> {
+    let mut figures = Vec::new();
     let threads = options.threads as usize;
     let places = [("local", usize::MAX), ("half", threads / 2), ("remote", 0)];
     let mut local: Vec<f64> = Vec::new();
@@ -183,16 +194,16 @@ pub(super) fn numa(options: &Options, table: Table, report: &mut Report) -> Resu
             let rate = outcome.throughput() / 1e6;
             let name = format!("{what}, {place}");
             let figure = Figure::modelled(table.name(), &*name, rate);
-            report.figures.push(figure.unit("M/s"));
+            figures.push(figure.unit("M/s"));
             match remote_from {
                 usize::MAX => local.push(rate),
                 _ => {
                     let slower = format!("{name}, times slower than local");
                     let figure = Figure::modelled(table.name(), slower, local[n as usize] / rate);
-                    report.figures.push(figure);
+                    figures.push(figure);
                 }
             }
         }
     }
-    Ok(())
+    Ok(figures)
 }

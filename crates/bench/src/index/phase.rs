@@ -45,10 +45,15 @@ pub(super) struct Phase {
 impl Phase {
     /// Nanoseconds that this share of the operations took at most.
     pub(super) fn quantile(&self, share: f64) -> u64 {
-        let last = self.times_ns.len().saturating_sub(1);
-        let at = (self.times_ns.len() as f64 * share) as usize;
-        self.times_ns.get(at.min(last)).copied().unwrap_or_default()
+        quantile(&self.times_ns, share)
     }
+}
+
+/// Of sorted times the one that this share of them takes at most; 0 of none.
+pub(super) fn quantile(times_ns: &[u64], share: f64) -> u64 {
+    let last = times_ns.len().saturating_sub(1);
+    let at = (times_ns.len() as f64 * share) as usize;
+    times_ns.get(at.min(last)).copied().unwrap_or_default()
 }
 
 /// One thread's part.

@@ -11,6 +11,7 @@ use super::Options;
 use super::contender::Contender;
 use super::keys::Distribution;
 use super::run::{Drawn, Mixed, mixed};
+use crate::cpu;
 use crate::figure::Error;
 
 /// Runs PiBench's load and mix; what it prints of that.
@@ -41,23 +42,20 @@ fn short(value: f64) -> String {
     format!("{}e{sign}{:02}", whole(digits), exponent.abs())
 }
 
-/// The value of the last line of /proc/cpuinfo with this name, and how many such lines there are.
-fn cpu_info<'a>(text: &'a str, name: &str) -> (&'a str, usize) {
-    let values = text.lines().filter_map(|line| {
-        let (key, value) = line.split_once(':')?;
-        (key.trim_end() == name).then(|| value.trim_start())
-    });
-    values.fold(("", 0), |(_, count), value| (value, count + 1))
-}
-
 fn environment() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo");
-    let ((model, cpus), cache) = match &info {
-        Ok(info) => (cpu_info(info, "model name"), cpu_info(info, "cache size").0),
-        Err(_) => (
-            ("Could not open /proc/cpuinfo", 0),
-            "Could not open /proc/cpuinfo",
-        ),
+    let unknown = "Could not open /proc/cpuinfo";
+    let (cpus, model, cache) = match fs::read_to_string("/proc/cpuinfo") {
+        Ok(info) => {
+            let last = |name| {
+                cpu::values(&info, name)
+                    .last()
+                    .unwrap_or_default()
+                    .to_owned()
+            };
+            let cpus = cpu::values(&info, "model name").count();
+            (cpus, last("model name"), last("cache size"))
+        }
+        Err(_) => (0, unknown.into(), unknown.into()),
     };
     let kernel = rustix::system::uname();
     let now = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -9,6 +9,7 @@ use farbank_pm::media::{AnyMedium, OpenOptions, create_path, open_path};
 use super::Options;
 use super::contender::{new_table, pool_bytes, refused};
 use super::keys::{Engine, key_of, odd};
+use super::phase::quantile;
 use crate::figure::{Error, Figure, median};
 use crate::temp::TempFile;
 
@@ -108,19 +109,14 @@ pub(super) fn resize(options: &Options, table: Table) -> Result<Vec<Figure>, Err
         let (before, started) = (worker.reshapes(), Instant::now());
         made.insert(&mut worker, key(n), n).map_err(refused)?;
         if worker.reshapes() > before {
-            changes_ns.push(started.elapsed().as_nanos() as f64);
+            changes_ns.push(started.elapsed().as_nanos() as u64);
         }
     }
     let all_ns = began.elapsed().as_nanos() as f64;
-    changes_ns.sort_by(f64::total_cmp);
-    let at = |share: f64| {
-        let at = (changes_ns.len() as f64 * share) as usize;
-        let at = at.min(changes_ns.len().saturating_sub(1));
-        changes_ns.get(at).copied().unwrap_or_default() / 1e3
-    };
+    changes_ns.sort_unstable();
+    let at = |share| quantile(&changes_ns, share) as f64 / 1e3;
     let measured = |name: &str, value| Figure::measured(table.name(), name, value);
-    let in_changes_ns = changes_ns.iter().fold(0.0, |all, ns| all + ns);
-    let share = 100.0 * in_changes_ns / all_ns;
+    let share = 100.0 * changes_ns.iter().sum::<u64>() as f64 / all_ns;
     Ok(vec![
         Figure::counted(
             table.name(),

@@ -36,19 +36,18 @@ impl<M: Medium> Cceh<M> {
 
     pub(super) fn get_hashed(&self, worker: &mut Worker, hash: u64, key: u64) -> Option<u64> {
         let _for = Category::KeyValue.spend();
-        loop {
-            let segment = self.lookup(hash);
-            let version = self.locks.begin(segment, || self.accept(worker, segment));
-            if self.lookup(hash) != segment {
-                continue; // split since we looked
-            }
-            self.touch_far_lock(worker, segment);
-            let slot = self.find(segment, hash, key);
-            let found = slot.map(|slot| self.ground.medium().load(value_of(slot)));
-            if self.locks.unchanged(segment, version) {
-                return found; // I4
-            }
-        }
+        let (segment, found) = self.locks.read(
+            || self.lookup(hash),
+            |_| (),
+            |segment| self.accept(worker, segment),
+            |segment| {
+                let slot = self.find(segment, hash, key);
+                let found = slot.map(|slot| self.ground.medium().load(value_of(slot)));
+                (segment, found)
+            },
+        ); // I4
+        self.touch_far_lock(worker, segment);
+        found
     }
 
     pub(super) fn update_hashed(

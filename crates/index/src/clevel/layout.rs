@@ -3,6 +3,7 @@
 use farbank_pm::{Medium, Off, WORD};
 
 use super::{Clevel, Config};
+pub(super) use crate::ground::Run as Level;
 use crate::ground::{CONFIG_WORDS, Class, OpenError};
 
 /// The root's word for which levels there are.
@@ -53,32 +54,6 @@ impl Meta {
     /// Whether the bottom one is being emptied.
     pub(super) fn is_resizing(self) -> bool {
         self.count > 2
-    }
-}
-
-/// Where a level is, and how many buckets it has, as a power of two: one word, runs being aligned to chunks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Level {
-    pub(super) at: Off,
-    pub(super) bits: u32,
-}
-
-impl Level {
-    const BITS: u64 = 0x3f;
-
-    pub(super) fn of(word: u64) -> Level {
-        Level {
-            at: Off(word & !Level::BITS),
-            bits: (word & Level::BITS) as u32,
-        }
-    }
-
-    pub(super) fn word(self) -> u64 {
-        self.at.0 | u64::from(self.bits)
-    }
-
-    pub(super) fn buckets(self) -> u64 {
-        1 << self.bits
     }
 }
 

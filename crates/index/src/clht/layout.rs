@@ -3,6 +3,7 @@
 use farbank_pm::{LINE, Medium, Off, WORD};
 
 use super::{Clht, Config};
+pub(super) use crate::ground::Run as Array;
 use crate::ground::{CONFIG_WORDS, Class, OpenError};
 
 /// The key that means an empty slot.
@@ -25,31 +26,7 @@ const KEYS: u64 = WORD as u64;
 const VALUES: u64 = KEYS + SLOTS * WORD as u64;
 const NEXT: u64 = VALUES + SLOTS * WORD as u64;
 
-/// Where an array is, and how many bits of a hash it takes: one word, runs being aligned to chunks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Array {
-    pub(super) at: Off,
-    pub(super) bits: u32,
-}
-
 impl Array {
-    const BITS: u64 = 0x3f;
-
-    pub(super) fn of(word: u64) -> Array {
-        Array {
-            at: Off(word & !Array::BITS),
-            bits: (word & Array::BITS) as u32,
-        }
-    }
-
-    pub(super) fn word(self) -> u64 {
-        self.at.0 | u64::from(self.bits)
-    }
-
-    pub(super) fn buckets(self) -> u64 {
-        1 << self.bits
-    }
-
     pub(super) fn bytes(self) -> u64 {
         self.buckets() * BUCKET
     }

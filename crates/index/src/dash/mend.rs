@@ -95,19 +95,9 @@ impl<M: Medium> Dash<'_, M> {
     /// Makes dead, to be drained, the guests that are in their home, bucket `n`, too (S2).
     fn drop_displaced(&self, lane: &mut Lane, segment: Off, n: u64) -> bool {
         let (home, next) = (self.bucket(segment, n), self.bucket(segment, n + 1));
-        let keys = |bucket, mask| ones(mask).map(move |slot| (slot, self.pair(bucket, slot).0));
-        let residents: BTreeSet<u64> = keys(home, self.bits(home).residents())
-            .map(|(_, key)| key)
-            .collect();
-        let bits = self.bits(next);
-        let dead = keys(next, bits.guests())
-            .filter(|(_, key)| residents.contains(key))
-            .fold(0, |mask, (slot, _)| mask | 1 << slot);
-        if dead != 0 {
-            self.set_bits(lane, next, bits.without(dead));
-            self.flush_bits(lane, next);
-        }
-        dead != 0
+        let residents = ones(self.bits(home).residents());
+        let residents: BTreeSet<u64> = residents.map(|slot| self.pair(home, slot).0).collect();
+        self.drop_some(lane, next, |key| residents.contains(&key))
     }
 
     /// Makes dead, to be drained, what is in the stash and where it belongs, too (S2).

@@ -14,6 +14,7 @@
 
 mod heap;
 mod recover;
+mod run;
 mod worker;
 
 use std::fmt;
@@ -27,6 +28,7 @@ use crate::index::Refused;
 use crate::locks::Locks;
 use heap::Heap;
 pub(crate) use heap::{Block, Class};
+pub(crate) use run::Run;
 pub use worker::Worker;
 
 /// Words of the root.

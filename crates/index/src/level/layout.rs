@@ -3,6 +3,7 @@
 use farbank_pm::{LINE, Medium, Off, WORD};
 
 use super::{Config, LevelHash};
+pub(super) use crate::ground::Run as Level;
 use crate::ground::{CONFIG_WORDS, OpenError};
 use crate::hash::hash_from;
 
@@ -22,31 +23,7 @@ const PAIRS: u64 = WORD as u64;
 /// What is computed of a key, by each of the two seeds: where it may be in the first and the second half of a level.
 pub(super) type Hashes = [u64; 2];
 
-/// Where a level is, and how many buckets it has, as a power of two: one word, runs being aligned to chunks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Level {
-    pub(super) at: Off,
-    pub(super) bits: u32,
-}
-
 impl Level {
-    const BITS: u64 = 0x3f;
-
-    pub(super) fn of(word: u64) -> Level {
-        Level {
-            at: Off(word & !Level::BITS),
-            bits: (word & Level::BITS) as u32,
-        }
-    }
-
-    pub(super) fn word(self) -> u64 {
-        self.at.0 | u64::from(self.bits)
-    }
-
-    pub(super) fn buckets(self) -> u64 {
-        1 << self.bits
-    }
-
     /// Buckets of a side.
     #[inline]
     pub(super) fn half(self) -> u64 {
@@ -55,7 +32,7 @@ impl Level {
 
     /// Which bucket of a side keys of this hash go to.
     #[inline]
-    pub(super) fn index(self, hash: u64) -> u64 {
+    pub(super) fn side_index(self, hash: u64) -> u64 {
         hash & (self.half() - 1)
     }
 }
@@ -165,7 +142,7 @@ impl Config {
     /// The bucket of a level's side that keys of this hash go to.
     #[inline]
     pub(super) fn bucket(&self, level: Level, side: usize, hash: u64) -> Off {
-        let n = side as u64 * level.half() + level.index(hash);
+        let n = side as u64 * level.half() + level.side_index(hash);
         level.at.plus(n * u64::from(self.bucket_bytes))
     }
 

@@ -97,7 +97,7 @@ impl<M: Medium> LevelHash<M> {
                     let bucket = self.config.bucket(old, side, from + n);
                     for spot in self.config.spots(bucket).filter(|s| self.is_live(*s)) {
                         let hash = self.config.hashes(self.pair(spot).0)[side];
-                        let image = &mut images[(young.index(hash) / apart) as usize];
+                        let image = &mut images[(young.side_index(hash) / apart) as usize];
                         self.add(&mut image[(n * bytes) as usize..], self.pair(spot));
                     }
                 }
