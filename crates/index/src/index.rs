@@ -19,6 +19,11 @@ pub enum Refused {
         /// How many.
         most: u32,
     },
+    /// A word in the pool is none that the table writes, and what was asked for needs what it leads to.
+    Damaged {
+        /// What was found, what was expected, and where.
+        what: String,
+    },
     /// The medium failed. What was asked for last may be kept or lost; nothing more is acknowledged.
     Poisoned(Poisoned),
 }
@@ -34,6 +39,10 @@ impl fmt::Display for Refused {
                 f,
                 "{most} workers are at the table, for more the pool was not made; create it with more lanes"
             ),
+            Refused::Damaged { what } => write!(
+                f,
+                "the table is damaged: {what}; restore the pool from a copy"
+            ),
             Refused::Poisoned(poisoned) => poisoned.fmt(f),
         }
     }
@@ -44,6 +53,14 @@ impl std::error::Error for Refused {}
 impl From<Poisoned> for Refused {
     fn from(poisoned: Poisoned) -> Refused {
         Refused::Poisoned(poisoned)
+    }
+}
+
+impl Refused {
+    /// That a word in the pool is none that the table writes: what was found, what was expected, and where.
+    #[cold]
+    pub(crate) fn damaged(what: impl Into<String>) -> Refused {
+        Refused::Damaged { what: what.into() }
     }
 }
 
@@ -80,6 +97,9 @@ impl Space {
 ///
 /// `Ok` of a change means durable and visible to everyone. Nothing can be read that a power cut could take
 /// back, with every table's default arrangement.
+///
+/// What leads nowhere is [`Refused::Damaged`]: it is looked at before it is followed, by the open or by whoever first
+/// comes to it. A key or a value that is another one than was stored is not noticed: they have no checksums.
 pub trait Index: Send + Sync {
     /// Its name on the command line: `cceh`.
     fn name(&self) -> &'static str;
@@ -91,7 +111,7 @@ pub trait Index: Send + Sync {
     fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused>;
 
     /// The value under `key`.
-    fn get(&self, worker: &mut Worker, key: u64) -> Option<u64>;
+    fn get(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused>;
 
     /// Replaces the value of `key` if it is there; the value it had, `None` if it is not.
     fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused>;
@@ -104,27 +124,33 @@ pub trait Index: Send + Sync {
 
     /// The values under several keys, into `found`, which is as long. What each needs is fetched before the
     /// first is looked at ([`Index::fetch`]).
-    fn get_batch(&self, worker: &mut Worker, keys: &[u64], found: &mut [Option<u64>]) {
+    fn get_batch(
+        &self,
+        worker: &mut Worker,
+        keys: &[u64],
+        found: &mut [Option<u64>],
+    ) -> Result<(), Refused> {
         self.fetch(keys);
         for (key, found) in keys.iter().zip(found) {
-            *found = self.get(worker, *key);
+            *found = self.get(worker, *key)?;
         }
+        Ok(())
     }
 
     /// Tells `each` of every key and value, in any order. Nobody changes the table meanwhile.
-    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64));
+    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) -> Result<(), Refused>;
 
     /// How many keys there are: counted, by reading all of it. Nobody changes the table meanwhile.
-    fn len(&self, worker: &mut Worker) -> u64 {
+    fn len(&self, worker: &mut Worker) -> Result<u64, Refused> {
         let mut keys = 0;
-        self.each(worker, &mut |_, _| keys += 1);
-        keys
+        self.each(worker, &mut |_, _| keys += 1)?;
+        Ok(keys)
     }
 
     /// What it takes and holds. As costly as [`Index::len`].
-    fn space(&self, worker: &mut Worker) -> Space;
+    fn space(&self, worker: &mut Worker) -> Result<Space, Refused>;
 
     /// Whether the table is sound in itself: no key twice, none where it would not be found, every block of
     /// the allocator's led to by exactly the table. Nobody changes the table meanwhile.
-    fn check(&self) -> Result<(), String>;
+    fn check(&self) -> Result<(), Refused>;
 }

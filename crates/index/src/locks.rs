@@ -4,19 +4,22 @@
 //! after its drain, so a reader whose version has not changed has read nothing but what is durable.
 //!
 //! A kill leaves bytes that are visible and not durable, wherever a worker was. To find them all would take a walk
-//! through the whole table; so after an open the first who comes to a granule *accepts* it: makes durable what is there
-//! before anybody builds on it.
+//! through the whole table; so after an open the first who comes to a granule *accepts* it: looks whether it is what the
+//! table makes, and makes durable what is there before anybody builds on it. What is not accepted stays so: whoever comes next
+//! is told the same.
 //!
 //! # Invariants
 //! L1  What a lock guards is changed in far memory only while its version is odd.
 //! L2  It is let go after the change is durable.
-//! L3  In an opened table, a granule whose version is 0 has not been accepted, and nobody has read it.
+//! L3  In an opened table, a granule whose version is 0 has not been accepted, and nobody believes what is there.
 //! L4  Hence words read between two equal, even answers are of one state, and that state is durable.
 
 use farbank_pm::Off;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering, fence};
 use farbank_pm::sync::{CHECKED, thread};
 use farbank_pm::table::Table;
+
+use crate::index::Refused;
 
 /// Versions of every granule of a stretch of far memory.
 pub(crate) struct Locks {
@@ -67,17 +70,25 @@ impl Locks {
     /// Waits until no writer is at `at`: what to ask [`Locks::unchanged`] with. Whoever comes first after an open
     /// runs `accept`.
     #[inline]
-    pub(crate) fn begin(&self, at: Off, accept: impl FnOnce()) -> u64 {
-        let (version, mut accept) = (self.version(at), Some(accept));
-        let mut tries = 0;
+    pub(crate) fn begin(
+        &self,
+        at: Off,
+        accept: impl FnOnce() -> Result<(), Refused>,
+    ) -> Result<u64, Refused> {
+        let now = self.even(at);
+        if self.found && now == 0 {
+            drop(self.lock(at, accept)?);
+            return Ok(self.even(at));
+        }
+        Ok(now)
+    }
+
+    /// The version of `at`, once no writer is there.
+    #[inline]
+    pub(crate) fn even(&self, at: Off) -> u64 {
+        let (version, mut tries) = (self.version(at), 0);
         loop {
             let now = version.load(Ordering::Acquire);
-            if self.found && now == 0 {
-                if let Some(accept) = accept.take() {
-                    drop(self.lock(at, accept));
-                }
-                continue;
-            }
             if now.is_multiple_of(2) {
                 return now;
             }
@@ -94,11 +105,21 @@ impl Locks {
 
     /// Takes the lock of `at`. Whoever comes first after an open runs `accept`, under it.
     #[inline]
-    pub(crate) fn lock(&self, at: Off, accept: impl FnOnce()) -> Guard<'_> {
+    pub(crate) fn lock(
+        &self,
+        at: Off,
+        accept: impl FnOnce() -> Result<(), Refused>,
+    ) -> Result<Guard<'_>, Refused> {
+        self.accepted(self.lock_made(at), accept)
+    }
+
+    /// Takes the lock of `at`, which there is nothing to accept about.
+    #[inline]
+    pub(crate) fn lock_made(&self, at: Off) -> Guard<'_> {
         let mut tries = 0;
         loop {
             if let Some(guard) = self.take(at) {
-                return self.accepted(guard, accept);
+                return guard;
             }
             wait(&mut tries);
         }
@@ -106,8 +127,13 @@ impl Locks {
 
     /// As [`Locks::lock`], but waits for nobody: for a lock out of the order in which others take them.
     #[inline]
-    pub(crate) fn try_lock(&self, at: Off, accept: impl FnOnce()) -> Option<Guard<'_>> {
-        Some(self.accepted(self.take(at)?, accept))
+    pub(crate) fn try_lock(
+        &self,
+        at: Off,
+        accept: impl FnOnce() -> Result<(), Refused>,
+    ) -> Result<Option<Guard<'_>>, Refused> {
+        let taken = self.take(at);
+        taken.map(|guard| self.accepted(guard, accept)).transpose()
     }
 
     #[inline]
@@ -126,11 +152,18 @@ impl Locks {
     }
 
     #[inline]
-    fn accepted<'a>(&self, guard: Guard<'a>, accept: impl FnOnce()) -> Guard<'a> {
+    fn accepted<'a>(
+        &self,
+        mut guard: Guard<'a>,
+        accept: impl FnOnce() -> Result<(), Refused>,
+    ) -> Result<Guard<'a>, Refused> {
         if self.found && guard.held == 0 {
-            accept();
+            if let Err(refused) = accept() {
+                guard.held = guard.held.wrapping_sub(2); // back to 0 (L3)
+                return Err(refused);
+            }
         }
-        guard
+        Ok(guard)
     }
 
     /// Takes the lock of what `lookup` leads to, and still does when it is held. What `fetch` asks the CPU for comes
@@ -140,14 +173,14 @@ impl Locks {
         &self,
         lookup: impl Fn() -> Off,
         fetch: impl Fn(Off),
-        mut accept: impl FnMut(Off),
-    ) -> (Off, Guard<'_>) {
+        mut accept: impl FnMut(Off) -> Result<(), Refused>,
+    ) -> Result<(Off, Guard<'_>), Refused> {
         loop {
             let at = lookup();
             fetch(at);
-            let guard = self.lock(at, || accept(at));
+            let guard = self.lock(at, || accept(at))?;
             if lookup() == at {
-                return (at, guard);
+                return Ok((at, guard));
             }
         }
     }
@@ -158,16 +191,16 @@ impl Locks {
         &self,
         lookup: impl Fn() -> Off,
         fetch: impl Fn(Off),
-        mut accept: impl FnMut(Off),
+        mut accept: impl FnMut(Off) -> Result<(), Refused>,
         read: impl Fn(Off) -> T,
-    ) -> T {
+    ) -> Result<T, Refused> {
         loop {
             let at = lookup();
             fetch(at);
-            let version = self.begin(at, || accept(at));
+            let version = self.begin(at, || accept(at))?;
             let found = read(at);
             if lookup() == at && self.unchanged(at, version) {
-                return found;
+                return Ok(found);
             }
         }
     }
@@ -186,7 +219,8 @@ impl Locks {
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.version.store(self.held + 2, Ordering::Release);
+        let next = self.held.wrapping_add(2);
+        self.version.store(next, Ordering::Release);
     }
 }
 

@@ -40,17 +40,20 @@ impl<'a, M: Medium> Outlier<'a, M> {
     }
 
     /// Whether its words are what they may be (X1).
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), Refused> {
         match self.ground.medium().load(self.present()) {
             0 | 1 => Ok(()),
-            word => Err(format!("{:?} says {word:#x}, not 0 or 1", self.present())),
+            word => Err(Refused::damaged(format!(
+                "{:?} says whether the key that means empty is there, and is {word:#x}, not 0 or 1",
+                self.present()
+            ))),
         }
     }
 
     pub(crate) fn get(&self) -> Option<u64> {
         let locks = self.ground.outlier_lock();
         loop {
-            let version = locks.begin(Off(0), || ());
+            let version = locks.even(Off(0));
             let found = self.read();
             if locks.unchanged(Off(0), version) {
                 return found;
@@ -77,7 +80,7 @@ impl<'a, M: Medium> Outlier<'a, M> {
     ) -> Result<Option<u64>, Refused> {
         let _for = Category::KeyValue.spend();
         let medium = self.ground.medium();
-        let _guard = self.ground.outlier_lock().lock(Off(0), || ());
+        let _guard = self.ground.outlier_lock().lock_made(Off(0));
         let found = self.read();
         if let Some((value, present)) = to(found) {
             medium.store(&mut worker.lane, self.value(), value);

@@ -150,7 +150,7 @@ impl TableClient {
             }
             Op::Update { key, value } => self.exchange(key_of(*key), value.id),
             Op::Get { key, .. } => {
-                let found = self.table.get(&mut self.worker, key_of(*key));
+                let found = self.table.get(&mut self.worker, key_of(*key))?;
                 Ok(Answer::Found(found.map(stored)))
             }
             Op::Group(_) | Op::FlushAll => unreachable!("the shape has neither"),
@@ -201,12 +201,13 @@ impl Subject for TableSubject {
     fn contents(&mut self) -> Result<Vec<(u64, Value)>, String> {
         let mut found = Vec::new();
         let client = &mut self.clients[0];
-        self.table.each(&mut client.worker, &mut |key, value| {
+        let each = self.table.each(&mut client.worker, &mut |key, value| {
             found.push((name_of(key), stored(value)));
         });
+        each.map_err(|refused| refused.to_string())?;
         for (key, value) in &found {
             let got = client.table.get(&mut client.worker, key_of(*key));
-            if got != Some(value.id) {
+            if got != Ok(Some(value.id)) {
                 return Err(format!(
                     "key {key} is there with {value:?}, and a get finds {got:?}"
                 ));
@@ -216,6 +217,6 @@ impl Subject for TableSubject {
     }
 
     fn check(&mut self) -> Result<(), String> {
-        self.table.check()
+        self.table.check().map_err(|refused| refused.to_string())
     }
 }

@@ -21,7 +21,7 @@ fn an_insert_and_a_remove_cost_a_line_and_a_drain() {
         table.update(&mut worker, key, key).unwrap();
     }
     for key in keys {
-        table.get(&mut worker, key).unwrap();
+        table.get(&mut worker, key).unwrap().unwrap();
         table.remove(&mut worker, key).unwrap();
     }
     let all = worker.counters();
@@ -46,7 +46,7 @@ fn growth_costs_two_lines_and_half_a_drain_an_insert() {
         let counted = worker.counters();
         let each = |count: u64| count as f64 / KEYS as f64;
         let (lines, fences) = (each(counted.lines), each(counted.fences));
-        let space = table.space(&mut worker);
+        let space = table.space(&mut worker).unwrap();
         println!(
             "{preset:?}: {lines:.3} lines, {fences:.3} fences an insert; load factor {:.4}, utilisation {:.4}",
             space.load_factor(),
@@ -74,7 +74,7 @@ fn the_load_factor_before_a_resize_is_the_papers() {
         let key = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         table.insert(&mut worker, key, n).unwrap();
         if n % 1_000 == 0 && n > 150_000 {
-            let space = table.space(&mut worker);
+            let space = table.space(&mut worker).unwrap();
             highest = highest.max(space.load_factor());
             utilisation = utilisation.max(space.utilisation());
         }

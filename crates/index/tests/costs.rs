@@ -37,7 +37,7 @@ fn soft_flushes_a_line_and_drains_once() {
     assert_eq!(cost(&mut worker, insert), expected);
     let get = |worker: &mut Worker| {
         for key in 0..2 * KEYS {
-            assert_eq!(table.get(worker, key), (key < KEYS).then_some(!key));
+            assert_eq!(table.get(worker, key), Ok((key < KEYS).then_some(!key)));
         }
     };
     assert_eq!(cost(&mut worker, get), (0, 0));
@@ -84,7 +84,7 @@ fn clevel_flushes_three_lines_and_drains_twice() {
     assert!(more_lines < groups + 200, "{slabs:?}");
     let get = |worker: &mut Worker| {
         for key in 0..2 * KEYS {
-            assert_eq!(table.get(worker, key), (key < KEYS).then_some(!key));
+            assert_eq!(table.get(worker, key), Ok((key < KEYS).then_some(!key)));
         }
     };
     assert_eq!(cost(&mut worker, get), (0, 0));
@@ -111,7 +111,7 @@ fn clevel_grows_at_less_than_published() {
         }
     };
     let (lines, drains) = cost(&mut worker, insert);
-    let load = table.space(&mut worker).load_factor();
+    let load = table.space(&mut worker).unwrap().load_factor();
     let (lines, drains) = (lines as f64 / KEYS as f64, drains as f64 / KEYS as f64);
     println!("{lines:.3} lines, {drains:.3} drains an insert; load factor {load:.3}");
     assert!(lines < 6.0 && drains < 5.0, "{lines} {drains}");
@@ -138,7 +138,7 @@ fn level_flushes_a_line_and_drains_once() {
     assert_eq!(cost(&mut worker, update), (KEYS, KEYS));
     let get = |worker: &mut Worker| {
         for key in 0..2 * KEYS {
-            assert_eq!(table.get(worker, key), (key < KEYS).then_some(key));
+            assert_eq!(table.get(worker, key), Ok((key < KEYS).then_some(key)));
         }
     };
     assert_eq!(cost(&mut worker, get), (0, 0));
@@ -170,7 +170,7 @@ fn level_grows_as_published_at_less() {
             }
         };
         let (lines, drains) = cost(&mut worker, insert);
-        let space = table.space(&mut worker);
+        let space = table.space(&mut worker).unwrap();
         let (lines, drains) = (lines as f64 / KEYS as f64, drains as f64 / KEYS as f64);
         println!(
             "{preset:?}: {lines:.3} lines, {drains:.3} drains an insert; load factor {:.4}",
@@ -191,13 +191,13 @@ fn level_is_as_full_as_published_before_it_grows() {
     let made = Table::Level.create(medium, &Plan::default(), size, Preset::Published);
     let table = made.unwrap();
     let mut worker = table.worker().unwrap();
-    let mut full = table.space(&mut worker);
+    let mut full = table.space(&mut worker).unwrap();
     let slots = full.slots;
     for n in 1_u64.. {
         let key = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         table.insert(&mut worker, key, n).unwrap();
         if n > slots * 3 / 4 && n.is_multiple_of(2_000) {
-            let space = table.space(&mut worker);
+            let space = table.space(&mut worker).unwrap();
             if space.slots > slots {
                 break;
             }

@@ -33,7 +33,7 @@ fn an_insert_costs_two_lines_and_two_drains_and_a_remove_one_of_each() {
             table.update(&mut worker, key, key).unwrap();
         }
         for key in keys {
-            table.get(&mut worker, key).unwrap();
+            table.get(&mut worker, key).unwrap().unwrap();
             table.remove(&mut worker, key).unwrap();
         }
         let all = worker.counters();
@@ -54,7 +54,7 @@ fn growth_costs_two_lines_an_insert() {
             let key = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             assert_eq!(table.insert(&mut worker, key, n), Ok(None));
             if n % 20_000 == 0 {
-                let space = table.space(&mut worker);
+                let space = table.space(&mut worker).unwrap();
                 highest = highest.max(space.load_factor());
                 utilisation = utilisation.max(space.utilisation());
             }
@@ -62,7 +62,7 @@ fn growth_costs_two_lines_an_insert() {
         let counted = worker.counters();
         let each = |count: u64| count as f64 / KEYS as f64;
         let (lines, fences) = (each(counted.lines), each(counted.fences));
-        let space = table.space(&mut worker);
+        let space = table.space(&mut worker).unwrap();
         println!(
             "{kind}: {lines:.3} lines, {fences:.3} fences an insert; load factor {:.4}, highest {highest:.4} with \
              utilisation {utilisation:.4}",

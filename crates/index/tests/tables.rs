@@ -58,7 +58,7 @@ fn a_table_answers_as_a_map_does() {
                         model.remove(&key);
                     }
                     _ => {
-                        let found = table.get(&mut worker, key);
+                        let found = table.get(&mut worker, key).unwrap();
                         assert_eq!(found, held, "{kind} {size:?}, step {step}, get {key:#x}");
                     }
                 }
@@ -72,7 +72,7 @@ fn a_table_answers_as_a_map_does() {
 fn same(table: &dyn Index, model: &BTreeMap<u64, u64>) {
     let mut found = BTreeMap::new();
     let mut worker = table.worker().unwrap();
-    table.each(&mut worker, &mut |key, value| {
+    let each = table.each(&mut worker, &mut |key, value| {
         assert_eq!(
             found.insert(key, value),
             None,
@@ -80,12 +80,13 @@ fn same(table: &dyn Index, model: &BTreeMap<u64, u64>) {
             table.name()
         );
     });
+    each.unwrap();
     assert!(found == *model, "{} holds something else", table.name());
     let (keys, values): (Vec<_>, Vec<_>) = model.iter().map(|(k, v)| (*k, Some(*v))).unzip();
     let mut got = vec![None; keys.len()];
-    table.get_batch(&mut worker, &keys, &mut got);
+    table.get_batch(&mut worker, &keys, &mut got).unwrap();
     assert!(got == values, "{} answers a batch otherwise", table.name());
-    let space = table.space(&mut worker);
+    let space = table.space(&mut worker).unwrap();
     assert_eq!(space.keys, model.len() as u64);
     assert!(
         space.slots >= space.keys && space.far_bytes >= space.table_bytes,
@@ -109,7 +110,7 @@ fn no_key_is_lost_or_doubled_by_threads() {
                         for n in 0..KEYS {
                             let key = n * threads + thread;
                             assert_eq!(table.insert(&mut worker, key, !key), Ok(None));
-                            assert_eq!(table.get(&mut worker, key), Some(!key));
+                            assert_eq!(table.get(&mut worker, key), Ok(Some(!key)));
                             let common = u64::MAX - n % 100;
                             won += u64::from(table.insert(&mut worker, common, thread) == Ok(None));
                             if n % 3 == 0 {
@@ -124,7 +125,7 @@ fn no_key_is_lost_or_doubled_by_threads() {
             });
             assert_eq!(won, 100, "{kind}: each common key is inserted once");
             let left = (KEYS - KEYS.div_ceil(3)) * threads + 100;
-            let counted = table.len(&mut table.worker().unwrap());
+            let counted = table.len(&mut table.worker().unwrap()).unwrap();
             assert_eq!(counted, left, "{kind} with {threads} threads");
             table.check().unwrap();
         }
@@ -153,7 +154,7 @@ fn a_full_pool_refuses_by_name_and_loses_nothing() {
         );
         let mut worker = table.worker().unwrap();
         for key in &kept {
-            assert_eq!(table.get(&mut worker, *key), Some(key + 1), "{kind}");
+            assert_eq!(table.get(&mut worker, *key), Ok(Some(key + 1)), "{kind}");
             assert_eq!(table.remove(&mut worker, *key), Ok(Some(key + 1)), "{kind}");
         }
         table.check().unwrap();

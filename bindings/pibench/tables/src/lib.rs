@@ -193,7 +193,7 @@ unsafe extern "C-unwind" fn find(
 ) -> bool {
     // SAFETY: PiBench's contract: a tree, a key of as many bytes as the options said, room for a value.
     let (object, key) = unsafe { (object(tree), word(key)) };
-    let found = object.run(None, |worker| Ok(object.table.get(worker, key)));
+    let found = object.run(None, |worker| object.table.get(worker, key));
     if let Some(found) = found {
         // SAFETY: as before.
         unsafe { value.cast::<[u8; WORD]>().write(found.to_le_bytes()) };

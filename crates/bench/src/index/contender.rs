@@ -51,7 +51,7 @@ pub(super) trait Subject: Sync {
 /// One thread at it. What it answers is what [`Index`]'s functions do.
 pub(super) trait Session: Send {
     fn insert(&mut self, key: u64, value: u64) -> Result<bool, Refused>;
-    fn get(&mut self, key: u64) -> Option<u64>;
+    fn get(&mut self, key: u64) -> Result<Option<u64>, Refused>;
     fn update(&mut self, key: u64, value: u64) -> Result<bool, Refused>;
     fn remove(&mut self, key: u64) -> Result<bool, Refused>;
 }
@@ -102,7 +102,7 @@ impl Session for AtTable<'_> {
         Ok(self.table.insert(&mut self.worker, key, value)?.is_none())
     }
 
-    fn get(&mut self, key: u64) -> Option<u64> {
+    fn get(&mut self, key: u64) -> Result<Option<u64>, Refused> {
         self.table.get(&mut self.worker, key)
     }
 
@@ -159,8 +159,8 @@ impl Session for AtPapaya<'_> {
         Ok(self.0.pin().try_insert(key, value).is_ok())
     }
 
-    fn get(&mut self, key: u64) -> Option<u64> {
-        self.0.pin().get(&key).copied()
+    fn get(&mut self, key: u64) -> Result<Option<u64>, Refused> {
+        Ok(self.0.pin().get(&key).copied())
     }
 
     fn update(&mut self, key: u64, value: u64) -> Result<bool, Refused> {
@@ -193,8 +193,8 @@ impl Session for &Plugin {
         Ok(Plugin::insert(self, key, value))
     }
 
-    fn get(&mut self, key: u64) -> Option<u64> {
-        self.find(key)
+    fn get(&mut self, key: u64) -> Result<Option<u64>, Refused> {
+        Ok(self.find(key))
     }
 
     fn update(&mut self, key: u64, value: u64) -> Result<bool, Refused> {

@@ -39,8 +39,7 @@ const PHASES: [(&str, Op); 3] = [
         index.insert(worker, odd(n), n).map(drop).map_err(refused)
     }),
     ("search", |index, worker, n| {
-        index.get(worker, odd(n));
-        Ok(())
+        index.get(worker, odd(n)).map(drop).map_err(refused)
     }),
     ("delete", |index, worker, n| {
         index.remove(worker, odd(n)).map(drop).map_err(refused)

@@ -33,10 +33,10 @@ type Op = dyn Fn(&mut dyn Session, u64) -> Result<bool, Refused> + Sync;
 const PHASES: [(&str, u64, &Op); 4] = [
     ("insert", 1, &|session, n| session.insert(odd(n), n)),
     ("positive search", 1, &|session, n| {
-        Ok(session.get(odd(n)) == Some(n))
+        Ok(session.get(odd(n))? == Some(n))
     }),
     ("negative search", 0, &|session, n| {
-        Ok(session.get(odd(n) - 1).is_some())
+        Ok(session.get(odd(n) - 1)?.is_some())
     }),
     ("delete", 1, &|session, n| session.remove(odd(n))),
 ];
@@ -215,7 +215,7 @@ pub(super) fn mixed(options: &Options, subject: &dyn Subject) -> Result<Mixed, E
     let run = phase(subject, plan, |session, n| {
         let (kind, key) = drawn[(n / share) as usize][(n % share) as usize];
         let done = match kind {
-            Drawn::Read => session.get(key).is_some(),
+            Drawn::Read => session.get(key)?.is_some(),
             Drawn::Insert => session.insert(key, n)?,
             Drawn::Update => session.update(key, n)?,
             Drawn::Remove => session.remove(key)?,

@@ -47,8 +47,7 @@ pub(super) fn counts(options: &Options, table: Table) -> Result<Vec<Figure>, Err
         index.update(worker, odd(n), !n).map(drop).map_err(refused)
     })?;
     run("search", &|worker, n| {
-        index.get(worker, odd(n));
-        Ok(())
+        index.get(worker, odd(n)).map(drop).map_err(refused)
     })?;
     run("delete", &|worker, n| {
         index.remove(worker, odd(n)).map(drop).map_err(refused)
@@ -76,7 +75,7 @@ pub(super) fn load_factor(options: &Options, table: Table) -> Result<Vec<Figure>
     for n in 0..options.records {
         made.insert(&mut worker, key(n), n).map_err(refused)?;
         if (n + 1) % every == 0 {
-            let space = made.space(&mut worker);
+            let space = made.space(&mut worker).map_err(refused)?;
             factors.push(space.load_factor());
             uses.push(space.utilisation());
         }
@@ -93,7 +92,7 @@ pub(super) fn load_factor(options: &Options, table: Table) -> Result<Vec<Figure>
         figure("utilisation, median of the growth", median(&uses)),
         figure("utilisation, at the end", last(&uses)),
     ];
-    let keys = made.space(&mut worker).keys as f64;
+    let keys = made.space(&mut worker).map_err(refused)?.keys as f64;
     figures.push(Figure::counted(table.name(), "keys, each once", keys));
     Ok(figures)
 }
@@ -171,7 +170,7 @@ fn first_answer_ms(table: Table, path: &std::path::Path) -> Result<f64, Error> {
     let opened = table.open(medium);
     let opened = opened.map_err(|error| Error::Failed(error.to_string()))?;
     let mut worker = opened.worker().map_err(refused)?;
-    let found = opened.get(&mut worker, odd(1));
+    let found = opened.get(&mut worker, odd(1)).map_err(refused)?;
     let ms = began.elapsed().as_secs_f64() * 1e3;
     match found {
         Some(1) => Ok(ms),

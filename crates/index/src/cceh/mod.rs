@@ -131,7 +131,7 @@ impl<M: Medium> Cceh<M> {
     fn over(ground: Ground<M>, config: Config, found: bool) -> Cceh<M> {
         Cceh {
             locks: Locks::new(ground.medium().len(), config.segment_bytes(), found),
-            directory: Extendible::of(&ground),
+            directory: Extendible::of(&ground, config.segment_bytes()),
             ground,
             config,
         }
@@ -155,6 +155,7 @@ impl<M: Medium> Cceh<M> {
         })?;
         let config = Config::of(ground.config())?;
         let table = Cceh::over(ground, config, true);
+        Outlier::of(&table.ground).check()?;
         table.directory.recover(&table.ground)?;
         Ok(table)
     }
@@ -181,9 +182,9 @@ impl<M: Medium> Index for Cceh<M> {
         }
     }
 
-    fn get(&self, worker: &mut Worker, key: u64) -> Option<u64> {
+    fn get(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
         match key {
-            EMPTY => Outlier::of(&self.ground).get(),
+            EMPTY => Ok(Outlier::of(&self.ground).get()),
             _ => self.get_hashed(worker, hash(key), key),
         }
     }
@@ -206,30 +207,35 @@ impl<M: Medium> Index for Cceh<M> {
         self.fetch_hashed(keys);
     }
 
-    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) {
+    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) -> Result<(), Refused> {
         if let Some(value) = Outlier::of(&self.ground).get() {
             each(EMPTY, value);
         }
-        self.directory.each_segment(&self.ground, |segment| {
-            self.locks.begin(segment, || self.accept(worker, segment));
+        self.directory.each_segment(&self.ground, |segment, hash| {
+            self.locks
+                .begin(segment, || self.accept(worker, segment, hash))?;
             self.each_live(segment, |_, key, value| each(key, value));
-        });
+            Ok(())
+        })
     }
 
-    fn space(&self, worker: &mut Worker) -> Space {
-        let (mut segments, keys) = (0, self.len(worker));
-        self.directory.each_segment(&self.ground, |_| segments += 1);
-        Space {
+    fn space(&self, worker: &mut Worker) -> Result<Space, Refused> {
+        let (mut segments, keys) = (0, self.len(worker)?);
+        self.directory.each_segment(&self.ground, |_, _| {
+            segments += 1;
+            Ok(())
+        })?;
+        Ok(Space {
             keys,
             slots: segments * self.config.slots(),
             table_bytes: segments * self.config.segment_bytes()
                 + self.directory.directory().bytes(),
             far_bytes: self.ground.far_bytes(),
             dram_bytes: self.locks.bytes(),
-        }
+        })
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Refused> {
         self.check_all()
     }
 }

@@ -20,7 +20,7 @@ impl<M: Medium> Cceh<M> {
         value: u64,
     ) -> Result<Option<u64>, Refused> {
         loop {
-            let held = self.hold(worker, hash);
+            let held = self.hold(worker, hash)?;
             if let Some(slot) = self.find(held.segment, hash, key) {
                 return Ok(Some(self.ground.medium().load(value_of(slot))));
             }
@@ -34,20 +34,25 @@ impl<M: Medium> Cceh<M> {
         }
     }
 
-    pub(super) fn get_hashed(&self, worker: &mut Worker, hash: u64, key: u64) -> Option<u64> {
+    pub(super) fn get_hashed(
+        &self,
+        worker: &mut Worker,
+        hash: u64,
+        key: u64,
+    ) -> Result<Option<u64>, Refused> {
         let _for = Category::KeyValue.spend();
         let (segment, found) = self.locks.read(
             || self.lookup(hash),
             |_| (),
-            |segment| self.accept(worker, segment),
+            |segment| self.accept(worker, segment, hash),
             |segment| {
                 let slot = self.find(segment, hash, key);
                 let found = slot.map(|slot| self.ground.medium().load(value_of(slot)));
                 (segment, found)
             },
-        ); // I4
+        )?; // I4
         self.touch_far_lock(worker, segment);
-        found
+        Ok(found)
     }
 
     pub(super) fn update_hashed(
@@ -57,7 +62,7 @@ impl<M: Medium> Cceh<M> {
         key: u64,
         value: u64,
     ) -> Result<Option<u64>, Refused> {
-        let held = self.hold(worker, hash);
+        let held = self.hold(worker, hash)?;
         let Some(slot) = self.find(held.segment, hash, key) else {
             return Ok(None);
         };
@@ -72,7 +77,7 @@ impl<M: Medium> Cceh<M> {
         hash: u64,
         key: u64,
     ) -> Result<Option<u64>, Refused> {
-        let held = self.hold(worker, hash);
+        let held = self.hold(worker, hash)?;
         let Some(slot) = self.find(held.segment, hash, key) else {
             return Ok(None);
         };
@@ -96,18 +101,25 @@ impl<M: Medium> Cceh<M> {
     }
 
     /// Takes the lock of the segment `hash` leads to.
-    fn hold(&self, worker: &mut Worker, hash: u64) -> Held<'_> {
-        let accept = |segment| self.accept(worker, segment);
-        let held = self.directory.hold(&self.ground, &self.locks, hash, accept);
+    fn hold(&self, worker: &mut Worker, hash: u64) -> Result<Held<'_>, Refused> {
+        let accept = |segment| self.accept(worker, segment, hash);
+        let held = (self.directory).hold(&self.ground, &self.locks, hash, accept)?;
         self.touch_far_lock(worker, held.segment);
-        held
+        Ok(held)
     }
 
-    /// Makes durable what a killed process left in a segment.
+    /// Makes durable what a killed process left in the segment that `hash` leads to, if it is one.
     #[cold]
-    pub(super) fn accept(&self, worker: &mut Worker, segment: Off) {
+    pub(super) fn accept(
+        &self,
+        worker: &mut Worker,
+        segment: Off,
+        hash: u64,
+    ) -> Result<(), Refused> {
+        self.directory.vouch(&self.ground, segment, hash)?;
         let bytes = self.config.segment_bytes();
         self.ground.accept(worker, segment, bytes);
+        Ok(())
     }
 
     /// Writes where the published code counts its readers and writers. Nobody reads it.

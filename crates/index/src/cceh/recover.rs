@@ -6,16 +6,17 @@ use farbank_pm::{Medium, Off};
 
 use super::Cceh;
 use crate::hash::hash;
+use crate::index::Refused;
 use crate::outlier::Outlier;
 
 impl<M: Medium> Cceh<M> {
-    pub(super) fn check_all(&self) -> Result<(), String> {
+    pub(super) fn check_all(&self) -> Result<(), Refused> {
         Outlier::of(&self.ground).check()?;
         self.directory
-            .check(&self.ground, |segment| self.check_segment(segment))
+            .check(&self.ground, |segment, _| self.check_segment(segment))
     }
 
-    fn check_segment(&self, segment: Off) -> Result<(), String> {
+    fn check_segment(&self, segment: Off) -> Result<(), Refused> {
         let mut keys = BTreeSet::new();
         let mut wrong = None;
         self.each_live(segment, |slot, key, _| {
@@ -27,6 +28,6 @@ impl<M: Medium> Cceh<M> {
                 ));
             }
         });
-        wrong.map_or(Ok(()), Err)
+        wrong.map_or(Ok(()), |what| Err(Refused::damaged(what)))
     }
 }

@@ -5,6 +5,7 @@ use farbank_pm::{Medium, Off, WORD};
 use super::{Clevel, Config};
 pub(super) use crate::ground::Run as Level;
 use crate::ground::{CONFIG_WORDS, Class, OpenError};
+use crate::index::Refused;
 
 /// The root's word for which levels there are.
 pub(super) const META: u64 = 0;
@@ -178,17 +179,40 @@ impl<M: Medium> Clevel<M> {
     }
 
     /// Tells of every slot that leads to a pair: the level, where it is, its word.
-    pub(super) fn each_taken(&self, mut each: impl FnMut(Level, Off, u64)) {
+    pub(super) fn each_taken(
+        &self,
+        mut each: impl FnMut(Level, Off, u64) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
         for n in self.meta().levels() {
             let level = self.level(n);
             for bucket in 0..level.buckets() {
                 for slot in self.slots(level, bucket) {
                     let word = self.ground.medium().load(slot);
                     if word != EMPTY {
-                        each(level, slot, word);
+                        each(level, slot, word)?;
                     }
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Whether a pair can be there at all.
+    #[inline]
+    pub(super) fn is_pair(&self, pair: Off) -> bool {
+        pair.0.is_multiple_of(PAIR_BYTES) && pair.0 + PAIR_BYTES <= self.ground.medium().len()
+    }
+
+    /// Where the slot at `slot`, whose word is `word`, leads, if that can be a pair (I8).
+    #[inline]
+    pub(super) fn pair_of(&self, slot: Off, word: u64) -> Result<Off, Refused> {
+        let pair = pair_in(word);
+        if self.is_pair(pair) {
+            return Ok(pair);
+        }
+        Err(Refused::damaged(format!(
+            "the slot {slot:?} is {word:#x} and leads to {pair:?}, which was expected to be a pair: in the pool, a multiple of \
+             {PAIR_BYTES}"
+        )))
     }
 }

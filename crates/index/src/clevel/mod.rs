@@ -29,6 +29,7 @@
 //! I6  A reader that has read a dropped level sees that the levels have changed.
 //! I7  Only slots of the bucket the cursor names may be in two levels, or be cleared and not durably so. The upper
 //!     one is durable before the lower one is cleared.
+//! I8  A slot is followed only if what it leads to can be a pair at all, and unlinked only if it is a block of theirs.
 //!
 //! # Crash argument
 //! | crash between               | recovery sees                          | and does                            |
@@ -69,7 +70,7 @@ use crate::ground::{Ground, OpenError, Plan, Worker};
 use crate::hash::hash;
 use crate::index::{Index, Refused, Space};
 use crate::locks::Locks;
-use layout::{LEVELS, Level, META, Meta, PAIR_BYTES, level_root, pair_in, value_of};
+use layout::{LEVELS, Level, META, Meta, PAIR_BYTES, level_root, value_of};
 
 /// Its name.
 pub const NAME: &str = "clevel";
@@ -200,7 +201,7 @@ impl<M: Medium> Index for Clevel<M> {
         self.insert_hashed(worker, hash(key), key, value)
     }
 
-    fn get(&self, _worker: &mut Worker, key: u64) -> Option<u64> {
+    fn get(&self, _worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
         self.get_hashed(hash(key), key)
     }
 
@@ -216,28 +217,29 @@ impl<M: Medium> Index for Clevel<M> {
         self.fetch_hashed(keys);
     }
 
-    fn each(&self, _worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) {
+    fn each(&self, _worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) -> Result<(), Refused> {
         let medium = self.ground.medium();
-        self.each_taken(|_, _, word| {
-            let pair = pair_in(word);
+        self.each_taken(|_, slot, word| {
+            let pair = self.pair_of(slot, word)?;
             each(medium.load(pair), medium.load(value_of(pair)));
-        });
+            Ok(())
+        })
     }
 
-    fn space(&self, worker: &mut Worker) -> Space {
-        let keys = self.len(worker);
+    fn space(&self, worker: &mut Worker) -> Result<Space, Refused> {
+        let keys = self.len(worker)?;
         let levels = self.meta().levels().map(|n| self.level(n));
         let buckets: u64 = levels.map(Level::buckets).sum();
-        Space {
+        Ok(Space {
             keys,
             slots: buckets * u64::from(self.config.slots),
             table_bytes: buckets * self.config.bucket_bytes() + keys * PAIR_BYTES,
             far_bytes: self.ground.far_bytes(),
             dram_bytes: self.locks.bytes(),
-        }
+        })
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Refused> {
         self.check_all()
     }
 }

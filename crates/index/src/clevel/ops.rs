@@ -4,7 +4,7 @@ use farbank_pm::model::Category;
 use farbank_pm::{Medium, Off, WORD, fault};
 
 use super::Clevel;
-use super::layout::{EMPTY, Level, PAIR, PAIR_BYTES, pair_in, tag_in, value_of};
+use super::layout::{EMPTY, Level, PAIR, PAIR_BYTES, tag_in, value_of};
 use crate::ground::Worker;
 use crate::index::Refused;
 use crate::locks::Guard;
@@ -26,7 +26,7 @@ impl<M: Medium> Clevel<M> {
     ) -> Result<Option<u64>, Refused> {
         loop {
             let guard = self.hold(hash);
-            if let Some(found) = self.find(hash, key) {
+            if let Some(found) = self.find(hash, key)? {
                 return Ok(Some(self.ground.medium().load(value_of(found.pair))));
             }
             let seen = self.meta();
@@ -36,20 +36,21 @@ impl<M: Medium> Clevel<M> {
                 if self.link(worker, hash, pair)? {
                     return Ok(None);
                 }
-                self.ground.free(worker, pair)?;
+                self.ground.free(worker, self.ground.block(pair)?)?;
             }
             drop(guard);
             self.grow(worker, seen)?;
         }
     }
 
-    pub(super) fn get_hashed(&self, hash: u64, key: u64) -> Option<u64> {
+    pub(super) fn get_hashed(&self, hash: u64, key: u64) -> Result<Option<u64>, Refused> {
         let stripe = self.stripe(hash);
         loop {
-            let version = self.locks.begin(stripe, || ());
+            let version = self.locks.even(stripe);
             let meta = self.meta();
             let found = self.find(hash, key);
-            let value = found.map(|found| self.ground.medium().load(value_of(found.pair)));
+            let value = |found: Found| self.ground.medium().load(value_of(found.pair));
+            let value = found.map(|found| found.map(value));
             if self.locks.unchanged(stripe, version) && self.meta() == meta {
                 return value; // I4, I6
             }
@@ -65,15 +66,15 @@ impl<M: Medium> Clevel<M> {
         value: u64,
     ) -> Result<Option<u64>, Refused> {
         let _guard = self.hold(hash);
-        let Some(found) = self.find(hash, key) else {
+        let Some(found) = self.find(hash, key)? else {
             return Ok(None);
         };
         let old = self.ground.medium().load(value_of(found.pair));
         let pair = self.write_pair(worker, key, value)?;
-        self.ground.about_to_free(worker, found.pair)?; // I2: drains the pair too
+        let freed = self.ground.about_to_free(worker, found.pair)?; // I2: drains the pair too
         self.replace(worker, found.slot, self.slot_word(pair, hash))?;
         if !fault!("clevel.keep_old") {
-            self.ground.free(worker, found.pair)?;
+            self.ground.free(worker, freed)?;
         }
         Ok(Some(old))
     }
@@ -86,13 +87,13 @@ impl<M: Medium> Clevel<M> {
         key: u64,
     ) -> Result<Option<u64>, Refused> {
         let _guard = self.hold(hash);
-        let Some(found) = self.find(hash, key) else {
+        let Some(found) = self.find(hash, key)? else {
             return Ok(None);
         };
         let old = self.ground.medium().load(value_of(found.pair));
-        self.ground.about_to_free(worker, found.pair)?;
+        let freed = self.ground.about_to_free(worker, found.pair)?;
         self.replace(worker, found.slot, EMPTY)?;
-        self.ground.free(worker, found.pair)?;
+        self.ground.free(worker, freed)?;
         Ok(Some(old))
     }
 
@@ -102,31 +103,27 @@ impl<M: Medium> Clevel<M> {
     }
 
     pub(super) fn hold(&self, hash: u64) -> Guard<'_> {
-        self.locks.lock(self.stripe(hash), || ())
+        self.locks.lock_made(self.stripe(hash))
     }
 
     /// Where `key` is, bottom level first. Without its lock a word may be of anything: what is found is believed
     /// only if nothing has changed.
     #[inline]
-    fn find(&self, hash: u64, key: u64) -> Option<Found> {
+    fn find(&self, hash: u64, key: u64) -> Result<Option<Found>, Refused> {
         let (medium, tag) = (self.ground.medium(), self.tag_of(hash));
         for n in self.meta().levels() {
             for slot in self.slots_of(self.level(n), hash) {
                 let word = medium.load(slot);
-                let pair = pair_in(word);
-                let leads = word != EMPTY && tag_in(word) == tag && self.is_pair(pair);
-                if leads && (fault!("clevel.tag_is_key") || medium.load(pair) == key) {
-                    return Some(Found { slot, pair });
+                if word == EMPTY || tag_in(word) != tag {
+                    continue;
+                }
+                let pair = self.pair_of(slot, word)?;
+                if fault!("clevel.tag_is_key") || medium.load(pair) == key {
+                    return Ok(Some(Found { slot, pair }));
                 }
             }
         }
-        None
-    }
-
-    /// Whether a pair can be there at all.
-    #[inline]
-    pub(super) fn is_pair(&self, pair: Off) -> bool {
-        pair.0.is_multiple_of(PAIR_BYTES) && pair.0 + PAIR_BYTES <= self.ground.medium().len()
+        Ok(None)
     }
 
     /// An empty slot for a key of `hash`: of the top level if it has one, in the emptier bucket. Never of a level that

@@ -5,15 +5,17 @@ use std::collections::BTreeSet;
 use farbank_pm::{Medium, Off, WORD, fault};
 
 use super::Clevel;
-use super::layout::{CURSOR, EMPTY, LEVELS, Level, PAIR, TOP_BITS_MAX, bucket_in, pair_in, tag_in};
+use super::layout::{
+    CURSOR, EMPTY, LEVELS, Level, META, PAIR, TOP_BITS_MAX, bucket_in, level_root, tag_in,
+};
 use crate::ground::{Block, OpenError, Worker};
 use crate::hash::hash;
+use crate::index::Refused;
 
 impl<M: Medium> Clevel<M> {
     /// Settles the bucket that was being emptied and what the lanes did last. Reads a few buckets a lane.
     pub(super) fn recover(&self) -> Result<(), OpenError> {
-        self.check_levels()
-            .map_err(|what| OpenError::Damaged { what })?;
+        self.check_levels()?;
         let mut worker = self.ground.worker()?;
         if self.meta().is_resizing() {
             self.settle_cursor(&mut worker)?;
@@ -27,26 +29,37 @@ impl<M: Medium> Clevel<M> {
             }
         }
         worker.commit(self.ground.medium())?;
-        self.ground.recover(|block| self.is_live(block))
+        self.ground.recover(|block| Ok(self.is_live(block)))
     }
 
     /// Whether the levels are ones the table makes.
-    fn check_levels(&self) -> Result<(), String> {
+    fn check_levels(&self) -> Result<(), Refused> {
         let meta = self.meta();
         if !(2..=LEVELS).contains(&meta.count) {
-            return Err(format!("the root says {meta:?}"));
+            return Err(Refused::damaged(format!(
+                "the root's word {META} says {meta:?}, and levels are 2 to {LEVELS}"
+            )));
         }
-        let mut below = None;
+        let (mut below, mut named): (Option<Level>, Vec<Off>) = (None, Vec::new());
         for n in meta.levels() {
             let level = self.level(n);
-            let follows = below.is_none_or(|bits: u32| level.bits == bits + 1);
-            let fits = level.bits <= TOP_BITS_MAX
-                && (level.at.0.checked_add(self.level_bytes(level.bits)))
-                    .is_some_and(|end| end <= self.ground.medium().len());
-            if !follows || !fits || level.at.is_null() {
-                return Err(format!("the root names {level:?} as level {n}"));
+            let who = format!("level {n}, in the root's word {},", level_root(n));
+            let bits = below.map_or(1..=TOP_BITS_MAX, |below| below.bits + 1..=below.bits + 1);
+            if level.bits > TOP_BITS_MAX || !bits.contains(&level.bits) {
+                return Err(Refused::damaged(format!(
+                    "{who} has 2^{} buckets, which was expected to be 2^{} to 2^{}",
+                    level.bits,
+                    bits.start(),
+                    bits.end()
+                )));
             }
-            below = Some(level.bits);
+            let bytes = self.level_bytes(level.bits);
+            self.ground.check_run(&who, level.at, bytes)?;
+            if named.contains(&level.at) {
+                return Err(Refused::damaged(format!("{who} is another level's")));
+            }
+            below = Some(level);
+            named.push(level.at);
         }
         Ok(())
     }
@@ -75,7 +88,9 @@ impl<M: Medium> Clevel<M> {
         let bucket = bucket_in(medium.load(self.ground.root(CURSOR)), meta.bottom);
         if bucket >= level.buckets() {
             return Err(OpenError::Damaged {
-                what: format!("the cursor is at bucket {bucket} of {level:?}"),
+                what: format!(
+                    "the cursor, in the root's word {CURSOR}, is at bucket {bucket} of {level:?}, which has fewer"
+                ),
             });
         }
         self.flush_bucket(worker, level, bucket);
@@ -83,12 +98,7 @@ impl<M: Medium> Clevel<M> {
         let taken: Vec<_> = words.filter(|(_, word)| *word != EMPTY).collect();
         let mut moved = Vec::new();
         for (slot, word) in taken {
-            if !self.is_pair(pair_in(word)) {
-                return Err(OpenError::Damaged {
-                    what: format!("the slot at {slot:?} is {word:#x}"),
-                });
-            }
-            let hash = hash(medium.load(pair_in(word)));
+            let hash = hash(medium.load(self.pair_of(slot, word)?));
             let above = meta.levels().skip(1);
             if above.clone().any(|n| self.leads(self.level(n), hash, word)) {
                 self.flush_buckets(worker, hash);
@@ -124,16 +134,12 @@ impl<M: Medium> Clevel<M> {
         }
     }
 
-    pub(super) fn check_all(&self) -> Result<(), String> {
+    pub(super) fn check_all(&self) -> Result<(), Refused> {
         self.check_levels()?;
         let medium = self.ground.medium();
         let (mut keys, mut pairs, mut wrong) = (BTreeSet::new(), Vec::new(), None);
         self.each_taken(|level, slot, word| {
-            let pair = pair_in(word);
-            if !self.is_pair(pair) {
-                wrong = Some(format!("the slot at {slot:?} is {word:#x}"));
-                return;
-            }
+            let pair = self.pair_of(slot, word)?;
             let key = medium.load(pair);
             let hash = hash(key);
             if tag_in(word) != self.tag_of(hash) || !self.slots_of(level, hash).any(|s| s == slot) {
@@ -144,9 +150,10 @@ impl<M: Medium> Clevel<M> {
                 wrong = Some(format!("key {key:#x} is there twice, once at {slot:?}"));
             }
             pairs.push(pair);
-        });
+            Ok(())
+        })?;
         if let Some(wrong) = wrong {
-            return Err(wrong);
+            return Err(Refused::damaged(wrong));
         }
         let levels: Vec<Off> = self.meta().levels().map(|n| self.level(n).at).collect();
         self.ground.check(|reach| {

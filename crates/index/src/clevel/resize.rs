@@ -5,7 +5,7 @@ use farbank_pm::{Medium, Off};
 
 use super::Clevel;
 use super::layout::{
-    CURSOR, EMPTY, LEVELS, Level, META, Meta, TOP_BITS_MAX, bucket_in, cursor, level_root, pair_in,
+    CURSOR, EMPTY, LEVELS, Level, META, Meta, TOP_BITS_MAX, bucket_in, cursor, level_root,
 };
 use crate::ground::{OpenError, Worker};
 use crate::hash::hash;
@@ -89,7 +89,7 @@ impl<M: Medium> Clevel<M> {
     /// Waits until nobody changes the table who may have seen an older `META` (I5).
     fn await_writers(&self) {
         for stripe in 0..self.stripes {
-            drop(self.locks.lock(Off(stripe), || ()));
+            drop(self.locks.lock_made(Off(stripe)));
         }
     }
 
@@ -109,7 +109,7 @@ impl<M: Medium> Clevel<M> {
                 }
             }
         }
-        self.ground.about_to_free(worker, level.at)?;
+        let freed = self.ground.about_to_free(worker, level.at)?;
         self.set_meta(
             worker,
             Meta {
@@ -118,7 +118,7 @@ impl<M: Medium> Clevel<M> {
             },
         )?;
         self.await_writers();
-        self.ground.free(worker, level.at)?; // readers look at `META` again before they believe (I6)
+        self.ground.free(worker, freed)?; // readers look at `META` again before they believe (I6)
         Ok(true)
     }
 
@@ -131,13 +131,14 @@ impl<M: Medium> Clevel<M> {
                 return Ok(true);
             }
             // Its pair may be freed, and be another key's, until that key is held.
-            let hash = hash(medium.load(pair_in(word)));
+            let pair = self.pair_of(slot, word)?;
+            let hash = hash(medium.load(pair));
             let _guard = self.hold(hash);
             let settled = medium.load(slot) == word;
-            if !settled || crate::hash::hash(medium.load(pair_in(word))) != hash {
+            if !settled || crate::hash::hash(medium.load(pair)) != hash {
                 continue;
             }
-            if !self.link(worker, hash, pair_in(word))? {
+            if !self.link(worker, hash, pair)? {
                 return Ok(false);
             }
             self.replace(worker, slot, EMPTY)?; // I7

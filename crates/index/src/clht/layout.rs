@@ -4,7 +4,8 @@ use farbank_pm::{LINE, Medium, Off, WORD};
 
 use super::{Clht, Config};
 pub(super) use crate::ground::Run as Array;
-use crate::ground::{CONFIG_WORDS, Class, OpenError};
+use crate::ground::{Block, CONFIG_WORDS, Class, OpenError};
+use crate::index::Refused;
 
 /// The key that means an empty slot.
 pub(super) const EMPTY: u64 = 0;
@@ -145,6 +146,24 @@ impl<M: Medium> Clht<M> {
             each(bucket);
             bucket = Off(self.ground.medium().load(next_of(bucket)));
         }
+    }
+
+    /// What is chained to the bucket at `first`, if it is blocks in use that all say they are its (I8).
+    pub(super) fn chain_of(&self, first: Off) -> Result<Vec<Block>, Refused> {
+        let medium = self.ground.medium();
+        let (who, next) = (format!("the bucket {first:?}"), |at| {
+            Off(medium.load(next_of(at)))
+        });
+        self.ground.chain(&who, next(first), CHAINED, next, |block| {
+            let says = Off(medium.load(block.at));
+            if says == first && self.ground.is_block(block.at, CHAINED) {
+                return Ok(true);
+            }
+            Err(Refused::damaged(format!(
+                "{who} leads to {:?}, which was expected to be a bucket in use of its chain, and says {says:?}",
+                block.at
+            )))
+        })
     }
 
     /// Tells of each live slot of a chain: its bucket, its key, its value.

@@ -30,6 +30,8 @@
 //! I6  What a resize has copied is not changed any more: writers see that it was, and wait.
 //! I7  An array that is not the table's is named by `young` or `old` until all its chained buckets are free. They are freed
 //!     from the last of a chain to the first, with a drain between; one that has been taken again names another chain.
+//! I8  Nothing of a chain is followed before whoever first comes to it after an open has seen that its chained buckets are
+//!     blocks in use which say that they are its.
 //!
 //! # Crash argument
 //! | crash between                | recovery sees                           | and does                           |
@@ -194,6 +196,7 @@ impl<M: Medium> Clht<M> {
         let ground = Ground::open(medium, NAME, |_| Ok(Config::classes().to_vec()))?;
         let config = Config::of(ground.config())?;
         let table = Clht::over(ground, config, true);
+        Outlier::of(&table.ground).check()?;
         table.recover()?;
         Ok(table)
     }
@@ -220,9 +223,9 @@ impl<M: Medium> Index for Clht<M> {
         }
     }
 
-    fn get(&self, worker: &mut Worker, key: u64) -> Option<u64> {
+    fn get(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
         match key {
-            EMPTY => Outlier::of(&self.ground).get(),
+            EMPTY => Ok(Outlier::of(&self.ground).get()),
             _ => self.get_hashed(worker, hash(key), key),
         }
     }
@@ -245,34 +248,35 @@ impl<M: Medium> Index for Clht<M> {
         self.fetch_hashed(keys);
     }
 
-    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) {
+    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) -> Result<(), Refused> {
         if let Some(value) = Outlier::of(&self.ground).get() {
             each(EMPTY, value);
         }
         let array = self.array();
         for first in (0..array.buckets()).map(|index| array.bucket(index)) {
             self.locks
-                .begin(first, || self.accept(worker, array, first));
+                .begin(first, || self.accept(worker, array, first))?;
             self.each_live(first, |_, key, value| each(key, value));
         }
+        Ok(())
     }
 
-    fn space(&self, worker: &mut Worker) -> Space {
-        let (mut buckets, keys) = (0, self.len(worker));
+    fn space(&self, worker: &mut Worker) -> Result<Space, Refused> {
+        let (mut buckets, keys) = (0, self.len(worker)?);
         let array = self.array();
         for index in 0..array.buckets() {
             self.each_bucket(array.bucket(index), |_| buckets += 1);
         }
-        Space {
+        Ok(Space {
             keys,
             slots: buckets * SLOTS,
             table_bytes: buckets * (array.bytes() / array.buckets()),
             far_bytes: self.ground.far_bytes(),
             dram_bytes: self.locks.bytes(),
-        }
+        })
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Refused> {
         self.check_all()
     }
 }

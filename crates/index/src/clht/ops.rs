@@ -36,7 +36,7 @@ impl<M: Medium> Clht<M> {
         key: u64,
         value: u64,
     ) -> Result<Option<u64>, Refused> {
-        let held = self.hold(worker, hash);
+        let held = self.hold(worker, hash)?;
         let found = self.find(held.first, key);
         if let Some(at) = found.key {
             return Ok(Some(self.ground.medium().load(value_of(at))));
@@ -58,19 +58,24 @@ impl<M: Medium> Clht<M> {
         Ok(None)
     }
 
-    pub(super) fn get_hashed(&self, worker: &mut Worker, hash: u64, key: u64) -> Option<u64> {
+    pub(super) fn get_hashed(
+        &self,
+        worker: &mut Worker,
+        hash: u64,
+        key: u64,
+    ) -> Result<Option<u64>, Refused> {
         let _for = Category::KeyValue.spend();
         loop {
             let array = self.array();
             let first = array.bucket(array.index(hash));
             let version = self
                 .locks
-                .begin(first, || self.accept(worker, array, first));
+                .begin(first, || self.accept(worker, array, first))?;
             let Some(found) = self.read(array, first, key) else {
                 continue; // the array was replaced since we looked
             };
             if self.locks.unchanged(first, version) && self.array() == array {
-                return found; // I4
+                return Ok(found); // I4
             }
         }
     }
@@ -102,7 +107,7 @@ impl<M: Medium> Clht<M> {
         key: u64,
         to: impl FnOnce(Off) -> (Off, u64),
     ) -> Result<Option<u64>, Refused> {
-        let held = self.hold(worker, hash);
+        let held = self.hold(worker, hash)?;
         let Some(at) = self.find(held.first, key).key else {
             return Ok(None);
         };
@@ -125,12 +130,13 @@ impl<M: Medium> Clht<M> {
     }
 
     /// Takes the lock of the chain of `hash`. While the array is being copied, waits for that if the chain has been.
-    fn hold(&self, worker: &mut Worker, hash: u64) -> Held<'_> {
+    fn hold(&self, worker: &mut Worker, hash: u64) -> Result<Held<'_>, Refused> {
         loop {
             let array = self.array();
             let index = array.index(hash);
             let first = array.bucket(index);
-            let guard = self.locks.lock(first, || self.accept(worker, array, first));
+            let accept = || self.accept(worker, array, first);
+            let guard = self.locks.lock(first, accept)?;
             // In this order: what has been copied is forgotten after the array was replaced.
             let copied = index < self.copied.load(Ordering::Acquire);
             if self.array() != array {
@@ -142,30 +148,39 @@ impl<M: Medium> Clht<M> {
                 continue;
             }
             self.touch_far_lock(worker, first);
-            return Held {
+            return Ok(Held {
                 array,
                 first,
                 _guard: guard,
-            };
+            });
         }
     }
 
-    /// Makes durable what a killed process left in the chains that share the lock of `first`, and counts them.
+    /// Makes durable what a killed process left in the chains that share the lock of `first`, and counts them, if they are
+    /// chains (I8).
     #[cold]
-    pub(super) fn accept(&self, worker: &mut Worker, array: Array, first: Off) {
+    pub(super) fn accept(
+        &self,
+        worker: &mut Worker,
+        array: Array,
+        first: Off,
+    ) -> Result<(), Refused> {
         let medium = self.ground.medium();
         let from = Off(first.0 & !(self.config.lock_bytes() - 1));
         let mut chained = 0;
         for n in 0..1 << self.config.lock_bits {
             let first = from.plus(n * LINE as u64);
-            self.each_bucket(first, |bucket| {
+            let others = self.chain_of(first)?;
+            let others = others.into_iter().map(|block| block.at);
+            for bucket in std::iter::once(first).chain(others) {
                 medium.flush(&mut worker.lane, bucket, LINE);
                 chained += u64::from(!array.has(bucket));
-            });
+            }
         }
         // If the medium fails, it is poisoned, and whatever is built on this is not acknowledged.
         let _ = worker.commit(medium);
         self.chained.fetch_add(chained, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Writes where published code keeps its lock. Nobody reads it.

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use farbank_pm::{Medium, Off};
 
 use super::Clht;
-use super::layout::{ARRAY, Array, BITS_MAX, OLD, YOUNG, next_of};
+use super::layout::{ARRAY, Array, BITS_MAX, OLD, YOUNG};
 use crate::ground::{Block, OpenError};
 use crate::hash::hash;
+use crate::index::Refused;
 use crate::outlier::Outlier;
 
 impl<M: Medium> Clht<M> {
@@ -15,7 +16,7 @@ impl<M: Medium> Clht<M> {
     /// of an array only if the crash was in the middle of a resize.
     pub(super) fn recover(&self) -> Result<(), OpenError> {
         let array = self.named(ARRAY)?.ok_or_else(|| OpenError::Damaged {
-            what: "the root names no array".into(),
+            what: format!("the root's word {ARRAY} is 0, and was expected to name the array"),
         })?;
         let mut worker = self.ground.worker()?;
         for word in [YOUNG, OLD] {
@@ -35,46 +36,42 @@ impl<M: Medium> Clht<M> {
             return Ok(None);
         }
         let array = Array::of(word);
-        let fits = (1..=BITS_MAX).contains(&array.bits)
-            && array.at.0.checked_add(array.bytes()) <= Some(self.ground.medium().len());
-        let sound = fits && !array.at.is_null();
-        sound
-            .then_some(Some(array))
-            .ok_or_else(|| OpenError::Damaged {
-                what: format!("the root names {word:#x} as an array"),
-            })
+        if !(self.config.bits..=BITS_MAX).contains(&array.bits) {
+            return Err(OpenError::Damaged {
+                what: format!(
+                    "the root's word {n} is {word:#x}, an array of 2^{} buckets, which was expected to be 2^{} to 2^{BITS_MAX}",
+                    array.bits, self.config.bits
+                ),
+            });
+        }
+        let who = format!("the array in the root's word {n}");
+        self.ground.check_run(&who, array.at, array.bytes())?;
+        Ok(Some(array))
     }
 
-    fn is_live(&self, array: Array, block: Block) -> bool {
+    fn is_live(&self, array: Array, block: Block) -> Result<bool, Refused> {
         if block.class.is_none() {
-            return block.at == array.at;
+            return Ok(block.at == array.at);
         }
         let first = Off(self.ground.medium().load(block.at));
-        let mut found = false;
-        if array.has(first) {
-            self.each_bucket(first, |bucket| found |= bucket == block.at);
-        }
-        found
+        Ok(array.has(first) && self.chain_of(first)?.contains(&block))
     }
 
-    pub(super) fn check_all(&self) -> Result<(), String> {
+    pub(super) fn check_all(&self) -> Result<(), Refused> {
         let array = self.array();
         let mut chained = Vec::new();
         for index in 0..array.buckets() {
-            let first = array.bucket(index);
+            chained.extend(self.chain_of(array.bucket(index))?);
             self.check_chain(array, index)?;
-            self.each_bucket(Off(self.ground.medium().load(next_of(first))), |bucket| {
-                chained.push(bucket);
-            });
         }
         Outlier::of(&self.ground).check()?;
         self.ground.check(|reach| {
             reach(array.at);
-            chained.into_iter().for_each(reach);
+            chained.into_iter().for_each(|block| reach(block.at));
         })
     }
 
-    fn check_chain(&self, array: Array, index: u64) -> Result<(), String> {
+    fn check_chain(&self, array: Array, index: u64) -> Result<(), Refused> {
         let first = array.bucket(index);
         let mut wrong = None;
         let mut keys = BTreeSet::new();
@@ -87,12 +84,6 @@ impl<M: Medium> Clht<M> {
                 ));
             }
         });
-        self.each_bucket(first, |bucket| {
-            let home = self.ground.medium().load(bucket);
-            if bucket != first && home != first.0 {
-                wrong = Some(format!("{bucket:?} of chain {index} says {home:#x}"));
-            }
-        });
-        wrong.map_or(Ok(()), Err)
+        wrong.map_or(Ok(()), |what| Err(Refused::damaged(what)))
     }
 }

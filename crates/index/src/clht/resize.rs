@@ -4,8 +4,8 @@ use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, Off, WORD, fault};
 
 use super::Clht;
-use super::layout::{ARRAY, Array, BITS_MAX, OLD, SLOTS, YOUNG, image, next_of};
-use crate::ground::{OpenError, Worker};
+use super::layout::{ARRAY, Array, BITS_MAX, CHAINED, OLD, SLOTS, YOUNG, image, next_of};
+use crate::ground::{Block, OpenError, Worker};
 use crate::hash::hash;
 use crate::index::Refused;
 
@@ -40,8 +40,8 @@ impl<M: Medium> Clht<M> {
         (array.buckets() * u64::from(self.config.chained_percent) / 100).max(1)
     }
 
-    /// Replaces `old` by an array some times as large, unless somebody has. If there is no room for that, chains grow
-    /// longer: it is tried again when there are some more.
+    /// Replaces `old` by an array some times as large, unless somebody has. If there is no room for that, or a chain is
+    /// damaged, chains grow longer: it is tried again when there are some more.
     pub(super) fn grow(&self, worker: &mut Worker, old: Array) -> Result<(), Refused> {
         let _for = worker.reshape();
         let _growing = self.growing.lock().expect("no holder panics");
@@ -50,7 +50,7 @@ impl<M: Medium> Clht<M> {
             return Ok(());
         }
         match self.replace(worker, old) {
-            Err(Refused::Full { .. }) => {
+            Err(Refused::Full { .. } | Refused::Damaged { .. }) => {
                 let later = self.chained.load(Ordering::Relaxed) / 8 * 9 + 1;
                 self.grow_at.store(later, Ordering::Relaxed);
                 Ok(())
@@ -101,7 +101,8 @@ impl<M: Medium> Clht<M> {
         for from in (0..old.buckets()).step_by(together) {
             let to = from + together as u64;
             let first = old.bucket(from);
-            let guard = self.locks.lock(first, || self.accept(worker, old, first));
+            let accept = || self.accept(worker, old, first);
+            let guard = self.locks.lock(first, accept)?;
             self.copied.store(to, Ordering::Release);
             drop(guard); // nobody changes these any more (I6)
             for index in from..to {
@@ -154,17 +155,17 @@ impl<M: Medium> Clht<M> {
         array: Array,
     ) -> Result<(), Refused> {
         let medium = self.ground.medium();
-        let mut by_depth: Vec<Vec<Off>> = Vec::new();
+        let mut by_depth: Vec<Vec<Block>> = Vec::new();
+        let next = |at| Off(medium.load(next_of(at)));
         for first in (0..array.buckets()).map(|index| array.bucket(index)) {
-            let mut bucket = Off(medium.load(next_of(first)));
-            let mut depth = 0;
-            while !bucket.is_null() && medium.load(bucket) == first.0 {
+            let who = format!("the bucket {first:?} of an array to be freed");
+            let ours = |block: Block| Ok(medium.load(block.at) == first.0);
+            let chained = self.ground.chain(&who, next(first), CHAINED, next, ours)?;
+            for (depth, bucket) in chained.into_iter().enumerate() {
                 if depth == by_depth.len() {
                     by_depth.push(Vec::new());
                 }
                 by_depth[depth].push(bucket);
-                bucket = Off(medium.load(next_of(bucket)));
-                depth += 1;
             }
         }
         for buckets in by_depth.into_iter().rev() {
@@ -173,8 +174,8 @@ impl<M: Medium> Clht<M> {
             }
             worker.commit(medium)?;
         }
-        self.ground.about_to_free(worker, array.at)?;
+        let freed = self.ground.about_to_free(worker, array.at)?;
         self.ground.set_root(worker, named, 0)?;
-        self.ground.free(worker, array.at)
+        self.ground.free(worker, freed)
     }
 }

@@ -6,7 +6,7 @@ use farbank_pm::{LINE, Lane, Medium, Off, fault};
 
 use super::bucket::{Bits, HEAD, PAIR, ones};
 use super::{Dash, Place};
-use crate::ground::Worker;
+use crate::ground::{Block, Worker};
 use crate::hash::hash;
 use crate::index::Refused;
 
@@ -53,6 +53,49 @@ impl<M: Medium> Dash<'_, M> {
             let bucket = segment.plus(n * self.bucket_bytes);
             self.medium.store(lane, bucket, 0);
         }
+    }
+
+    /// Whether a segment's bits are such as it writes, and so are those chained to it, each in use and its own (S6).
+    #[cold]
+    pub(crate) fn vouch(&self, segment: Off) -> Result<(), Refused> {
+        if let Some(class) = self.chain {
+            let owner = self.medium.load(segment);
+            self.chain_of(segment, class, owner)?;
+        }
+        let room = (1 << self.shape.slots) - 1;
+        for (bucket, _) in self.buckets(segment) {
+            let bits = self.bits(bucket);
+            if bits.live() & !room != 0 || bits.guests() & !bits.live() != 0 {
+                return Err(Refused::damaged(format!(
+                    "the bits of bucket {bucket:?}, of segment {segment:?}, are {:#x}, which was expected to be live pairs among \
+                     {room:#x}, and guests among those",
+                    bits.0
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is chained to the stash of a segment that was not looked at yet, if all of it says that it is `owner`'s.
+    pub(crate) fn chain_of(
+        &self,
+        segment: Off,
+        class: usize,
+        owner: u64,
+    ) -> Result<Vec<Block>, Refused> {
+        let first = Off(self.medium.load(self.last_stash(segment)));
+        let who = format!("the stash of segment {segment:?}");
+        let next = |at| Off(self.medium.load(at));
+        self.ground.chain(&who, first, class, next, |block| {
+            let says = self.owner(block.at);
+            if says == owner && self.ground.is_block(block.at, class) {
+                return Ok(true);
+            }
+            Err(Refused::damaged(format!(
+                "{who} leads to {:?}, which was expected to be a bucket in use of segment {owner:#x}, and says {says:#x}",
+                block.at
+            )))
+        })
     }
 
     /// What whoever first touches a segment after an open does: makes it durable as it is, then ends what a crash cut short,
@@ -280,13 +323,17 @@ impl<M: Medium> Dash<'_, M> {
         Ok(bucket)
     }
 
-    /// Frees all that is chained to the stash of a segment that nobody sees.
-    pub(crate) fn unchain(&self, worker: &mut Worker, segment: Off) -> Result<(), Refused> {
-        let mut buckets: Vec<Off> = self.chained(segment).collect();
-        while let Some(bucket) = buckets.pop() {
-            let before = buckets.last().copied();
+    /// Frees `chained`, which is all that is chained to the stash of a segment nobody sees.
+    pub(crate) fn unchain(
+        &self,
+        worker: &mut Worker,
+        segment: Off,
+        mut chained: Vec<Block>,
+    ) -> Result<(), Refused> {
+        while let Some(bucket) = chained.pop() {
+            let before = chained.last().map(|before| before.at);
             let before = before.unwrap_or_else(|| self.last_stash(segment));
-            self.ground.about_to_free(worker, bucket)?;
+            self.ground.about_to_free(worker, bucket.at)?;
             worker.put_word(self.medium, before, 0)?;
             self.ground.free(worker, bucket)?;
         }
@@ -312,7 +359,7 @@ impl<M: Medium> Dash<'_, M> {
     }
 
     /// Whether a segment that was touched is sound: each key once, and found.
-    pub(crate) fn check(&self, segment: Off, keys: &Keys<'_>) -> Result<(), String> {
+    pub(crate) fn check(&self, segment: Off, keys: &Keys<'_>) -> Result<(), Refused> {
         let mut seen = BTreeSet::new();
         let mut wrong = None;
         self.each(segment, |spot, key, _| {
@@ -334,6 +381,6 @@ impl<M: Medium> Dash<'_, M> {
                 ));
             }
         }
-        wrong.map_or(Ok(()), Err)
+        wrong.map_or(Ok(()), |what| Err(Refused::damaged(what)))
     }
 }

@@ -34,6 +34,8 @@
 //!     after an open, exact from then on.
 //! S5  A chained bucket is durable, empty, before a word leads to it; and it stays where it is as long as readers can
 //!     reach the segment. It says whose it is, for the allocator's doubts.
+//! S6  Nothing of a segment is followed before whoever first comes to it after an open has seen that its bits are of pairs
+//!     it has room for, and that what is chained to it are blocks in use which say that they are its.
 //!
 //! # Crash argument
 //! | crash between            | the first touch sees          | and does                                   |

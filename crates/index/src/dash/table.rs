@@ -12,6 +12,7 @@ use crate::locks::{Guard, Locks};
 /// A segment under its lock, which still serves the hash it was found by.
 pub(crate) struct Held<'a> {
     pub(crate) segment: Off,
+    pub(crate) hash: u64,
     _guard: Guard<'a>,
 }
 
@@ -40,58 +41,63 @@ pub(crate) trait Table: Send + Sync {
     /// Has the CPU fetch what [`Table::lookup`] reads.
     fn prefetch_lookup(&self, hash: u64);
 
+    /// Whether a segment that `hash` led to is one that the table made, and is where that leads. Its lock is held.
+    fn vouch(&self, segment: Off, hash: u64) -> Result<(), Refused>;
+
     /// Whether keys of a hash are a segment's.
     fn owns(&self, segment: Off, hash: u64) -> bool;
 
     /// Makes the table larger, after an insert that found no room in a segment, or had to add some to its stash.
     fn grow(&self, worker: &mut Worker, held: Held<'_>) -> Result<(), Refused>;
 
-    /// Tells of each segment. Nobody changes the table meanwhile.
-    fn each_segment(&self, each: &mut dyn FnMut(Off));
+    /// Tells of each segment, and of a hash that leads there. Nobody changes the table meanwhile.
+    fn each_segment(
+        &self,
+        each: &mut dyn FnMut(Off, u64) -> Result<(), Refused>,
+    ) -> Result<(), Refused>;
 
-    /// Slots, and bytes of far memory, of its parts.
-    fn parts(&self) -> (u64, u64);
+    /// Slots, and bytes of far memory, of its parts, all of which have been touched.
+    fn parts(&self) -> Result<(u64, u64), Refused>;
 
     /// Whether all of it is sound. Nobody changes the table meanwhile.
-    fn check_all(&self) -> Result<(), String>;
+    fn check_all(&self) -> Result<(), Refused>;
 
     /// Takes the lock of the segment a hash leads to.
     #[inline]
-    fn hold(&self, worker: &mut Worker, hash: u64, place: Place) -> Held<'_> {
+    fn hold(&self, worker: &mut Worker, hash: u64, place: Place) -> Result<Held<'_>, Refused> {
         let dash = self.dash();
         let (segment, guard) = self.locks().hold(
             || self.lookup(hash),
             |segment| dash.prefetch(segment, place),
-            |segment| self.accept(worker, segment),
-        );
+            |segment| self.accept(worker, segment, hash),
+        )?;
         if self.far_locks() {
             self.dash().touch_far_locks(worker, segment, place);
         }
-        Held {
+        Ok(Held {
             segment,
+            hash,
             _guard: guard,
-        }
+        })
     }
 
-    /// Makes a segment durable as a killed process left it, and mends it.
+    /// Makes the segment that `hash` leads to, if it is one, durable as a killed process left it, and mends it.
     #[cold]
-    fn accept(&self, worker: &mut Worker, segment: Off) {
+    fn accept(&self, worker: &mut Worker, segment: Off, hash: u64) -> Result<(), Refused> {
+        self.vouch(segment, hash)?;
+        self.dash().vouch(segment)?;
         let keys = Keys {
             place: &|hash| self.place(hash),
             owned: &|hash| self.owns(segment, hash),
         };
         self.dash().accept(worker, segment, &keys);
+        Ok(())
     }
 
     /// Looks a segment through, when it is mended.
-    fn check_segment(&self, segment: Off) -> Result<(), String> {
-        let mut refused = None;
-        self.locks()
-            .begin(segment, || match self.ground().worker() {
-                Ok(mut worker) => self.accept(&mut worker, segment),
-                Err(why) => refused = Some(why.to_string()),
-            });
-        refused.map_or(Ok(()), Err)?;
+    fn check_segment(&self, segment: Off, hash: u64) -> Result<(), Refused> {
+        let accept = || self.accept(&mut self.ground().worker()?, segment, hash);
+        self.locks().begin(segment, accept)?;
         let keys = Keys {
             place: &|hash| self.place(hash),
             owned: &|hash| self.owns(segment, hash),
@@ -114,7 +120,7 @@ impl<T: Table> Index for T {
         let (hash, dash) = (hash(key), self.dash());
         let place = self.place(hash);
         loop {
-            let held = self.hold(worker, hash, place);
+            let held = self.hold(worker, hash, place)?;
             if let Some(spot) = dash.find(held.segment, place, key) {
                 return Ok(Some(dash.value(spot)));
             }
@@ -129,14 +135,14 @@ impl<T: Table> Index for T {
         }
     }
 
-    fn get(&self, worker: &mut Worker, key: u64) -> Option<u64> {
+    fn get(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
         let _for = Category::KeyValue.spend();
         let (hash, dash) = (hash(key), self.dash());
         let place = self.place(hash);
         self.locks().read(
             || self.lookup(hash),
             |segment| dash.prefetch(segment, place),
-            |segment| self.accept(worker, segment),
+            |segment| self.accept(worker, segment, hash),
             |segment| Some(dash.value(dash.find(segment, place, key)?)),
         )
     }
@@ -145,7 +151,7 @@ impl<T: Table> Index for T {
     fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
         let (hash, dash) = (hash(key), self.dash());
         let place = self.place(hash);
-        let held = self.hold(worker, hash, place);
+        let held = self.hold(worker, hash, place)?;
         match dash.find(held.segment, place, key) {
             Some(spot) => dash.update(worker, spot, value).map(Some),
             None => Ok(None),
@@ -156,7 +162,7 @@ impl<T: Table> Index for T {
     fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
         let (hash, dash) = (hash(key), self.dash());
         let place = self.place(hash);
-        let held = self.hold(worker, hash, place);
+        let held = self.hold(worker, hash, place)?;
         let Some(spot) = dash.find(held.segment, place, key) else {
             return Ok(None);
         };
@@ -178,26 +184,28 @@ impl<T: Table> Index for T {
         }
     }
 
-    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) {
-        self.each_segment(&mut |segment| {
-            self.locks().begin(segment, || self.accept(worker, segment));
+    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) -> Result<(), Refused> {
+        self.each_segment(&mut |segment, hash| {
+            let accept = || self.accept(worker, segment, hash);
+            self.locks().begin(segment, accept)?;
             self.dash().each(segment, |_, key, value| each(key, value));
-        });
+            Ok(())
+        })
     }
 
-    fn space(&self, worker: &mut Worker) -> Space {
-        let keys = self.len(worker);
-        let (slots, table_bytes) = self.parts();
-        Space {
+    fn space(&self, worker: &mut Worker) -> Result<Space, Refused> {
+        let keys = self.len(worker)?;
+        let (slots, table_bytes) = self.parts()?;
+        Ok(Space {
             keys,
             slots,
             table_bytes,
             far_bytes: self.ground().far_bytes(),
             dram_bytes: self.locks().bytes(),
-        }
+        })
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Refused> {
         self.check_all()
     }
 }

@@ -122,7 +122,7 @@ impl<M: Medium> DashEh<M> {
         let segment_bytes = config.shape.segment_bytes();
         DashEh {
             locks: Locks::new(ground.medium().len(), segment_bytes, found),
-            directory: Extendible::of(&ground),
+            directory: Extendible::of(&ground, segment_bytes),
             ground,
             config,
         }
@@ -192,28 +192,39 @@ impl<M: Medium> Table for DashEh<M> {
         self.ground.medium().prefetch(entry, WORD);
     }
 
+    fn vouch(&self, segment: Off, hash: u64) -> Result<(), Refused> {
+        self.directory.vouch(&self.ground, segment, hash)
+    }
+
     fn owns(&self, segment: Off, hash: u64) -> bool {
         Header::at(self.ground.medium(), segment).owns(hash)
     }
 
     fn grow(&self, worker: &mut Worker, held: Held<'_>) -> Result<(), Refused> {
-        self.split(worker, held.segment)
+        self.split(worker, &held)
     }
 
-    fn each_segment(&self, each: &mut dyn FnMut(Off)) {
-        self.directory.each_segment(&self.ground, each);
+    fn each_segment(
+        &self,
+        each: &mut dyn FnMut(Off, u64) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
+        self.directory.each_segment(&self.ground, each)
     }
 
-    fn parts(&self) -> (u64, u64) {
+    fn parts(&self) -> Result<(u64, u64), Refused> {
         let mut segments = 0;
-        self.each_segment(&mut |_| segments += 1);
+        self.each_segment(&mut |_, _| {
+            segments += 1;
+            Ok(())
+        })?;
         let (shape, directory) = (self.config.shape, self.directory.directory());
         let bytes = segments * shape.segment_bytes() + directory.bytes();
-        (segments * shape.segment_slots(), bytes)
+        Ok((segments * shape.segment_slots(), bytes))
     }
 
-    fn check_all(&self) -> Result<(), String> {
-        self.directory
-            .check(&self.ground, |segment| self.check_segment(segment))
+    fn check_all(&self) -> Result<(), Refused> {
+        self.directory.check(&self.ground, |segment, hash| {
+            self.check_segment(segment, hash)
+        })
     }
 }

@@ -1,9 +1,9 @@
 //! Splitting a segment.
 
-use farbank_pm::{Medium, Off, fault};
+use farbank_pm::{Medium, fault};
 
 use super::DashEh;
-use crate::dash::{Keys, Table};
+use crate::dash::{Held, Keys, Table};
 use crate::extendible::{Extendible, Header, SEGMENT, set_header};
 use crate::ground::{OpenError, Worker};
 use crate::index::Refused;
@@ -24,10 +24,10 @@ impl<M: Medium> DashEh<M> {
     }
 
     /// Splits a segment that has no room for a key, under its lock. Nothing is changed on an error.
-    pub(super) fn split(&self, worker: &mut Worker, segment: Off) -> Result<(), Refused> {
+    pub(super) fn split(&self, worker: &mut Worker, held: &Held<'_>) -> Result<(), Refused> {
         let _for = worker.reshape();
-        let (dash, medium) = (self.dash(), self.ground.medium());
-        let header = Header::at(medium, segment);
+        let (dash, medium, segment) = (self.dash(), self.ground.medium(), held.segment);
+        let header = Header::serving(medium, segment, held.hash)?;
         let [stay, moved] = [0, 1].map(|bit| header.half(bit));
         let place = &|hash| self.place(hash);
         let young = self.ground.allocate(worker, SEGMENT)?;

@@ -233,6 +233,19 @@ impl<M: Medium> Table for DashLh<M> {
         self.ground.medium().prefetch(entry, WORD);
     }
 
+    fn vouch(&self, segment: Off, hash: u64) -> Result<(), Refused> {
+        let (says, number) = (
+            self.ground.medium().load(segment),
+            self.state().number(hash),
+        );
+        if says == number {
+            return Ok(());
+        }
+        Err(Refused::damaged(format!(
+            "{segment:?} is where segment {number} was expected, and says that it is {says:#x}"
+        )))
+    }
+
     fn owns(&self, segment: Off, hash: u64) -> bool {
         self.ground.medium().load(segment) == self.state().number(hash)
     }
@@ -242,24 +255,29 @@ impl<M: Medium> Table for DashLh<M> {
         self.split_some(worker)
     }
 
-    fn each_segment(&self, each: &mut dyn FnMut(Off)) {
-        for number in 0..self.state().count() {
-            each(self.segment(number));
-        }
+    /// A number is a hash that leads there.
+    fn each_segment(
+        &self,
+        each: &mut dyn FnMut(Off, u64) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
+        (0..self.state().count()).try_for_each(|number| each(self.segment(number), number))
     }
 
     /// The slots of arrays count from when they are there.
-    fn parts(&self) -> (u64, u64) {
+    fn parts(&self) -> Result<(u64, u64), Refused> {
         let (shape, dash) = (self.config.shape, self.dash());
         let (mut chained, mut segments) = (0, 0);
-        self.each_segment(&mut |segment| chained += dash.chained(segment).count() as u64);
+        self.each_segment(&mut |segment, _| {
+            chained += dash.chained(segment).count() as u64;
+            Ok(())
+        })?;
         self.each_array(|array, _| segments += self.config.segments(array));
         let slots = segments * shape.segment_slots() + chained * u64::from(shape.slots);
         let bytes = segments * shape.segment_bytes() + chained * shape.bucket_bytes();
-        (slots, bytes + DIRECTORY_BYTES)
+        Ok((slots, bytes + DIRECTORY_BYTES))
     }
 
-    fn check_all(&self) -> Result<(), String> {
+    fn check_all(&self) -> Result<(), Refused> {
         self.check_segments()
     }
 }

@@ -1,25 +1,27 @@
 //! After a crash; and the whole table looked through.
 
-use farbank_pm::{Medium, Off, fault};
+use farbank_pm::{Medium, fault};
 
 use super::DashLh;
-use super::layout::{ARRAYS, DIRECTORY_BYTES};
+use super::layout::{ARRAYS, BITS_MAX, CHAINED, DIRECTORY, DIRECTORY_BYTES, STATE};
 use crate::dash::Table;
 use crate::ground::{Block, OpenError};
+use crate::index::Refused;
 
 impl<M: Medium> DashLh<M> {
     /// Makes the directory durable as a killed process left it, then frees what no entry and no stash leads to, and what a
     /// split that was cut short has chained. Reads a few words a lane, and the directory.
     pub(super) fn recover(&self) -> Result<(), OpenError> {
-        self.check_directory()
-            .map_err(|what| OpenError::Damaged { what })?;
+        self.check_directory()?;
         let mut worker = self.ground.worker()?;
         self.ground
             .accept(&mut worker, self.directory, DIRECTORY_BYTES);
         self.ground.recover(|block| self.is_live(block))?;
         let coming = self.state().count();
         if self.has(coming) {
-            self.dash().unchain(&mut worker, self.segment(coming))?; // I5
+            let segment = self.segment(coming);
+            let chained = self.dash().chain_of(segment, CHAINED, coming)?;
+            self.dash().unchain(&mut worker, segment, chained)?; // I5
         }
         Ok(())
     }
@@ -32,62 +34,64 @@ impl<M: Medium> DashLh<M> {
 
     /// Whether the root's words are such as a table writes, and entries name arrays for all segments and perhaps for one
     /// more.
-    fn check_directory(&self) -> Result<(), String> {
-        let far = self.ground.medium().len();
-        let fits = |at: Off, bytes: u64| {
-            at.0.is_multiple_of(8) && at.0.checked_add(bytes).is_some_and(|end| end <= far)
-        };
-        if self.directory.is_null() || !fits(self.directory, DIRECTORY_BYTES) {
-            return Err(format!("the root names {:?} as directory", self.directory));
-        }
+    fn check_directory(&self) -> Result<(), Refused> {
+        let who = format!("the directory, in the root's word {DIRECTORY},");
+        self.ground
+            .check_run(&who, self.directory, DIRECTORY_BYTES)?;
         let state = self.state();
         if !state.is_sound() {
-            return Err(format!("the root says {state:?}"));
+            return Err(Refused::damaged(format!(
+                "the root's word {STATE} says {state:?}, and bits are 1 to {BITS_MAX}, next is less than 2^bits"
+            )));
         }
         let last = self.config.spot(state.count() - 1).array;
         let coming = self.config.spot(state.count()).array;
+        let mut named = Vec::new();
         for array in 0..ARRAYS {
-            let at = self.array(array);
+            let (at, entry) = (self.array(array), self.entry(array));
             let sound = match at.is_null() {
                 true => array > last,
-                false => array <= coming && fits(at, self.config.array_bytes(array)),
+                false => array <= coming && !named.contains(&at),
             };
             if !sound {
-                return Err(format!("entry {array} of the directory names {at:?}"));
+                return Err(Refused::damaged(format!(
+                    "entry {array} of the directory, {entry:?}, names {at:?}; with {} segments, arrays 0 to {last} were expected, and each once",
+                    state.count()
+                )));
+            }
+            if !at.is_null() {
+                let who = format!("entry {array} of the directory, {entry:?},");
+                let bytes = self.config.array_bytes(array);
+                self.ground.check_run(&who, at, bytes)?;
+                named.push(at);
             }
         }
         Ok(())
     }
 
-    fn is_live(&self, block: Block) -> bool {
+    fn is_live(&self, block: Block) -> Result<bool, Refused> {
         if block.class.is_none() {
             let mut named = block.at == self.directory || fault!("dash-lh.array_leaks");
             self.each_array(|_, at| named |= at == block.at);
-            return named;
+            return Ok(named);
         }
         let owner = self.dash().owner(block.at);
-        let known = owner <= self.state().count() && self.has(owner);
-        known
-            && self
-                .dash()
-                .chained(self.segment(owner))
-                .any(|at| at == block.at)
+        if owner > self.state().count() || !self.has(owner) {
+            return Ok(false);
+        }
+        let chained = self.dash().chain_of(self.segment(owner), CHAINED, owner)?;
+        Ok(chained.contains(&block))
     }
 
-    pub(super) fn check_segments(&self) -> Result<(), String> {
+    pub(super) fn check_segments(&self) -> Result<(), Refused> {
         self.check_directory()?;
-        let (dash, medium) = (self.dash(), self.ground.medium());
         let mut reached = vec![self.directory];
         self.each_array(|_, at| reached.push(at));
-        for number in 0..self.state().count() {
-            let segment = self.segment(number);
-            let says = medium.load(segment);
-            if says != number {
-                return Err(format!("segment {number} at {segment:?} says {says:#x}"));
-            }
-            self.check_segment(segment)?;
-            reached.extend(dash.chained(segment));
-        }
+        self.each_segment(&mut |segment, number| {
+            self.check_segment(segment, number)?;
+            reached.extend(self.dash().chained(segment));
+            Ok(())
+        })?;
         self.ground
             .check(|reach| reached.into_iter().for_each(reach))
     }

@@ -3,7 +3,7 @@
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, WORD, fault};
 
-use super::layout::{ARRAYS, BITS_MAX, DIRECTORY, DIRECTORY_BYTES, STATE, State};
+use super::layout::{ARRAYS, BITS_MAX, CHAINED, DIRECTORY, DIRECTORY_BYTES, STATE, State};
 use super::{Config, DashLh};
 use crate::dash::{Keys, Table};
 use crate::ground::{Ground, OpenError, Worker};
@@ -65,14 +65,14 @@ impl<M: Medium> DashLh<M> {
         worker.put_word(medium, self.entry(array), at.0)
     }
 
-    /// Splits as many segments as are to be split when a stash has grown. If there is no room for that, stashes grow
-    /// longer: it is tried again when one does.
+    /// Splits as many segments as are to be split when a stash has grown. If there is no room for that, or the one whose
+    /// turn it is is damaged, stashes grow longer: it is tried again when one does.
     pub(super) fn split_some(&self, worker: &mut Worker) -> Result<(), Refused> {
         let _for = worker.reshape();
         let _growing = self.growing.lock().expect("no holder panics");
         for _ in 0..self.config.splits {
             match self.split(worker) {
-                Err(Refused::Full { .. }) => return Ok(()),
+                Err(Refused::Full { .. } | Refused::Damaged { .. }) => return Ok(()),
                 other => other?,
             }
         }
@@ -89,14 +89,16 @@ impl<M: Medium> DashLh<M> {
         }
         self.reserve(worker, number)?;
         let (elder, young) = (self.segment(before.next), self.segment(number));
-        let _elder = self.locks.lock(elder, || self.accept(worker, elder));
+        let accept = || self.accept(worker, elder, before.next);
+        let _elder = self.locks.lock(elder, accept)?;
         let place = &|hash| self.place(hash);
         let owned = &|hash| after.number(hash) == number;
         dash.clear_words(&mut worker.lane, young);
         medium.store(&mut worker.lane, young, number);
         let copied = dash.copy_some(worker, (elder, young), &Keys { place, owned });
         if let Err(why) = copied {
-            dash.unchain(worker, young)?;
+            let chained = dash.chain_of(young, CHAINED, number)?;
+            dash.unchain(worker, young, chained)?;
             return Err(why);
         }
         dash.flush(&mut worker.lane, young);

@@ -18,6 +18,8 @@
 //! D3  The first half of a segment's entries is never changed by its split; its depth and prefix, one word, are
 //!     changed after the entries of the second half are durable.
 //! D4  A worker takes another segment only after the elder of the last one knows of the split, durably.
+//! D5  Nothing is read of a segment before it is known to be a block in use that says the range of entries which name it,
+//!     by whoever first comes to it after an open. What cannot be one is [`Off::NULL`] to its finders, which never is one.
 //!
 //! # Crash argument
 //! | crash between               | recovery sees                             | and does                           |
@@ -88,6 +90,31 @@ impl Directory {
         self.entry(top(hash, self.depth))
     }
 
+    /// Whether the segment at `at` is one, and says a range of entries, `hash`'s among them, that name it and are all that
+    /// do; else what is wrong.
+    fn vouch<M: Medium>(self, ground: &Ground<M>, at: Off, hash: u64) -> Result<(), String> {
+        let medium = ground.medium();
+        if !ground.is_block(at, SEGMENT) {
+            return Err("where a segment in use was expected, and none is".into());
+        }
+        let Some(header) = plausible(medium, self, at).filter(|header| header.owns(hash)) else {
+            let header = Header::at(medium, at);
+            return Err(format!(
+                "a segment that was expected to have {hash:#x} and says {header:?}"
+            ));
+        };
+        let (first, count) = self.range(header);
+        let names = |n| medium.load(self.entry(n)) == at.0;
+        let others = header.depth > 0 && names(first ^ count);
+        if others || !(first..first + count).all(names) {
+            return Err(format!(
+                "a segment that says {header:?}, for which entries {first} to {} were expected to name it, and no others",
+                first + count - 1
+            ));
+        }
+        Ok(())
+    }
+
     /// The entries of a segment: the first, and how many.
     fn range(self, header: Header) -> (u64, u64) {
         let behind = self.depth - header.depth;
@@ -123,6 +150,22 @@ impl Header {
         Header::of(medium.load(segment))
     }
 
+    /// The header of a segment that was found by `hash`, and is its.
+    #[inline]
+    pub(crate) fn serving<M: Medium>(
+        medium: &M,
+        segment: Off,
+        hash: u64,
+    ) -> Result<Header, Refused> {
+        let header = Header::at(medium, segment);
+        if header.depth <= DEPTH_MAX && header.owns(hash) {
+            return Ok(header);
+        }
+        Err(Refused::damaged(format!(
+            "the directory leads {hash:#x} to {segment:?}, which says that it has others, {header:?}"
+        )))
+    }
+
     /// Of the two halves of a split, the one with this next bit.
     pub(crate) fn half(self, bit: u64) -> Header {
         Header {
@@ -138,6 +181,13 @@ impl Header {
     }
 }
 
+/// The header of what may be a segment, if it has one that fits the directory.
+fn plausible<M: Medium>(medium: &M, directory: Directory, segment: Off) -> Option<Header> {
+    let header = Header::at(medium, segment);
+    let fits = header.depth <= directory.depth && header.prefix >> header.depth == 0;
+    fits.then_some(header)
+}
+
 /// The top `bits` of a hash.
 #[inline]
 fn top(hash: u64, bits: u32) -> u64 {
@@ -148,6 +198,7 @@ fn top(hash: u64, bits: u32) -> u64 {
 pub(crate) struct Extendible {
     /// The root's word for it.
     directory: AtomicU64,
+    segment_bytes: u64,
     growing: Mutex<()>,
 }
 
@@ -159,11 +210,12 @@ pub(crate) struct Held<'a> {
 }
 
 impl Extendible {
-    /// The one the root names.
-    pub(crate) fn of<M: Medium>(ground: &Ground<M>) -> Extendible {
+    /// The one the root names, of segments of so many bytes.
+    pub(crate) fn of<M: Medium>(ground: &Ground<M>, segment_bytes: u64) -> Extendible {
         let directory = ground.medium().load(ground.root(DIRECTORY));
         Extendible {
             directory: AtomicU64::new(directory),
+            segment_bytes,
             growing: Mutex::new(()),
         }
     }
@@ -197,14 +249,14 @@ impl Extendible {
         ground: &Ground<M>,
         locks: &'a Locks,
         hash: u64,
-        accept: impl FnMut(Off),
-    ) -> Held<'a> {
-        let (segment, guard) = locks.hold(|| self.lookup(ground, hash), |_| (), accept);
-        Held {
+        accept: impl FnMut(Off) -> Result<(), Refused>,
+    ) -> Result<Held<'a>, Refused> {
+        let (segment, guard) = locks.hold(|| self.lookup(ground, hash), |_| (), accept)?;
+        Ok(Held {
             segment,
-            header: Header::at(ground.medium(), segment),
+            header: Header::serving(ground.medium(), segment, hash)?,
             _guard: guard,
-        }
+        })
     }
 
     /// The directory now.
@@ -213,27 +265,66 @@ impl Extendible {
         Directory::of(self.directory.load(Ordering::Acquire))
     }
 
-    /// The segment `hash` leads to now. The directory it was read from was the table's when it was read.
+    /// The segment `hash` leads to now; null if it can be none (D5). The directory it was read from was the table's when it
+    /// was read.
     #[inline]
     pub(crate) fn lookup<M: Medium>(&self, ground: &Ground<M>, hash: u64) -> Off {
         loop {
             let directory = self.directory();
-            let segment = ground.medium().load(directory.entry_of(hash));
+            let segment = Off(ground.medium().load(directory.entry_of(hash)));
             if self.directory() == directory {
-                return Off(segment);
+                return if ground.holds(segment, self.segment_bytes) {
+                    segment
+                } else {
+                    Off::NULL
+                };
             }
         }
     }
 
-    /// Tells of each segment. Nobody changes the table meanwhile.
-    pub(crate) fn each_segment<M: Medium>(&self, ground: &Ground<M>, mut each: impl FnMut(Off)) {
-        let (directory, medium) = (self.directory(), ground.medium());
+    /// Whether the segment that `hash` leads to is one, and its entries are all that name it (D5). Its lock is held.
+    #[cold]
+    pub(crate) fn vouch<M: Medium>(
+        &self,
+        ground: &Ground<M>,
+        segment: Off,
+        hash: u64,
+    ) -> Result<(), Refused> {
+        let medium = ground.medium();
+        loop {
+            let directory = self.directory();
+            let entry = directory.entry_of(hash);
+            let at = if segment.is_null() {
+                Off(medium.load(entry))
+            } else {
+                segment
+            };
+            let vouched = directory.vouch(ground, at, hash);
+            if self.directory() == directory {
+                return vouched.map_err(|why| {
+                    let what = format!("the entry {entry:?} of the directory names {at:?}, {why}");
+                    Refused::damaged(what)
+                });
+            }
+        }
+    }
+
+    /// Tells of each segment, and of a hash that leads there. Nobody changes the table meanwhile.
+    pub(crate) fn each_segment<M: Medium>(
+        &self,
+        ground: &Ground<M>,
+        mut each: impl FnMut(Off, u64) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
+        let directory = self.directory();
         let mut n = 0;
         while n < directory.entries() {
-            let segment = Off(medium.load(directory.entry(n)));
-            each(segment);
-            n += directory.range(Header::at(medium, segment)).1;
+            let hash = n << (u64::BITS - directory.depth);
+            let segment = self.lookup(ground, hash);
+            self.vouch(ground, segment, hash)?;
+            each(segment, hash)?;
+            n += directory.range(Header::at(ground.medium(), segment)).1;
         }
+        Ok(())
     }
 
     /// Has the directory name `young`, durable and whole (D1), for the second half of what `elder` says. On an error
@@ -252,7 +343,7 @@ impl Extendible {
         }
         let doubled = self.double(ground, worker, directory, elder.prefix, young);
         if doubled.is_err() {
-            ground.free(worker, young)?;
+            ground.free(worker, ground.block(young)?)?;
         }
         doubled
     }
@@ -280,13 +371,13 @@ impl Extendible {
             entries.extend_from_slice(&second.to_le_bytes());
         }
         medium.copy_in(&mut worker.lane, at, &[&entries]);
-        ground.about_to_free(worker, old.at)?; // its drain is D2's
+        let freed = ground.about_to_free(worker, old.at)?; // its drain is D2's
         let depth = old.depth + 1;
         let word = Directory { at, depth }.word();
         ground.set_root(worker, DIRECTORY, word)?;
         self.directory.store(word, Ordering::Release);
         // Whoever still reads it looks at the table's word again before it believes what it read.
-        ground.free(worker, old.at)
+        ground.free(worker, freed)
     }
 }
 

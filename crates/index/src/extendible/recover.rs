@@ -2,20 +2,26 @@
 
 use farbank_pm::{Medium, Off};
 
-use super::{DIRECTORY, Directory, Extendible, Header, SEGMENT, name, set_header};
+use super::{
+    DEPTH_MAX, DIRECTORY, Directory, Extendible, Header, SEGMENT, name, plausible, set_header,
+};
 use crate::ground::{Block, Ground, OpenError, Worker};
+use crate::index::Refused;
 
 impl Extendible {
     /// Ends splits that were cut short, then frees what no entry names. Reads a few words a lane.
     pub(crate) fn recover<M: Medium>(&self, ground: &Ground<M>) -> Result<(), OpenError> {
         let directory = self.directory();
-        let word = ground.medium().load(ground.root(DIRECTORY));
-        let end = directory.at.0.checked_add(directory.bytes());
-        if directory.at.is_null() || end.is_none_or(|end| end > ground.medium().len()) {
+        if !(1..=DEPTH_MAX).contains(&directory.depth) {
             return Err(OpenError::Damaged {
-                what: format!("the root names {word:#x} as its directory"),
+                what: format!(
+                    "the root's word {DIRECTORY} says a directory of depth {}, which is 1 to {DEPTH_MAX}",
+                    directory.depth
+                ),
             });
         }
+        let who = format!("the directory, in the root's word {DIRECTORY},");
+        ground.check_run(&who, directory.at, directory.bytes())?;
         let mut worker = ground.worker()?;
         for lane in 0..ground.lanes() {
             for block in ground.in_doubt(lane)? {
@@ -24,49 +30,25 @@ impl Extendible {
                 }
             }
         }
-        ground.recover(|block| is_live(ground.medium(), directory, block))
+        ground.recover(|block| Ok(is_live(ground.medium(), directory, block)))
     }
 
     /// Whether the directory is sound, `check` finds each segment sound, and the allocator's blocks are just these.
     pub(crate) fn check<M: Medium>(
         &self,
         ground: &Ground<M>,
-        mut check: impl FnMut(Off) -> Result<(), String>,
-    ) -> Result<(), String> {
-        let (directory, medium) = (self.directory(), ground.medium());
+        mut check: impl FnMut(Off, u64) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
         let mut segments = Vec::new();
-        let mut n = 0;
-        while n < directory.entries() {
-            let segment = Off(medium.load(directory.entry(n)));
-            let header = Header::at(medium, segment);
-            if plausible(medium, directory, segment).is_none() || directory.range(header).0 != n {
-                return Err(format!(
-                    "entry {n} names {segment:?}, which says {header:?}"
-                ));
-            }
-            let (first, count) = directory.range(header);
-            for n in first..first + count {
-                let named = medium.load(directory.entry(n));
-                if named != segment.0 {
-                    return Err(format!("entry {n} names {:?}, not {segment:?}", Off(named)));
-                }
-            }
-            check(segment)?;
+        self.each_segment(ground, |segment, hash| {
             segments.push(segment);
-            n += count;
-        }
+            check(segment, hash)
+        })?;
         ground.check(|reach| {
-            reach(directory.at);
+            reach(self.directory().at);
             segments.into_iter().for_each(reach);
         })
     }
-}
-
-/// The header of what may be a segment, if it has one that fits the directory.
-fn plausible<M: Medium>(medium: &M, directory: Directory, segment: Off) -> Option<Header> {
-    let header = Header::at(medium, segment);
-    let fits = header.depth <= directory.depth && header.prefix >> header.depth == 0;
-    fits.then_some(header)
 }
 
 /// If `young` was being made an entry's segment by a split, goes on with that.
@@ -89,6 +71,9 @@ fn end_split<M: Medium>(
     };
     let (first, _) = directory.range(elder_half);
     let elder = Off(medium.load(directory.entry(first)));
+    if !ground.is_block(elder, SEGMENT) {
+        return Ok(()); // whoever comes there is told
+    }
     // An elder that knows of the split has ended it, and either may have been split again since.
     if Header::at(medium, elder).depth + 1 == header.depth {
         name(ground, worker, directory, header, young)?;

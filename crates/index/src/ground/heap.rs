@@ -88,23 +88,18 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    fn of(class: &Class, chunk_bytes: u64) -> Cut {
+    fn of(class: &Class, chunk_bytes: u64) -> Option<Cut> {
         let first =
             |blocks: u64| (blocks.div_ceil(BLOCKS) * LINE as u64).next_multiple_of(class.align);
         let mut blocks = chunk_bytes / class.block_bytes;
         while blocks > 0 && first(blocks) + blocks * class.block_bytes > chunk_bytes {
             blocks -= 1;
         }
-        assert!(
-            blocks > 0,
-            "a block of {} bytes fits into no chunk",
-            class.block_bytes
-        );
-        Cut {
+        (blocks > 0).then(|| Cut {
             block_bytes: class.block_bytes,
             first: first(blocks),
             blocks,
-        }
+        })
     }
 
     pub(super) fn groups(&self) -> u64 {
@@ -180,24 +175,27 @@ impl Heap {
         chunks: u32,
         chunk_bytes: u64,
         classes: &[Class],
-    ) -> Heap {
+    ) -> Result<Heap, OpenError> {
         assert!(
             classes.len() <= CLASSES,
             "a lane's line has room for {CLASSES} classes"
         );
-        Heap {
+        let cut = |class: &Class| {
+            Cut::of(class, chunk_bytes).ok_or_else(|| OpenError::Chunks {
+                block_bytes: class.block_bytes,
+                chunk_bytes,
+            })
+        };
+        Ok(Heap {
             lanes_at,
             lanes,
             first,
             chunk_bytes,
-            cuts: classes
-                .iter()
-                .map(|class| Cut::of(class, chunk_bytes))
-                .collect(),
+            cuts: classes.iter().map(cut).collect::<Result<_, _>>()?,
             uses: Mutex::new(vec![Use::Free; chunks as usize]),
             shelves: classes.iter().map(|_| Mutex::default()).collect(),
             lanes_free: Mutex::new((0..lanes).collect()),
-        }
+        })
     }
 
     pub(super) fn take_head(&self, chunks: u32) {
@@ -287,6 +285,15 @@ impl Heap {
             }
         };
         starts.then_some(Block { at, class })
+    }
+
+    /// Bytes of the run that starts at `at`, if one does.
+    pub(super) fn run_bytes(&self, at: Off) -> Option<u64> {
+        let chunk = self.chunk_of(at).filter(|chunk| self.chunk(*chunk) == at)?;
+        match self.use_of(chunk)? {
+            Use::Run(len) => Some(u64::from(len) * self.chunk_bytes),
+            Use::Free | Use::Head | Use::Slab(_) | Use::Inside => None,
+        }
     }
 
     /// The group `block`, of `class`, belongs to, and its number there.
@@ -516,14 +523,15 @@ impl<M: Medium> Ground<M> {
 
     /// Says durably that the block or run at `at` is about to be unlinked (B3). Call [`Ground::free`] when it has been, before the worker is about to free a third.
     #[track_caller]
-    pub(crate) fn about_to_free(&self, worker: &mut Worker, at: Off) -> Result<(), Refused> {
+    pub(crate) fn about_to_free(&self, worker: &mut Worker, at: Off) -> Result<Block, Refused> {
         let _for = Category::Allocator.spend();
-        let medium = self.medium();
+        let (medium, block) = (self.medium(), self.block(at)?);
         let named = self
             .heap
             .lane_word(worker.number, FREED + worker.freeing % 2);
         worker.freeing += 1;
-        worker.put_word(medium, named, at.0)
+        worker.put_word(medium, named, at.0)?;
+        Ok(block)
     }
 
     /// Keeps a word for the table's recovery in the worker's line. Durable when it returns.
@@ -539,27 +547,17 @@ impl<M: Medium> Ground<M> {
     }
 
     /// Frees what nobody can reach any more, and nobody reads.
-    pub(crate) fn free(&self, worker: &mut Worker, at: Off) -> Result<(), Refused> {
-        let block = self.clear(worker, at)?;
-        self.heap.shelve(block);
-        Ok(())
-    }
-
-    /// Makes free on the medium.
-    fn clear(&self, worker: &mut Worker, at: Off) -> Result<Block, Refused> {
+    pub(crate) fn free(&self, worker: &mut Worker, block: Block) -> Result<(), Refused> {
         let _for = Category::Allocator.spend();
-        let block = self
-            .heap
-            .block_at(at)
-            .expect("what is freed was handed out");
         self.clear_on_medium(&mut worker.lane, block);
         if block.class.is_none() {
             worker.commit(self.medium())?; // B6
         }
-        Ok(block)
+        self.heap.shelve(block);
+        Ok(())
     }
 
-    /// As [`Ground::clear`], drained with whatever comes next.
+    /// Makes a block free on the medium, drained with whatever comes next.
     pub(super) fn clear_on_medium(&self, lane: &mut Lane, block: Block) {
         match block.class {
             Some(class) => {

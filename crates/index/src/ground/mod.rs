@@ -12,6 +12,7 @@
 //! all when the table is made. The root's words are the table's own: a word is replaced by one store. Chunks are
 //! the pool's segments; `heap.rs` hands them out.
 
+mod follow;
 mod heap;
 mod recover;
 mod run;
@@ -77,6 +78,13 @@ pub enum OpenError {
         /// What is wrong, and where.
         what: String,
     },
+    /// The table's blocks do not fit into the pool's chunks.
+    Chunks {
+        /// Bytes of one that does not.
+        block_bytes: u64,
+        /// Bytes of a chunk.
+        chunk_bytes: u64,
+    },
     /// The table did not fit, or the medium failed.
     Refused(Refused),
 }
@@ -94,12 +102,14 @@ impl fmt::Display for OpenError {
                 "the pool holds {:?}, {expected} was looked for; open it as what it is",
                 name_of(*found)
             ),
-            OpenError::Damaged { what } => {
-                write!(
-                    f,
-                    "the table is damaged: {what}; restore the pool from a copy"
-                )
-            }
+            OpenError::Damaged { what } => Refused::damaged(what).fmt(f),
+            OpenError::Chunks {
+                block_bytes,
+                chunk_bytes,
+            } => write!(
+                f,
+                "blocks of {block_bytes} bytes do not fit into chunks of {chunk_bytes}; make the pool with larger chunks"
+            ),
             OpenError::Refused(refused) => refused.fmt(f),
         }
     }
@@ -115,7 +125,10 @@ impl From<PoolError> for OpenError {
 
 impl From<Refused> for OpenError {
     fn from(refused: Refused) -> OpenError {
-        OpenError::Refused(refused)
+        match refused {
+            Refused::Damaged { what } => OpenError::Damaged { what },
+            refused => OpenError::Refused(refused),
+        }
     }
 }
 
@@ -211,7 +224,7 @@ impl<M: Medium> Ground<M> {
             });
         }
         let head = pool.segment(0);
-        let heap = Heap::new(head.plus(fixed), lanes, head, chunks, chunk_bytes, classes);
+        let heap = Heap::new(head.plus(fixed), lanes, head, chunks, chunk_bytes, classes)?;
         heap.take_head(head_chunks as u32);
         Ok(Ground {
             pool,

@@ -11,14 +11,17 @@ use crate::index::Refused;
 impl<M: Medium> Ground<M> {
     /// Frees what a crash left between being handed out and linked, or between unlinked and freed; `is_live`
     /// says whether the table leads to a block. Durable on `Ok`. Reads a line a lane: the more keys, no more work.
-    pub(crate) fn recover(&self, mut is_live: impl FnMut(Block) -> bool) -> Result<(), OpenError> {
+    pub(crate) fn recover(
+        &self,
+        mut is_live: impl FnMut(Block) -> Result<bool, Refused>,
+    ) -> Result<(), OpenError> {
         let medium = self.medium();
         let mut lane = Lane::new(0);
         for number in 0..self.heap.lanes() {
             for block in self.in_doubt(number)? {
                 // Its bit may be as a killed process left it, cleared and not durable.
                 self.flush_bit(&mut lane, block);
-                if self.is_handed_out(block) && !is_live(block) {
+                if self.is_handed_out(block) && !is_live(block)? {
                     self.clear_on_medium(&mut lane, block);
                     if block.class.is_none() {
                         self.heap.forget_run(block);
@@ -65,7 +68,7 @@ impl<M: Medium> Ground<M> {
     }
 
     /// Whether what is handed out is what `reach` tells of, each once. For checks: reads everything.
-    pub(crate) fn check(&self, reach: impl FnOnce(&mut dyn FnMut(Off))) -> Result<(), String> {
+    pub(crate) fn check(&self, reach: impl FnOnce(&mut dyn FnMut(Off))) -> Result<(), Refused> {
         let mut reached = BTreeSet::new();
         let mut twice = None;
         reach(&mut |at| {
@@ -74,17 +77,18 @@ impl<M: Medium> Ground<M> {
             }
         });
         if let Some(at) = twice {
-            return Err(format!("two places lead to {at:?}"));
+            return Err(Refused::damaged(format!("two places lead to {at:?}")));
         }
         let out = self.handed_out();
         if let Some(at) = out.difference(&reached).next() {
-            return Err(format!(
-                "{:?} is handed out and nothing leads there",
-                Off(*at)
-            ));
+            let what = format!("{:?} is handed out and nothing leads there", Off(*at));
+            return Err(Refused::damaged(what));
         }
         match reached.difference(&out).next() {
-            Some(at) => Err(format!("{:?} is used and not handed out", Off(*at))),
+            Some(at) => Err(Refused::damaged(format!(
+                "{:?} is used and not handed out",
+                Off(*at)
+            ))),
             None => Ok(()),
         }
     }
@@ -115,6 +119,9 @@ impl<M: Medium> Ground<M> {
 
 fn damaged(lane: u32, class: u64, group: Off) -> OpenError {
     OpenError::Damaged {
-        what: format!("lane {lane} names {group:?} as its group of blocks of class {class}"),
+        what: format!(
+            "the line of lane {lane} names {group:?} as its group of blocks of class {class}, and there is none, or its intent \
+             is no block of it"
+        ),
     }
 }

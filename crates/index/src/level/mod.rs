@@ -225,7 +225,7 @@ impl<M: Medium> Index for LevelHash<M> {
         self.insert_hashed(worker, self.config.hashes(key), key, value)
     }
 
-    fn get(&self, worker: &mut Worker, key: u64) -> Option<u64> {
+    fn get(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
         self.get_hashed(worker, self.config.hashes(key), key)
     }
 
@@ -241,30 +241,31 @@ impl<M: Medium> Index for LevelHash<M> {
         self.fetch_hashed(keys);
     }
 
-    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) {
+    fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) -> Result<(), Refused> {
         for stripe in (0..2 * self.stripes).map(farbank_pm::Off) {
-            self.locks.begin(stripe, || self.accept(worker, stripe));
+            self.locks.begin(stripe, || self.accept(worker, stripe))?;
         }
         self.each_live(|_, _, spot| {
             let (key, value) = self.pair(spot);
             each(key, value);
         });
+        Ok(())
     }
 
-    fn space(&self, worker: &mut Worker) -> Space {
-        let keys = self.len(worker);
+    fn space(&self, worker: &mut Worker) -> Result<Space, Refused> {
+        let keys = self.len(worker)?;
         let levels = self.levels().both();
         let buckets: u64 = levels.into_iter().map(Level::buckets).sum();
-        Space {
+        Ok(Space {
             keys,
             slots: buckets * u64::from(self.config.slots),
             table_bytes: buckets * u64::from(self.config.bucket_bytes),
             far_bytes: self.ground.far_bytes(),
             dram_bytes: self.locks.bytes(),
-        }
+        })
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Refused> {
         self.check_all()
     }
 }

@@ -27,7 +27,7 @@ impl<M: Medium> LevelHash<M> {
         value: u64,
     ) -> Result<Option<u64>, Refused> {
         loop {
-            let held = self.hold(worker, hashes);
+            let held = self.hold(worker, hashes)?;
             let buckets = self.config.buckets(held.levels, hashes);
             if let Some(spot) = self.find(buckets, key) {
                 return Ok(Some(self.pair(spot).1));
@@ -46,13 +46,18 @@ impl<M: Medium> LevelHash<M> {
         }
     }
 
-    pub(super) fn get_hashed(&self, worker: &mut Worker, hashes: Hashes, key: u64) -> Option<u64> {
+    pub(super) fn get_hashed(
+        &self,
+        worker: &mut Worker,
+        hashes: Hashes,
+        key: u64,
+    ) -> Result<Option<u64>, Refused> {
         let _for = Category::KeyValue.spend();
         let [first, second] = self.stripes_of(hashes);
         loop {
             let seen = (
-                self.locks.begin(first, || self.accept(worker, first)),
-                self.locks.begin(second, || self.accept(worker, second)),
+                self.locks.begin(first, || self.accept(worker, first))?,
+                self.locks.begin(second, || self.accept(worker, second))?,
             );
             let levels = self.levels();
             let found = self.find(self.config.buckets(levels, hashes), key);
@@ -61,7 +66,7 @@ impl<M: Medium> LevelHash<M> {
                 && self.locks.unchanged(second, seen.1)
                 && self.current.load(Ordering::Acquire) == levels.current
             {
-                return value; // I4, I6
+                return Ok(value); // I4, I6
             }
         }
     }
@@ -75,7 +80,7 @@ impl<M: Medium> LevelHash<M> {
         key: u64,
         value: u64,
     ) -> Result<Option<u64>, Refused> {
-        let held = self.hold(worker, hashes);
+        let held = self.hold(worker, hashes)?;
         let Some(spot) = self.find(self.config.buckets(held.levels, hashes), key) else {
             return Ok(None);
         };
@@ -103,7 +108,7 @@ impl<M: Medium> LevelHash<M> {
         hashes: Hashes,
         key: u64,
     ) -> Result<Option<u64>, Refused> {
-        let held = self.hold(worker, hashes);
+        let held = self.hold(worker, hashes)?;
         let Some(spot) = self.find(self.config.buckets(held.levels, hashes), key) else {
             return Ok(None);
         };
@@ -139,29 +144,29 @@ impl<M: Medium> LevelHash<M> {
     }
 
     /// Takes the locks of a key, the first side's first. While the table is being resized, waits for that.
-    fn hold(&self, worker: &mut Worker, hashes: Hashes) -> Held<'_> {
+    fn hold(&self, worker: &mut Worker, hashes: Hashes) -> Result<Held<'_>, Refused> {
         let [first, second] = self.stripes_of(hashes);
         self.prefetch(self.levels(), hashes); // taking a lock waits for all reads before it
         loop {
             let guards = [
-                self.locks.lock(first, || self.accept(worker, first)),
-                self.locks.lock(second, || self.accept(worker, second)),
+                self.locks.lock(first, || self.accept(worker, first))?,
+                self.locks.lock(second, || self.accept(worker, second))?,
             ];
             if !self.closed.load(Ordering::Acquire) {
-                return Held {
+                return Ok(Held {
                     levels: self.levels(),
                     stripes: [first, second],
                     _guards: guards,
-                };
+                });
             }
             drop(guards);
             drop(self.growing.lock().expect("no holder panics"));
         }
     }
 
-    /// Makes durable what a killed process left in the buckets of a stripe.
+    /// Makes durable what a killed process left in the buckets of a stripe. Nothing in them leads anywhere.
     #[cold]
-    pub(super) fn accept(&self, worker: &mut Worker, stripe: Off) {
+    pub(super) fn accept(&self, worker: &mut Worker, stripe: Off) -> Result<(), Refused> {
         let medium = self.ground.medium();
         let (side, first) = (stripe.0 / self.stripes, stripe.0 % self.stripes);
         for level in self.levels().both() {
@@ -172,6 +177,7 @@ impl<M: Medium> LevelHash<M> {
         }
         // If the medium fails, it is poisoned, and whatever is built on this is not acknowledged.
         let _ = worker.commit(medium);
+        Ok(())
     }
 
     #[track_caller]
@@ -242,7 +248,9 @@ impl<M: Medium> LevelHash<M> {
             let _guard = if held.stripes[side] == stripe {
                 None
             } else {
-                let guard = self.locks.try_lock(stripe, || self.accept(worker, stripe));
+                let guard = self
+                    .locks
+                    .try_lock(stripe, || self.accept(worker, stripe))?;
                 if guard.is_none() {
                     continue;
                 }

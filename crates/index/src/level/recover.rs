@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use farbank_pm::{Medium, Off, fault};
 
 use super::LevelHash;
-use super::layout::{BITS_MAX, Spot};
+use super::layout::{BITS_MAX, Levels, Spot, level_root};
 use crate::ground::{OpenError, Worker};
+use crate::index::Refused;
 
 impl<M: Medium> LevelHash<M> {
     /// Ends moves that were cut short, and frees what is in doubt. Reads a few buckets a lane.
     pub(super) fn recover(&self) -> Result<(), OpenError> {
-        self.check_levels()
-            .map_err(|what| OpenError::Damaged { what })?;
+        self.check_levels()?;
         let mut worker = self.ground.worker()?;
         for lane in 0..self.ground.lanes() {
             let noted = Off(self.ground.noted(lane));
@@ -25,7 +25,7 @@ impl<M: Medium> LevelHash<M> {
         drop(worker);
         let levels = self.levels().both();
         self.ground
-            .recover(|block| levels.iter().any(|level| level.at == block.at))
+            .recover(|block| Ok(levels.iter().any(|level| level.at == block.at)))
     }
 
     /// Clears a place whose pair is somewhere else, too (I5).
@@ -47,24 +47,27 @@ impl<M: Medium> LevelHash<M> {
     }
 
     /// Whether the levels are ones the table makes.
-    fn check_levels(&self) -> Result<(), String> {
-        let levels = self.levels();
-        let fits = levels.both().into_iter().all(|level| {
-            let fits = || {
-                let end = (level.at.0).checked_add(self.config.level_bytes(level.bits))?;
-                Some(end <= self.ground.medium().len())
-            };
-            !level.at.is_null() && (1..=BITS_MAX).contains(&level.bits) && fits() == Some(true)
-        });
-        let sound = fits && levels.current > 0 && levels.top.bits == levels.bottom.bits + 1;
-        if sound {
-            Ok(())
-        } else {
-            Err(format!("the root names {levels:?}"))
+    fn check_levels(&self) -> Result<(), Refused> {
+        let levels @ Levels {
+            current,
+            top,
+            bottom,
+        } = self.levels();
+        let bits = (1..BITS_MAX).contains(&bottom.bits) && top.bits == bottom.bits + 1;
+        if current == 0 || !bits || top.at == bottom.at {
+            return Err(Refused::damaged(format!(
+                "the root names {levels:?}; two levels were expected, the top one of twice the buckets, of at most 2^{BITS_MAX}"
+            )));
         }
+        for (n, level) in [(current, top), (current - 1, bottom)] {
+            let who = format!("level {n}, in the root's word {},", level_root(n));
+            let bytes = self.config.level_bytes(level.bits);
+            self.ground.check_run(&who, level.at, bytes)?;
+        }
+        Ok(())
     }
 
-    pub(super) fn check_all(&self) -> Result<(), String> {
+    pub(super) fn check_all(&self) -> Result<(), Refused> {
         self.check_levels()?;
         let (mut keys, mut wrong) = (BTreeSet::new(), None);
         self.each_live(|level, side, spot| {
@@ -81,7 +84,7 @@ impl<M: Medium> LevelHash<M> {
             }
         });
         if let Some(wrong) = wrong {
-            return Err(wrong);
+            return Err(Refused::damaged(wrong));
         }
         self.ground.check(|reach| {
             let levels = self.levels().both();

@@ -5,7 +5,7 @@ use farbank_pm::{Medium, Off, WORD};
 
 use super::LevelHash;
 use super::layout::{BITS_MAX, CURRENT, Level, Levels, RING, Spot, level_root};
-use crate::ground::{OpenError, Worker};
+use crate::ground::{Block, OpenError, Worker};
 use crate::index::Refused;
 
 /// Buckets that are written in one piece.
@@ -55,29 +55,31 @@ impl<M: Medium> LevelHash<M> {
         }
         let interim = self.make_level(worker, levels.top.bits + 1)?;
         self.closed.store(true, Ordering::Release);
-        self.await_writers(worker);
         let replaced = self.replace_bottom(worker, levels, interim);
         self.closed.store(false, Ordering::Release);
-        replaced?;
-        self.ground.free(worker, levels.bottom.at) // readers look at `current` again before they believe (I6)
+        self.ground.free(worker, replaced?) // readers look at `current` again before they believe (I6)
     }
 
     /// Waits until nobody changes the table who may not have seen that it is closed.
-    fn await_writers(&self, worker: &mut Worker) {
+    fn await_writers(&self, worker: &mut Worker) -> Result<(), Refused> {
         for stripe in (0..2 * self.stripes).map(Off) {
-            drop(self.locks.lock(stripe, || self.accept(worker, stripe)));
+            drop(self.locks.lock(stripe, || self.accept(worker, stripe))?);
         }
+        Ok(())
     }
 
+    /// Makes `interim` the top level; what was the bottom one, to be freed.
     fn replace_bottom(
         &self,
         worker: &mut Worker,
         levels: Levels,
         interim: Level,
-    ) -> Result<(), Refused> {
+    ) -> Result<Block, Refused> {
+        self.await_writers(worker)?;
         self.build(worker, interim, Some(levels.bottom));
-        self.ground.about_to_free(worker, levels.bottom.at)?; // its drain is I1's
-        self.set_top(worker, levels.current + 1, interim)
+        let freed = self.ground.about_to_free(worker, levels.bottom.at)?; // its drain is I1's
+        self.set_top(worker, levels.current + 1, interim)?;
+        Ok(freed)
     }
 
     /// Writes every bucket of `young`, with the pairs of `old`, drained with what comes next. A pair keeps its side: a

@@ -136,7 +136,7 @@ impl Lists {
     pub(super) fn get(&self, hash: u64, key: u64) -> Option<u64> {
         loop {
             let bucket = self.bucket_of(hash);
-            let version = self.locks.begin(Off(bucket), || ());
+            let version = self.locks.even(Off(bucket));
             let still = || self.locks.unchanged(Off(bucket), version);
             if self.bucket_of(hash) != bucket {
                 continue; // split since we looked
@@ -158,7 +158,7 @@ impl Lists {
     pub(super) fn hold(&self, hash: u64) -> Held<'_> {
         loop {
             let bucket = self.bucket_of(hash);
-            let guard = self.locks.lock(Off(bucket), || ());
+            let guard = self.locks.lock_made(Off(bucket));
             if self.bucket_of(hash) == bucket {
                 return Held {
                     bucket,
@@ -200,8 +200,8 @@ impl Lists {
         let elder = young - (1 << young.ilog2());
         self.heads.reserve(young as usize + 1);
         self.locks.reserve(young as usize + 1);
-        let _elder = self.locks.lock(Off(elder), || ());
-        let _young = self.locks.lock(Off(young), || ());
+        let _elder = self.locks.lock_made(Off(elder));
+        let _young = self.locks.lock_made(Off(young));
         let (mut stay, mut move_on) = (self.head(elder), self.head(young));
         let mut node = stay.load(Ordering::Relaxed);
         while node != 0 {

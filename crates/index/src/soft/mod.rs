@@ -185,8 +185,8 @@ impl<M: Medium> Index for Soft<M> {
         self.insert_hashed(worker, hash(key), key, value)
     }
 
-    fn get(&self, _worker: &mut Worker, key: u64) -> Option<u64> {
-        self.lists.get(hash(key), key)
+    fn get(&self, _worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
+        Ok(self.lists.get(hash(key), key))
     }
 
     fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
@@ -201,23 +201,24 @@ impl<M: Medium> Index for Soft<M> {
         self.lists.fetch(keys);
     }
 
-    fn each(&self, _worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) {
+    fn each(&self, _worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) -> Result<(), Refused> {
         self.lists.each(|_, node| each(node.key, node.value));
+        Ok(())
     }
 
-    fn space(&self, worker: &mut Worker) -> Space {
-        let keys = self.len(worker);
+    fn space(&self, worker: &mut Worker) -> Result<Space, Refused> {
+        let keys = self.len(worker)?;
         let areas = self.areas.lock().expect("no holder panics").len() as u64;
-        Space {
+        Ok(Space {
             keys,
             slots: areas * u64::from(self.config.area_nodes),
             table_bytes: areas * self.config.area_bytes(),
             far_bytes: self.ground.far_bytes(),
             dram_bytes: self.lists.bytes() + self.free.bytes(),
-        }
+        })
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Refused> {
         self.check_all()
     }
 }

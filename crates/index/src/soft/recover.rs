@@ -8,6 +8,7 @@ use super::Soft;
 use super::layout::{AREAS, key_of, node_of, value_of};
 use crate::ground::OpenError;
 use crate::hash::hash;
+use crate::index::Refused;
 
 impl<M: Medium> Soft<M> {
     /// Makes all areas durable as they are, and builds the lists from their live nodes.
@@ -30,24 +31,24 @@ impl<M: Medium> Soft<M> {
         }
         worker.commit(medium)?;
         self.ground
-            .recover(|block| block.class.is_none() && named.contains(&block.at))
+            .recover(|block| Ok(block.class.is_none() && named.contains(&block.at)))
     }
 
     /// The areas the root leads to, newest first.
     fn named_areas(&self) -> Result<Vec<Off>, OpenError> {
         let (medium, bytes) = (self.ground.medium(), self.config.area_bytes());
-        let mut named = Vec::new();
+        let (mut named, mut seen) = (Vec::new(), BTreeSet::new());
         let mut at = Off(medium.load(self.ground.root(AREAS)));
         while !at.is_null() {
-            let end = at.0.checked_add(bytes);
-            let most = medium.len() / bytes;
-            if end.is_none_or(|end| end > medium.len()) || named.len() as u64 >= most {
-                return Err(OpenError::Damaged {
-                    what: format!(
-                        "{at:?} is named as an area of {bytes} bytes, the {}th",
-                        named.len()
-                    ),
-                });
+            let who = match named.last() {
+                None => format!("the newest area, in the root's word {AREAS},"),
+                Some(last) => format!("the area before the one at {last:?}, which names it,"),
+            };
+            self.ground.check_run(&who, at, bytes)?;
+            if !seen.insert(at) {
+                let what =
+                    format!("{who} is {at:?}, which was expected to be none of those after it");
+                return Err(OpenError::Damaged { what });
             }
             named.push(at);
             if fault!("soft.one_area") {
@@ -82,7 +83,7 @@ impl<M: Medium> Soft<M> {
         Ok(true)
     }
 
-    pub(super) fn check_all(&self) -> Result<(), String> {
+    pub(super) fn check_all(&self) -> Result<(), Refused> {
         let areas = self.areas.lock().expect("no holder panics");
         let live = self.live_nodes(&areas);
         let (mut keys, mut linked) = (BTreeSet::new(), 0);
@@ -105,14 +106,13 @@ impl<M: Medium> Soft<M> {
             }
         });
         if let Some(wrong) = wrong {
-            return Err(wrong);
+            return Err(Refused::damaged(wrong));
         }
         let (live, free) = (live.len() as u64, self.free.count());
         let all = areas.len() as u64 * u64::from(self.config.area_nodes);
         if linked != live || linked + free != all {
-            return Err(format!(
-                "of {all} nodes {live} are live, {linked} listed, {free} free"
-            ));
+            let what = format!("of {all} nodes {live} are live, {linked} listed, {free} free");
+            return Err(Refused::damaged(what));
         }
         self.ground
             .check(|reach| areas.iter().for_each(|at| reach(*at)))

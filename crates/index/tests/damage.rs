@@ -1,0 +1,144 @@
+//! Damaged pools of every table: an error, or keys lost, and never a panic or a search without an end.
+//!
+//! A trial overwrites a few words of a pool in which a table of some thousand keys was made: words of its head, words that
+//! look like offsets, any. Then the table is opened and used, and opened and used again. A test that does not end has
+//! found a search that does not.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use farbank_index::registry::{Preset, Size, Table};
+use farbank_index::{OpenError, Plan, Refused};
+use farbank_pm::Off;
+use farbank_pm::sim::{Image, Persistency, Rng, Sim};
+
+const BYTES: u64 = 2 << 20;
+/// Chunks for parts so small that a dozen keys make them grow, and for those of the papers.
+const CHUNKS: [(Size, u64); 2] = [(Size::Small, 4 << 10), (Size::Slots(1), 32 << 10)];
+/// Where the table's own words start. What is before them has checksums.
+const HEAD: u64 = 8 << 10;
+/// Bytes of it before the words of the chunks: the root, the outlier, four lanes.
+const HEAD_BYTES: u64 = 128 + 64 + 4 * 64;
+const KEYS: u64 = 3_000;
+const TRIALS: u64 = 300;
+
+fn key(n: u64) -> u64 {
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// A pool whose table has grown, lost keys and grown again, until it had enough or was full.
+fn made(kind: Table, (size, chunk_bytes): (Size, u64)) -> Image {
+    let plan = Plan {
+        chunk_bytes,
+        lanes: 4,
+        identity: None,
+    };
+    let sim = Sim::new(BYTES, Persistency::Eadr);
+    let table = kind
+        .create(sim.clone(), &plan, size, Preset::Farbank)
+        .unwrap();
+    let mut worker = table.worker().unwrap();
+    for n in 0..KEYS {
+        if table.insert(&mut worker, key(n), n).is_err() {
+            break;
+        }
+        if n % 5 == 0 {
+            table.remove(&mut worker, key(n / 2)).unwrap();
+        }
+    }
+    sim.visible()
+}
+
+/// Overwrites some words, with what may be written there by chance or by mistake.
+fn damage(image: &mut Image, chunk_bytes: u64, links: &[u64], rng: &mut Rng) {
+    for _ in 0..1 + rng.below(4) {
+        let at = match rng.below(3) {
+            0 => HEAD + 8 * rng.below(HEAD_BYTES / 8 + BYTES / chunk_bytes),
+            1 => links[rng.below(links.len() as u64) as usize],
+            _ => HEAD + 8 * rng.below((BYTES - HEAD) / 8),
+        };
+        let word = image.word(Off(at));
+        let other = links[rng.below(links.len() as u64) as usize];
+        let word = match rng.below(10) {
+            0 => word ^ 1 << rng.below(64),
+            1 => 0,
+            2 => u64::MAX,
+            3 => rng.draw(),
+            4 => word & !0xff | 200,
+            5 => word.wrapping_add(8 * rng.below(64)),
+            6 => at & !0x3f,
+            7 => BYTES - 8 * rng.below(16),
+            8 => image.word(Off(other)),
+            _ => word & !0x3f | image.word(Off(other)) & 0x3f,
+        };
+        image.set_word(Off(at), word);
+    }
+}
+
+/// Where words are that may be offsets.
+fn links(image: &Image) -> Vec<u64> {
+    let words = (HEAD..BYTES).step_by(8);
+    let is_link = |at: &u64| (HEAD..BYTES).contains(&(image.word(Off(*at)) & ((1 << 48) - 1)));
+    words.filter(is_link).collect()
+}
+
+fn done<T>(result: Result<T, Refused>) {
+    match result {
+        Ok(_) | Err(Refused::Full { .. } | Refused::Damaged { .. }) => {}
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// Opens what is in a pool and does everything to it; what it is then. `None`: it is refused.
+fn used(kind: Table, image: Image) -> Option<Image> {
+    let sim = Sim::from_image(image, Persistency::Eadr);
+    let table = match kind.open(sim.clone()) {
+        Ok(table) => table,
+        Err(OpenError::Damaged { .. } | OpenError::Refused(Refused::Full { .. })) => return None,
+        Err(other) => panic!("{other}"),
+    };
+    let mut worker = table.worker().unwrap();
+    for n in (0..KEYS).step_by(7) {
+        done(table.get(&mut worker, key(n)));
+        done(table.get(&mut worker, !key(n)));
+        done(table.update(&mut worker, key(n), n + 1));
+        done(table.remove(&mut worker, key(n + 1)));
+        done(table.insert(&mut worker, key(n + KEYS), n));
+    }
+    let keys: Vec<u64> = (0..64).map(key).collect();
+    done(table.get_batch(&mut worker, &keys, &mut [None; 64]));
+    done(table.space(&mut worker));
+    drop(worker);
+    done(table.check());
+    Some(sim.visible())
+}
+
+#[test]
+fn a_damaged_pool_is_an_error_or_loses_keys_and_nothing_panics() {
+    for kind in Table::ALL {
+        for size in CHUNKS {
+            let image = made(kind, size);
+            let links = links(&image);
+            let mut opened = 0;
+            for seed in 0..TRIALS {
+                let mut damaged = image.clone();
+                damage(&mut damaged, size.1, &links, &mut Rng::new(seed));
+                let twice = || used(kind, damaged).map(|left| used(kind, left));
+                let ended = catch_unwind(AssertUnwindSafe(twice));
+                let ended = ended.unwrap_or_else(|_| panic!("{kind}, {size:?}, seed {seed}"));
+                opened += u64::from(ended.is_some());
+            }
+            println!("{kind}, {size:?}: {opened} of {TRIALS} damaged pools opened");
+        }
+    }
+}
+
+#[test]
+fn a_pool_that_is_not_damaged_has_every_key() {
+    for kind in Table::ALL {
+        let sim = Sim::from_image(made(kind, CHUNKS[0]), Persistency::Eadr);
+        let table = kind.open(sim).unwrap();
+        table.check().unwrap();
+        let mut worker = table.worker().unwrap();
+        assert!(table.len(&mut worker).unwrap() > KEYS / 3, "{kind}");
+    }
+}
