@@ -14,7 +14,8 @@
 //! crash could have left anything else, so that the place, or the deviation, does nothing and should
 //! go. *Survived*: it changes what a crash leaves, and nobody objects: the checks are blind there.
 //! *Void*: the same seed is objected to without the fault, so that the objection shows nothing.
-//! Only *found* is well; there is no list of exceptions.
+//! Only *found* is well; there is no list of exceptions. What several targets share is found if one of them objects: each of
+//! those that reach a place has its turn.
 //!
 //! # Invariants
 //! F1  A trial is a function of target, fault and budget, but for where the clock ends it.
@@ -23,7 +24,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use farbank_pm::fault::{Fault, Part, PlaceFault};
@@ -185,48 +186,64 @@ struct Clean {
     violation: Option<Violation>,
 }
 
-/// Tries faults on one target.
+/// Tries faults on targets.
 pub struct Hunt<'a> {
-    target: &'a dyn Target,
+    quarries: Vec<Quarry<'a>>,
     budget: Budget,
+}
+
+/// A target, and what is known of it.
+struct Quarry<'a> {
+    target: &'a dyn Target,
+    modes: Vec<Persistency>,
+    /// The faults it lists, and those at the places that its clean runs reach.
+    faults: OnceLock<[Vec<Fault>; 2]>,
     /// What each mode and seed leaves without a fault, once somebody asked.
     clean: Mutex<HashMap<(Persistency, u64), Clean>>,
 }
 
 impl<'a> Hunt<'a> {
-    /// A hunt on `target`.
+    /// A hunt on `targets`, in those of the budget's modes that each is made for.
     #[must_use]
-    pub fn new(target: &'a dyn Target, budget: Budget) -> Hunt<'a> {
-        Hunt {
-            target,
-            budget,
+    pub fn new(targets: &[&'a dyn Target], budget: Budget) -> Hunt<'a> {
+        let quarry = |target: &&'a dyn Target| Quarry {
+            target: *target,
+            modes: (budget.modes.iter().copied())
+                .filter(|mode| target.modes().contains(mode))
+                .collect(),
+            faults: OnceLock::new(),
             clean: Mutex::default(),
+        };
+        Hunt {
+            quarries: targets.iter().map(quarry).collect(),
+            budget,
         }
     }
 
-    /// The faults the target lists, none if they are not compiled in.
+    /// The faults the targets list, none if they are not compiled in.
     #[must_use]
     pub fn names(&self) -> Vec<Fault> {
-        let listed = self.target.faults().iter();
-        let compiled = listed.filter(|_| farbank_pm::fault::NAMED);
-        compiled.map(|n| Fault::Name(n.name.into())).collect()
+        self.all(0)
     }
 
     /// The faults by place: of every line that clean runs make something durable at, all it does,
     /// and, where that can be several lines, the first and the last of them.
     #[must_use]
     pub fn places(&self) -> Vec<Fault> {
-        const SEEDS: u64 = 8;
-        let seeds = self.budget.seeds.clone().take(SEEDS as usize);
-        let config = Config {
-            cap: 8,
-            ..Config::new(self.budget.modes[0])
-        };
-        let mut all = Report::new(self.target.name().into(), &config);
-        for seed in seeds {
-            all.add_places(&explore_seed(self.target, &config, seed).places);
+        self.all(1)
+    }
+
+    /// The faults of a kind, each once.
+    fn all(&self, kind: usize) -> Vec<Fault> {
+        let mut all: Vec<Fault> = Vec::new();
+        for quarry in &self.quarries {
+            for fault in &quarry.faults(&self.budget)[kind] {
+                if !all.contains(fault) {
+                    all.push(fault.clone());
+                }
+            }
         }
-        all.places.iter().flat_map(faults_at).collect()
+        all
     }
 
     /// Tries `fault` until the explorer objects or the budget is used up.
@@ -240,7 +257,7 @@ impl<'a> Hunt<'a> {
             images: 0,
             cpu: Duration::ZERO,
         };
-        for (config, seed) in self.rounds() {
+        for (quarry, config, seed) in self.rounds(fault) {
             if computed(ClockId::ThreadCPUTime) - start > self.budget.cpu {
                 break;
             }
@@ -248,15 +265,15 @@ impl<'a> Hunt<'a> {
                 fault: Some(fault.clone()),
                 ..config.clone()
             };
-            let mut report = explore_seed(self.target, &faulty, seed);
+            let mut report = explore_seed(quarry.target, &faulty, seed);
             trial.seeds += 1;
             trial.images += report.counts.distinct_images;
             if let Some(violation) = report.violations.pop() {
-                trial.outcome = self.objected(&config, seed, violation);
+                trial.outcome = quarry.objected(&config, seed, violation);
                 break;
             }
             if matches!(trial.outcome, Outcome::Idle)
-                && report.digest != self.clean(&config, seed).digest
+                && report.digest != quarry.clean(&config, seed).digest
             {
                 trial.outcome = Outcome::Survived;
             }
@@ -296,16 +313,54 @@ impl<'a> Hunt<'a> {
         trials.into_iter().map(|(_, trial)| trial).collect()
     }
 
-    /// Every mode and seed: a few seeds of each mode in turn, more each time. Most seeds get few images
-    /// of each crash point, some get as many as usual: some faults need rare runs, some rare images.
-    fn rounds(&self) -> impl Iterator<Item = (Config, u64)> {
+    /// Every target that has the fault, every mode and seed: a few seeds of each target and mode in turn, more each time. Most
+    /// seeds get few images of each crash point, some get as many as usual: some faults need rare runs, some rare images.
+    fn rounds(&self, fault: &Fault) -> impl Iterator<Item = (&Quarry<'a>, Config, u64)> {
         let Range { start, end } = self.budget.seeds;
         let starts = (0..).map(move |round| start + (2 << round) - 2);
         let rounds = starts.take_while(move |from| *from < end).enumerate();
+        let has = |quarry: &&Quarry<'a>| {
+            quarry
+                .faults(&self.budget)
+                .iter()
+                .flatten()
+                .any(|f| f == fault)
+        };
+        let quarries: Vec<&Quarry<'a>> = self.quarries.iter().filter(has).collect();
+        let turns: Vec<_> = (quarries.into_iter())
+            .flat_map(|quarry| quarry.modes.iter().map(move |mode| (quarry, *mode)))
+            .collect();
         rounds.flat_map(move |(round, from)| {
             let seeds = from..end.min(from + (2 << round));
-            let modes = self.budget.modes.iter();
-            modes.flat_map(move |mode| seeds.clone().map(|seed| (config(*mode, seed), seed)))
+            let turns = turns.clone().into_iter();
+            turns.flat_map(move |(quarry, mode)| {
+                let seeds = seeds.clone();
+                seeds.map(move |seed| (quarry, config(mode, seed), seed))
+            })
+        })
+    }
+}
+
+impl Quarry<'_> {
+    /// Those it lists, if they are compiled in, and those by place.
+    fn faults(&self, budget: &Budget) -> &[Vec<Fault>; 2] {
+        const SEEDS: u64 = 8;
+        self.faults.get_or_init(|| {
+            let listed = self.target.faults().iter();
+            let compiled = listed.filter(|_| farbank_pm::fault::NAMED);
+            let names = compiled.map(|n| Fault::Name(n.name.into())).collect();
+            let Some(mode) = self.modes.first() else {
+                return [names, Vec::new()];
+            };
+            let config = Config {
+                cap: 8,
+                ..Config::new(*mode)
+            };
+            let mut all = Report::new(self.target.name().into(), &config);
+            for seed in budget.seeds.clone().take(SEEDS as usize) {
+                all.add_places(&explore_seed(self.target, &config, seed).places);
+            }
+            [names, all.places.iter().flat_map(faults_at).collect()]
         })
     }
 

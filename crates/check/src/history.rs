@@ -467,6 +467,14 @@ impl History {
         }
     }
 
+    /// The process died, and nobody has looked at what is left: of what was not acknowledged any may be there.
+    pub fn died(&mut self) {
+        self.clock += 1;
+        self.staged.clear();
+        self.waiting.clear();
+        self.note(None, "opened, and not looked at".into());
+    }
+
     /// Writes a line into the log: of these keys, or of all.
     pub(crate) fn note(&mut self, keys: Option<&Arc<[u64]>>, text: String) {
         self.log.push(Event {

@@ -191,16 +191,20 @@ pub struct Shape {
     /// Whether the memory of a pool was used for something else before, and is no zeros. What a structure does not
     /// clear or write is seen then.
     pub used_before: bool,
+    /// Whether an open leaves something to whoever first comes to it, so that some runs have to go on without looking at
+    /// what is there.
+    pub mends_late: bool,
 }
 
 impl Shape {
-    /// The memory of a pool before it is one.
+    /// The memory of a pool before it is one, in the run of a seed.
     #[must_use]
-    pub fn image(&self) -> Image {
+    pub fn image(&self, seed: u64) -> Image {
         let mut image = Image::zeroed(self.pool_bytes);
         if self.used_before {
+            let mut before = Rng::new(seed);
             for at in (0..self.pool_bytes).step_by(8) {
-                image.set_word(Off(at), at.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+                image.set_word(Off(at), before.draw() | 1);
             }
         }
         image
@@ -222,6 +226,7 @@ impl Default for Shape {
             flush_all: false,
             cleans: false,
             used_before: false,
+            mends_late: false,
         }
     }
 }

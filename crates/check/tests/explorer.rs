@@ -236,7 +236,7 @@ fn a_drain_left_out_is_found_and_a_fault_that_does_nothing_is_idle() {
         seeds: 0..4,
         ..Budget::default()
     };
-    let hunt = Hunt::new(&Toy(Mutant::None), budget);
+    let hunt = Hunt::new(&[&Toy(Mutant::None)], budget);
     let places = hunt.places();
     let mut drains = places
         .iter()

@@ -72,7 +72,7 @@ impl Run {
 impl Explorer<'_> {
     pub(super) fn run(&mut self, seed: u64) -> Result<(), Box<Failure>> {
         let workload = Workload::new(&self.shape, seed, self.config.io_errors);
-        let image = self.shape.image();
+        let image = self.shape.image(seed);
         let mut run = Run {
             history: History::judged_by(self.config.verdict),
             ..Run::new(seed, self.sim(image), workload)
@@ -310,7 +310,11 @@ impl Explorer<'_> {
             opened => Some(opened.map_err(cannot)?),
         };
         run.creating = false;
-        self.take_over(run)?;
+        if self.shape.mends_late && Rng::new(run.seed).fork(run.crashes).one_in(2) {
+            run.history.died();
+        } else {
+            self.take_over(run)?;
+        }
         let state = run.sim.crash_state();
         self.judge_state(run, &state)
             .map_err(|failure| failure.after("after the open".into()))

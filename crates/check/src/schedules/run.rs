@@ -202,7 +202,7 @@ impl Run {
         if let Some(base) = &*lock(&self.base) {
             return Ok(base.clone());
         }
-        let image = self.target.shape_in_threads().image();
+        let image = self.target.shape_in_threads().image(0);
         let sim = Sim::from_image(image, self.programs.persistency);
         let mut subject = self.target.create(sim.clone(), START_MS)?;
         for op in self.programs.prologue() {

@@ -20,7 +20,9 @@ Examples:
   farbank check faults --only kv.torn_not_padded
       one fault, with the whole violation it leads to (faults by name need --features faults)
   cargo run --release --features faults -- check faults --target tree
-      every deviation of the tree, by trials on a simulated rack";
+      every deviation of the tree, by trials on a simulated rack
+  cargo run --release --features faults -- check faults --target cceh,clht,soft,level,clevel,dash-eh,dash-lh
+      the hash indexes, which share their ground";
 
 /// See that the explorer objects to every flush and drain left out, and to every named deviation.
 ///
@@ -30,9 +32,9 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Faults {
-    /// What is checked.
-    #[arg(long, value_enum, default_value = "kv")]
-    target: TargetChoice,
+    /// What is checked. Of several, what they share is found if one of them objects.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "kv")]
+    target: Vec<TargetChoice>,
     /// Only faults whose text contains this: a name, a file, a line.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -56,17 +58,23 @@ pub(crate) struct Faults {
 impl Faults {
     pub(super) fn run(self) -> Result<(), Failure> {
         let start = Instant::now();
-        let Some(target) = self.target.target() else {
-            return self.of_the_tree();
+        let chosen = self.target.iter().map(|choice| choice.target());
+        let Some(targets) = chosen.collect::<Option<Vec<_>>>() else {
+            return match self.target.len() {
+                1 => self.of_the_tree(),
+                _ => Err(Failure::Usage(
+                    "the tree shares nothing: ask for it alone".into(),
+                )),
+            };
         };
-        let hunt = Hunt::new(target, self.budget(target)?);
+        let hunt = Hunt::new(&targets, self.budget(&targets)?);
         let mut faults = hunt.names();
         faults.extend(hunt.places());
         if let Some(only) = &self.only {
             faults.retain(|fault| fault.to_string().contains(only));
         }
         if faults.is_empty() {
-            return Err(self.nothing_to_do(target));
+            return Err(self.nothing_to_do(&targets));
         }
         let bar = bar(faults.len());
         if !self.json {
@@ -79,7 +87,7 @@ impl Faults {
             bar.inc(1);
         });
         bar.finish_and_clear();
-        self.report(target, &trials, start.elapsed())
+        self.report(&targets, &trials, start.elapsed())
     }
 
     /// The tree has no flushes to leave out, only names.
@@ -100,15 +108,13 @@ impl Faults {
         )
     }
 
-    fn budget(&self, target: &dyn Target) -> Result<Budget, Failure> {
-        let usual = Budget::default();
-        let modes = match self.persistency {
-            Some(choice) => choice.modes(target)?.to_vec(),
-            None => {
-                let made_for = |mode: &_| target.modes().contains(mode);
-                usual.modes.into_iter().filter(made_for).collect()
+    fn budget(&self, targets: &[&dyn Target]) -> Result<Budget, Failure> {
+        let mut modes = Budget::default().modes;
+        if let Some(choice) = self.persistency {
+            for target in targets {
+                modes = choice.modes(*target)?.to_vec();
             }
-        };
+        }
         Ok(Budget {
             modes,
             seeds: self.seeds.0.clone(),
@@ -116,10 +122,10 @@ impl Faults {
         })
     }
 
-    fn nothing_to_do(&self, target: &dyn Target) -> Failure {
+    fn nothing_to_do(&self, targets: &[&dyn Target]) -> Failure {
         let only = self.only.as_deref().unwrap_or_default();
-        let listed = target.faults();
-        if !NAMED && listed.iter().any(|named| named.name.contains(only)) {
+        let mut listed = targets.iter().flat_map(|target| target.faults());
+        if !NAMED && listed.any(|named| named.name.contains(only)) {
             return Failure::Usage(format!(
                 "{only} is a fault by name, and none is compiled in: build with --features faults"
             ));
@@ -129,10 +135,13 @@ impl Faults {
 
     fn report(
         &self,
-        target: &dyn Target,
+        targets: &[&dyn Target],
         trials: &[Trial],
         elapsed: Duration,
     ) -> Result<(), Failure> {
+        let names: Vec<&str> = targets.iter().map(|target| target.name()).collect();
+        let name = names.join(",");
+        let listed: usize = targets.iter().map(|target| target.faults().len()).sum();
         let figures = Figures::of(trials, elapsed);
         match trials {
             [only] if !self.json => {
@@ -145,13 +154,12 @@ impl Faults {
             _ => {}
         }
         if self.json {
-            println!("{}", figures.json(target.name(), trials));
+            println!("{}", figures.json(&name, trials));
         } else {
-            if !NAMED && !target.faults().is_empty() {
-                let missing = target.faults().len();
-                println!("\n{missing} faults by name were not tried: they need --features faults");
+            if !NAMED && listed > 0 {
+                println!("\n{listed} faults by name were not tried: they need --features faults");
             }
-            println!("\n{}", figures.line(target.name()));
+            println!("\n{}", figures.line(&name));
         }
         match trials.iter().find(|trial| !trial.is_found()) {
             None => Ok(()),

@@ -13,8 +13,8 @@ pub(super) const META: u64 = 0;
 pub(super) const CURSOR: u64 = 1;
 /// The root's first word of levels.
 const LEVELS_AT: u64 = 2;
-/// Most levels: as many words of the root.
-pub(super) const LEVELS: u64 = 8;
+/// Most levels: as many words as the root's first line has beside those two.
+pub(super) const LEVELS: u64 = 6;
 /// Largest level: 2^TOP_BITS_MAX buckets would not fit into any pool.
 pub(super) const TOP_BITS_MAX: u32 = 40;
 /// The class of pairs.

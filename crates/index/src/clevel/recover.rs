@@ -28,8 +28,8 @@ impl<M: Medium> Clevel<M> {
                 }
             }
         }
-        worker.commit(self.ground.medium())?;
-        self.ground.recover(|block| Ok(self.is_live(block)))
+        self.ground
+            .recover(&mut worker, |block| Ok(self.is_live(block)))
     }
 
     /// Whether the levels are ones the table makes.
@@ -110,7 +110,7 @@ impl<M: Medium> Clevel<M> {
             medium.store(&mut worker.lane, slot, EMPTY);
             medium.flush(&mut worker.lane, slot, WORD);
         }
-        Ok(worker.commit(medium)?)
+        Ok(())
     }
 
     /// Whether a slot of `hash` in `level` is `word`.

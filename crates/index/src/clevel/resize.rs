@@ -26,7 +26,8 @@ impl<M: Medium> Clevel<M> {
         Ok(self.set_meta(&mut worker, meta)?)
     }
 
-    /// An empty level, which the root's word `n` names. Durable; it is the table's when `META` says so (I1).
+    /// An empty level, durable, which the root's word `n` names: in the line of `META`, and stored before that says that it
+    /// is the table's (I1).
     fn make_level(&self, worker: &mut Worker, n: u64, bits: u32) -> Result<(), Refused> {
         const ZEROS: [u8; 4096] = [0; 4096];
         let (medium, bytes) = (self.ground.medium(), self.level_bytes(bits));
@@ -39,7 +40,8 @@ impl<M: Medium> Clevel<M> {
         }
         worker.commit(medium)?;
         let word = Level { at, bits }.word();
-        self.ground.set_root(worker, level_root(n), word)?;
+        let named = self.ground.root(level_root(n));
+        medium.store(&mut worker.lane, named, word);
         self.levels[(n % LEVELS) as usize].store(word, Ordering::Release);
         Ok(())
     }

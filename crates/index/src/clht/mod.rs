@@ -28,8 +28,8 @@
 //!     read if neither the lock's version nor the table's array has changed: nothing visible is volatile.
 //! I5  `array` names a young array only when that is durable, whole. No array's word is ever the table's again: they grow.
 //! I6  What a resize has copied is not changed any more: writers see that it was, and wait.
-//! I7  An array that is not the table's is named by `young` or `old` until all its chained buckets are free. They are freed
-//!     from the last of a chain to the first, with a drain between; one that has been taken again names another chain.
+//! I7  An array that is not the table's is named by `young` or `old` until all its chained buckets are free, durably, and only
+//!     then is one of them handed out again; such a one names another chain.
 //! I8  Nothing of a chain is followed before whoever first comes to it after an open has seen that its chained buckets are
 //!     blocks in use which say that they are its.
 //!

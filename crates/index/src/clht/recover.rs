@@ -25,8 +25,8 @@ impl<M: Medium> Clht<M> {
                 _ => {}
             }
         }
-        drop(worker);
-        self.ground.recover(|block| self.is_live(array, block))
+        self.ground
+            .recover(&mut worker, |block| self.is_live(array, block))
     }
 
     /// The array word `n` of the root names, if it names one.

@@ -37,7 +37,8 @@ impl<M: Medium> Clht<M> {
 
     /// How many chained buckets are too many.
     pub(super) fn limit(&self, array: Array) -> u64 {
-        (array.buckets() * u64::from(self.config.chained_percent) / 100).max(1)
+        let percent = u64::from(self.config.chained_percent);
+        (array.buckets().saturating_mul(percent) / 100).max(1)
     }
 
     /// Replaces `old` by an array some times as large, unless somebody has. If there is no room for that, or a chain is
@@ -67,7 +68,7 @@ impl<M: Medium> Clht<M> {
         }
         let young = self.make_array(worker, bits)?;
         if !fault!("clht.young_not_named") {
-            self.name_both(worker, young, old)?;
+            self.name_both(worker, young, old);
         }
         let built = self.copy(worker, old, young);
         let chained = match built {
@@ -86,13 +87,12 @@ impl<M: Medium> Clht<M> {
         self.dismantle(worker, OLD, old)
     }
 
-    /// Says in the root which array is being built, and in whose place.
-    fn name_both(&self, worker: &mut Worker, young: Array, old: Array) -> Result<(), Refused> {
+    /// Says in the root which array is being built, and in whose place. Drained before a bucket is chained to the young one.
+    fn name_both(&self, worker: &mut Worker, young: Array, old: Array) {
         let medium = self.ground.medium();
         medium.store(&mut worker.lane, self.ground.root(YOUNG), young.word());
         medium.store(&mut worker.lane, self.ground.root(OLD), old.word());
         medium.flush(&mut worker.lane, self.ground.root(YOUNG), 2 * WORD);
-        worker.commit(medium)
     }
 
     /// Copies all chains, durable on `Ok`; how many chained buckets they take now.
@@ -146,8 +146,8 @@ impl<M: Medium> Clht<M> {
         Ok(chained)
     }
 
-    /// Frees an array that word `named` of the root names, and its chained buckets, the last of each chain before
-    /// those that lead to it. A bucket that says it belongs elsewhere was freed, and taken again, before a crash (I7).
+    /// Frees an array that word `named` of the root names, and its chained buckets. A bucket that says it belongs elsewhere
+    /// was freed, and taken again, before a crash (I7).
     pub(super) fn dismantle(
         &self,
         worker: &mut Worker,
@@ -155,26 +155,17 @@ impl<M: Medium> Clht<M> {
         array: Array,
     ) -> Result<(), Refused> {
         let medium = self.ground.medium();
-        let mut by_depth: Vec<Vec<Block>> = Vec::new();
+        let mut chained = Vec::new();
         let next = |at| Off(medium.load(next_of(at)));
         for first in (0..array.buckets()).map(|index| array.bucket(index)) {
             let who = format!("the bucket {first:?} of an array to be freed");
             let ours = |block: Block| Ok(medium.load(block.at) == first.0);
-            let chained = self.ground.chain(&who, next(first), CHAINED, next, ours)?;
-            for (depth, bucket) in chained.into_iter().enumerate() {
-                if depth == by_depth.len() {
-                    by_depth.push(Vec::new());
-                }
-                by_depth[depth].push(bucket);
-            }
+            let all = (self.ground).chain(&who, next(first), CHAINED, next, ours)?;
+            chained.extend(all);
         }
-        for buckets in by_depth.into_iter().rev() {
-            for bucket in buckets {
-                self.ground.free(worker, bucket)?;
-            }
-            worker.commit(medium)?;
-        }
-        let freed = self.ground.about_to_free(worker, array.at)?;
+        let freed = self.ground.free_all(worker, chained, |worker| {
+            self.ground.about_to_free(worker, array.at)
+        })?;
         self.ground.set_root(worker, named, 0)?;
         self.ground.free(worker, freed)
     }

@@ -117,7 +117,10 @@ impl Config {
     #[must_use]
     pub fn small() -> Config {
         Config {
-            shape: Shape::SMALL,
+            shape: Shape {
+                bucket_bits: 1,
+                ..Shape::SMALL
+            },
             bits: 1,
             array_bits: 1,
             stride_bits: 1,
@@ -166,9 +169,11 @@ impl<M: Medium> DashLh<M> {
     pub fn create(medium: M, plan: &Plan, config: Config) -> Result<DashLh<M>, OpenError> {
         config.check()?;
         let ground = Ground::create(medium, plan, &config.classes())?;
-        config.make_directory(&ground)?;
+        let mut worker = ground.worker()?;
+        config.make_directory(&ground, &mut worker)?;
         let table = DashLh::over(ground, config, false);
-        table.make_first()?;
+        table.make_first(&mut worker)?;
+        drop(worker);
         let DashLh { ground, .. } = table;
         let ground = ground.finish(NAME, &config.words())?;
         Ok(DashLh::over(ground, config, false))

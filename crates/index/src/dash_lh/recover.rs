@@ -1,6 +1,6 @@
 //! After a crash; and the whole table looked through.
 
-use farbank_pm::{Medium, fault};
+use farbank_pm::{Medium, WORD, fault};
 
 use super::DashLh;
 use super::layout::{ARRAYS, BITS_MAX, CHAINED, DIRECTORY, DIRECTORY_BYTES, STATE};
@@ -14,10 +14,12 @@ impl<M: Medium> DashLh<M> {
     pub(super) fn recover(&self) -> Result<(), OpenError> {
         self.check_directory()?;
         let mut worker = self.ground.worker()?;
-        self.ground
-            .accept(&mut worker, self.directory, DIRECTORY_BYTES);
-        self.ground.recover(|block| self.is_live(block))?;
         let coming = self.state().count();
+        let named = self.config.spot(coming).array.min(ARRAYS - 1) + 1;
+        let bytes = named as usize * WORD;
+        (self.ground.medium()).flush(&mut worker.lane, self.directory, bytes);
+        self.ground
+            .recover(&mut worker, |block| self.is_live(block))?;
         if self.has(coming) {
             let segment = self.segment(coming);
             let chained = self.dash().chain_of(segment, CHAINED, coming)?;

@@ -1,43 +1,54 @@
 //! Splitting the segment whose turn it is; arrays for those to come.
 
 use farbank_pm::sync::atomic::Ordering;
-use farbank_pm::{Medium, WORD, fault};
+use farbank_pm::{LINE, Medium, WORD, fault};
 
 use super::layout::{ARRAYS, BITS_MAX, CHAINED, DIRECTORY, DIRECTORY_BYTES, STATE, State};
 use super::{Config, DashLh};
 use crate::dash::{Keys, Table};
-use crate::ground::{Ground, OpenError, Worker};
+use crate::ground::{Ground, Worker};
 use crate::index::Refused;
 
 impl Config {
-    /// An empty directory, and how many segments there are to be.
-    pub(super) fn make_directory<M: Medium>(&self, ground: &Ground<M>) -> Result<(), OpenError> {
-        let mut worker = ground.worker()?;
-        let at = ground.allocate_run(&mut worker, DIRECTORY_BYTES)?;
-        let zeros = [0; DIRECTORY_BYTES as usize];
+    /// An empty directory, and how many segments there are to be, drained with the first of them.
+    pub(super) fn make_directory<M: Medium>(
+        &self,
+        ground: &Ground<M>,
+        worker: &mut Worker,
+    ) -> Result<(), Refused> {
+        let (medium, at) = (
+            ground.medium(),
+            ground.allocate_run(worker, DIRECTORY_BYTES)?,
+        );
+        // The first line is flushed with the first entry.
+        for word in (0..LINE).step_by(WORD) {
+            medium.store(&mut worker.lane, at.plus(word as u64), 0);
+        }
+        let zeros = [0; DIRECTORY_BYTES as usize - LINE];
+        medium.copy_in(&mut worker.lane, at.plus(LINE as u64), &[&zeros]);
         let state = State {
             bits: self.bits,
             next: 0,
         };
-        ground.medium().copy_in(&mut worker.lane, at, &[&zeros]);
-        ground.set_root(&mut worker, DIRECTORY, at.0)?;
-        Ok(ground.set_root(&mut worker, STATE, state.word())?)
+        medium.store(&mut worker.lane, ground.root(STATE), state.word());
+        medium.store(&mut worker.lane, ground.root(DIRECTORY), at.0);
+        medium.flush(&mut worker.lane, ground.root(STATE), 2 * WORD);
+        Ok(())
     }
 }
 
 impl<M: Medium> DashLh<M> {
     /// The first segments. Durable on `Ok`.
-    pub(super) fn make_first(&self) -> Result<(), OpenError> {
+    pub(super) fn make_first(&self, worker: &mut Worker) -> Result<(), Refused> {
         let (dash, medium) = (self.dash(), self.ground.medium());
-        let mut worker = self.ground.worker()?;
         for number in 0..self.state().count() {
-            self.reserve(&mut worker, number)?;
+            self.reserve(worker, number)?;
             let segment = self.segment(number);
             dash.make(&mut worker.lane, segment);
             medium.store(&mut worker.lane, segment, number);
             dash.flush(&mut worker.lane, segment);
         }
-        Ok(worker.commit(medium)?)
+        worker.commit(medium)
     }
 
     /// Makes the array that a segment is to lie in, if it is not there. Nothing is changed on an error.

@@ -1,10 +1,8 @@
 //! After a crash; and the directory looked through.
 
-use farbank_pm::{Medium, Off};
+use farbank_pm::{Medium, Off, WORD};
 
-use super::{
-    DEPTH_MAX, DIRECTORY, Directory, Extendible, Header, SEGMENT, name, plausible, set_header,
-};
+use super::{DEPTH_MAX, DIRECTORY, Directory, Extendible, Header, SEGMENT, name, plausible};
 use crate::ground::{Block, Ground, OpenError, Worker};
 use crate::index::Refused;
 
@@ -30,7 +28,9 @@ impl Extendible {
                 }
             }
         }
-        ground.recover(|block| Ok(is_live(ground.medium(), directory, block)))
+        ground.recover(&mut worker, |block| {
+            Ok(is_live(ground.medium(), directory, block))
+        })
     }
 
     /// Whether the directory is sound, `check` finds each segment sound, and the allocator's blocks are just these.
@@ -77,7 +77,8 @@ fn end_split<M: Medium>(
     // An elder that knows of the split has ended it, and either may have been split again since.
     if Header::at(medium, elder).depth + 1 == header.depth {
         name(ground, worker, directory, header, young)?;
-        set_header(ground, worker, elder, elder_half)?;
+        medium.store(&mut worker.lane, elder, elder_half.word());
+        medium.flush(&mut worker.lane, elder, WORD);
     }
     Ok(())
 }

@@ -19,8 +19,8 @@
 //!
 //! # Invariants
 //! B1  A bit is set, or a run recorded, only after an intent that names it: in the same line before it, or durable.
-//! B2  A block is linked only after a drain that makes its bit durable, and the link is durable before the same
-//!     worker takes another block of its class, or another run.
+//! B2  A block or a run is linked only after a drain that makes its bit or its record durable, and the link is durable before
+//!     the same worker takes another block of its class, or another run.
 //! B3  What is to be unlinked is named durably in a lane's line before, until its bit is known to be clear.
 //! B4  A worker's group is named in its line before its first block is taken.
 //! B5  A group is one worker's at a time; only that worker sets its bits, whoever frees clears them.
@@ -507,8 +507,8 @@ impl<M: Medium> Ground<M> {
         Ok(())
     }
 
-    /// At least `bytes` in one piece, their content as it was left. Recorded durably; make the link durable
-    /// before taking another run (B2).
+    /// At least `bytes` in one piece, their content as it was left. Its record is on its way to durability: link it only
+    /// after the worker's next drain, and make that durable before taking another (B2).
     pub(crate) fn allocate_run(&self, worker: &mut Worker, bytes: u64) -> Result<Off, Refused> {
         let _for = Category::Allocator.spend();
         let (medium, heap) = (self.medium(), &self.heap);
@@ -517,7 +517,8 @@ impl<M: Medium> Ground<M> {
         let intent = heap.lane_word(worker.number, RUN);
         worker.put_word(medium, intent, heap.chunk(chunk).0)?; // B1
         let record = heap.record_of(chunk);
-        worker.put_word(medium, record, RECORD | len << 8)?;
+        medium.store(&mut worker.lane, record, RECORD | len << 8);
+        medium.flush(&mut worker.lane, record, WORD);
         Ok(heap.chunk(chunk))
     }
 
@@ -555,6 +556,21 @@ impl<M: Medium> Ground<M> {
         }
         self.heap.shelve(block);
         Ok(())
+    }
+
+    /// Frees blocks that a drain of `between` has made free on the medium before anybody is handed them.
+    pub(crate) fn free_all<R>(
+        &self,
+        worker: &mut Worker,
+        blocks: Vec<Block>,
+        between: impl FnOnce(&mut Worker) -> Result<R, Refused>,
+    ) -> Result<R, Refused> {
+        for block in &blocks {
+            self.clear_on_medium(&mut worker.lane, *block);
+        }
+        let result = between(worker)?;
+        blocks.into_iter().for_each(|block| self.heap.shelve(block));
+        Ok(result)
     }
 
     /// Makes a block free on the medium, drained with whatever comes next.

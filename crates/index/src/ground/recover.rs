@@ -2,35 +2,35 @@
 
 use std::collections::BTreeSet;
 
-use farbank_pm::{LINE, Lane, Medium, Off};
+use farbank_pm::{LINE, Medium, Off};
 
 use super::heap::{Block, FREED, RUN, Use};
-use super::{Ground, OpenError};
+use super::{Ground, OpenError, Worker};
 use crate::index::Refused;
 
 impl<M: Medium> Ground<M> {
     /// Frees what a crash left between being handed out and linked, or between unlinked and freed; `is_live`
-    /// says whether the table leads to a block. Durable on `Ok`. Reads a line a lane: the more keys, no more work.
+    /// says whether the table leads to a block. Durable on `Ok`, as is all that `worker` has flushed. Reads a line a lane: the
+    /// more keys, no more work.
     pub(crate) fn recover(
         &self,
+        worker: &mut Worker,
         mut is_live: impl FnMut(Block) -> Result<bool, Refused>,
     ) -> Result<(), OpenError> {
-        let medium = self.medium();
-        let mut lane = Lane::new(0);
+        let lane = &mut worker.lane;
         for number in 0..self.heap.lanes() {
             for block in self.in_doubt(number)? {
                 // Its bit may be as a killed process left it, cleared and not durable.
-                self.flush_bit(&mut lane, block);
+                self.flush_bit(lane, block);
                 if self.is_handed_out(block) && !is_live(block)? {
-                    self.clear_on_medium(&mut lane, block);
+                    self.clear_on_medium(lane, block);
                     if block.class.is_none() {
                         self.heap.forget_run(block);
                     }
                 }
             }
         }
-        let ticket = medium.drain(&mut lane);
-        Ok(medium.settle(ticket).map_err(Refused::from)?)
+        Ok(worker.commit(self.medium())?)
     }
 
     /// What lane `number` took or freed last.

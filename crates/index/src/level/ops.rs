@@ -113,7 +113,8 @@ impl<M: Medium> LevelHash<M> {
             return Ok(None);
         };
         let old = self.pair(spot).1;
-        self.clear(worker, spot)?;
+        self.clear(worker, spot);
+        self.persist_tokens(worker, spot)?;
         Ok(Some(old))
     }
 
@@ -269,15 +270,11 @@ impl<M: Medium> LevelHash<M> {
         let _for = Category::Resize.spend();
         self.ground.note(worker, from.key().0)?; // I5
         self.fill(worker, to, self.pair(from))?;
+        self.clear(worker, from);
         if from.is_one_line() {
-            // What is put there next is drained with this, in the order of the stores.
-            let tokens = self.tokens(from.bucket) & !self.config.token(from.slot);
-            self.ground
-                .medium()
-                .store(&mut worker.lane, from.bucket, tokens);
-            return Ok(());
+            return Ok(()); // what is put there next is drained with this, in the order of the stores
         }
-        self.clear(worker, from)
+        self.persist_tokens(worker, from)
     }
 
     /// Stores a pair and makes it live, durably.
@@ -310,10 +307,19 @@ impl<M: Medium> LevelHash<M> {
         Ok(())
     }
 
-    /// Makes a place free, durably.
-    #[track_caller]
-    pub(super) fn clear(&self, worker: &mut Worker, spot: Spot) -> Result<(), Refused> {
+    /// Makes a place free.
+    pub(super) fn clear(&self, worker: &mut Worker, spot: Spot) {
         let tokens = self.tokens(spot.bucket) & !self.config.token(spot.slot);
-        worker.put_word(self.ground.medium(), spot.bucket, tokens)
+        self.ground
+            .medium()
+            .store(&mut worker.lane, spot.bucket, tokens);
+    }
+
+    /// Makes durable which pairs of a place's bucket are live.
+    #[track_caller]
+    fn persist_tokens(&self, worker: &mut Worker, spot: Spot) -> Result<(), Refused> {
+        let medium = self.ground.medium();
+        medium.flush(&mut worker.lane, spot.bucket, WORD);
+        worker.commit(medium)
     }
 }

@@ -22,10 +22,10 @@ impl<M: Medium> LevelHash<M> {
                 self.end_move(&mut worker, from)?;
             }
         }
-        drop(worker);
         let levels = self.levels().both();
-        self.ground
-            .recover(|block| Ok(levels.iter().any(|level| level.at == block.at)))
+        self.ground.recover(&mut worker, |block| {
+            Ok(levels.iter().any(|level| level.at == block.at))
+        })
     }
 
     /// Clears a place whose pair is somewhere else, too (I5).
@@ -41,7 +41,8 @@ impl<M: Medium> LevelHash<M> {
         let elsewhere =
             spots.any(|spot| spot != from && self.is_live(spot) && self.pair(spot).0 == key);
         if elsewhere && self.is_live(from) && !fault!("level.moved_stays") {
-            self.clear(worker, from)?;
+            self.clear(worker, from);
+            self.flush_bucket(worker, from.bucket);
         }
         Ok(())
     }

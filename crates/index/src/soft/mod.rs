@@ -23,7 +23,8 @@
 //!     a beginning of that.
 //! I3  A node is linked in DRAM after it is durable, and unlinked after its end is: nothing visible is volatile.
 //! I4  A list is changed under its bucket's lock; a reader believes what it read if the bucket's version is the same.
-//! I5  An area is durable, no node in it live, before the root names it. It stays the table's for good.
+//! I5  An area is durable, no node in it live, before the root names it. It stays the table's for good, and that it is named
+//!     is durable before anybody but its maker has a node of it.
 //! I6  A list node and its node in far memory belong together for good; either is in a list or free.
 //!
 //! # Crash argument

@@ -9,7 +9,7 @@ use crate::ground::Worker;
 use crate::index::Refused;
 
 impl<M: Medium> Soft<M> {
-    /// One line, one drain. When no node is free, an area first: all its lines, three more, and four drains.
+    /// One line, one drain. When no node is free, an area first: all its lines, three more, and two drains.
     pub(super) fn insert_hashed(
         &self,
         worker: &mut Worker,
@@ -22,8 +22,11 @@ impl<M: Medium> Soft<M> {
         if spot.node != 0 {
             return Ok(Some(self.lists.node(spot.node).value));
         }
-        let node = self.take(worker)?;
+        let (node, others) = self.take(worker)?;
         self.make(worker, self.lists.node(node).far, key, value)?;
+        if !others.is_empty() {
+            self.free.put(others);
+        }
         self.lists.link(&spot, node, key, value); // I3
         let passed = spot.passed;
         drop(held);

@@ -29,9 +29,9 @@ impl<M: Medium> Soft<M> {
             }
             self.free.put(free.into_iter());
         }
-        worker.commit(medium)?;
-        self.ground
-            .recover(|block| Ok(block.class.is_none() && named.contains(&block.at)))
+        self.ground.recover(&mut worker, |block| {
+            Ok(block.class.is_none() && named.contains(&block.at))
+        })
     }
 
     /// The areas the root leads to, newest first.

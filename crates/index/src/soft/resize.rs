@@ -1,5 +1,7 @@
 //! More nodes: areas. More lists: a split is the lists' own.
 
+use std::ops::Range;
+
 use farbank_pm::model::Category;
 use farbank_pm::{LINE, Medium, Off, WORD};
 
@@ -9,28 +11,28 @@ use crate::ground::Worker;
 use crate::index::Refused;
 
 impl<M: Medium> Soft<M> {
-    /// A free node; of a new area if no worker has one in reach.
-    pub(super) fn take(&self, worker: &mut Worker) -> Result<u64, Refused> {
+    /// A free node; of a new area if no worker has one in reach. Then the others of that area are given, too: for everybody,
+    /// once what makes the first one live is durable, as that is drained with what names the area.
+    pub(super) fn take(&self, worker: &mut Worker) -> Result<(u64, Range<u64>), Refused> {
+        let one = |node| (node, 0..0);
         if let Some(node) = self.free.take(worker.number()) {
-            return Ok(node);
+            return Ok(one(node));
         }
         let mut areas = self.areas.lock().expect("no holder panics");
         if let Some(node) = self.free.take(worker.number()) {
-            return Ok(node); // another has added an area since
+            return Ok(one(node)); // another has added an area since
         }
         match self.make_area(worker) {
             Ok(area) => {
-                let mut nodes = self.add_nodes(&mut areas, area);
-                let first = nodes.next().expect("an area has nodes");
-                self.free.put(nodes);
-                Ok(first)
+                let nodes = self.add_nodes(&mut areas, area);
+                Ok((nodes.start, nodes.start + 1..nodes.end))
             }
-            Err(full @ Refused::Full { .. }) => self.free.take_from_any().ok_or(full),
+            Err(full @ Refused::Full { .. }) => self.free.take_from_any().map(one).ok_or(full),
             Err(other) => Err(other),
         }
     }
 
-    /// A new area, of free nodes, as the root's newest. Durable on `Ok`; nothing is changed on an error.
+    /// A new area, durable, of free nodes, as the root's newest, on its way to durability. Nothing is changed on an error.
     fn make_area(&self, worker: &mut Worker) -> Result<Off, Refused> {
         const ZEROS: [u8; 4096] = [0; 4096];
         let _for = Category::Allocator.spend();
@@ -46,16 +48,14 @@ impl<M: Medium> Soft<M> {
             from += len;
         }
         worker.commit(medium)?; // I5
-        self.ground.set_root(worker, AREAS, area.0)?;
+        let named = self.ground.root(AREAS);
+        medium.store(&mut worker.lane, named, area.0);
+        medium.flush(&mut worker.lane, named, WORD);
         Ok(area)
     }
 
     /// Gives the nodes of an area their numbers and list nodes (I6).
-    pub(super) fn add_nodes(
-        &self,
-        areas: &mut Vec<Off>,
-        area: Off,
-    ) -> impl DoubleEndedIterator<Item = u64> + use<M> {
+    pub(super) fn add_nodes(&self, areas: &mut Vec<Off>, area: Off) -> Range<u64> {
         let count = u64::from(self.config.area_nodes);
         let first = 1 + areas.len() as u64 * count;
         for n in 0..count {
