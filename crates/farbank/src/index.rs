@@ -176,6 +176,8 @@ enum ExperimentChoice {
     Dimms,
     /// Throughput on the model, beside the memory and from the other socket.
     Numa,
+    /// Which table is faster than which on the model, beside what was published.
+    Orders,
     /// No table: entries written anywhere into an array of the model.
     Array,
 }
@@ -287,7 +289,7 @@ impl BenchIndex {
         }
         let on_model = matches!(
             self.experiment,
-            Choice::Bytes | Choice::Dimms | Choice::Numa | Choice::Array
+            Choice::Bytes | Choice::Dimms | Choice::Numa | Choice::Orders | Choice::Array
         );
         let timed = share("--latency-sampling", self.latency_sampling)?;
         Ok(Options {
@@ -302,6 +304,7 @@ impl BenchIndex {
                 Choice::Bytes => Experiment::Bytes,
                 Choice::Dimms => Experiment::Dimms,
                 Choice::Numa => Experiment::Numa,
+                Choice::Orders => Experiment::Orders,
                 Choice::Array => Experiment::Array,
             },
             contenders: self.contenders()?,

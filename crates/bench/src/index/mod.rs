@@ -8,6 +8,7 @@ mod array;
 mod contender;
 pub mod keys;
 mod model;
+mod orders;
 mod phase;
 mod pibench;
 mod run;
@@ -44,6 +45,8 @@ pub enum Experiment {
     Dimms,
     /// Throughput on the model, of workers beside the memory and on the other socket.
     Numa,
+    /// Which table is faster than which, on the model, beside what was published; of all contenders the study's.
+    Orders,
     /// No table: entries written anywhere into an array of the model, in several ways.
     Array,
 }
@@ -107,6 +110,9 @@ pub fn run(options: &Options, watch: &mut dyn FnMut(Step<'_>) -> bool) -> Result
     if options.experiment == Experiment::Array {
         return Ok(array::array(options));
     }
+    if options.experiment == Experiment::Orders {
+        return orders::orders(options, watch);
+    }
     let (mut report, mut beside) = (Report::default(), Vec::new());
     for (done, contender) in (0..).zip(&options.contenders) {
         let step = Step {
@@ -135,7 +141,7 @@ pub fn run(options: &Options, watch: &mut dyn FnMut(Step<'_>) -> bool) -> Result
             Experiment::Bytes => model::bytes(options, table()?, &mut report.notes)?,
             Experiment::Dimms => model::dimms(options, table()?, &mut report.notes)?,
             Experiment::Numa => model::numa(options, table()?)?,
-            Experiment::Array => unreachable!("it is of no contender"),
+            Experiment::Orders | Experiment::Array => unreachable!("they are of no one contender"),
         };
         report.figures.extend(figures);
     }
@@ -234,5 +240,8 @@ mod tests {
             options.contenders.truncate(2);
             assert_eq!(figures(&options), figures(&options));
         }
+        let options = options(Experiment::Orders);
+        let orders = || run(&options, &mut |_| true).expect("it can be run").figures;
+        assert_eq!(orders(), orders());
     }
 }

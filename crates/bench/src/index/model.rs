@@ -18,7 +18,7 @@ use crate::figure::{Error, Figure};
 /// DIMMs of the runs.
 const DIMMS: [u32; 4] = [1, 2, 4, 6];
 /// DIMMs of a socket.
-const ALL_DIMMS: u32 = 6;
+pub(super) const ALL_DIMMS: u32 = 6;
 /// Bytes of an XPLine.
 const XPLINE_BYTES: f64 = 256.0;
 /// Seconds of a window in which a DIMM's accesses are counted.
@@ -26,7 +26,7 @@ const WINDOW_S: f64 = 0.015;
 /// Windows that are printed.
 const WINDOWS: usize = 12;
 /// The same pool for the same options.
-const IDENTITY: Identity = Identity {
+pub(super) const IDENTITY: Identity = Identity {
     id: *b"farbank modelled",
     created_unix_s: 1_700_000_000,
 };

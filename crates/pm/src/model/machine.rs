@@ -168,6 +168,13 @@ impl Outcome {
         self.latencies_ns.get(at).copied().unwrap_or_default()
     }
 
+    /// Nanoseconds that the `n` longest operations took together.
+    #[must_use]
+    pub fn longest_ns(&self, n: u64) -> u64 {
+        let longest = self.latencies_ns.iter().rev().take(n as usize);
+        longest.map(|ns| u64::from(*ns)).sum()
+    }
+
     /// Writes of the busiest DIMM, by the mean.
     #[must_use]
     pub fn write_imbalance(&self) -> f64 {

@@ -1,0 +1,500 @@
+//! The study's orders of throughput, on the model: which table is faster than which, pair by pair.
+//!
+//! ```text
+//!   each table, on 1, 8, 32 and 64 workers:  grow from empty ─▶ search ─▶ mixes ─▶ delete ─▶ rates
+//!                                                                                             │
+//!                                       the pairs of a published order that hold ◀────────────┘
+//! ```
+//!
+//! Six DIMMs of the study's machine, keys drawn as the study drew them, and its 200 million operations, slots at first and
+//! cache made smaller in proportion. An operation is executed whole, so what the medium does not see is told to the
+//! machine:
+//!
+//! * Level and P-CLHT are closed while they are resized: everybody waits for the end of an operation that did that.
+//! * SOFT's lists are in DRAM: its head and each node it passes is a line that is loaded. How many it passes follows from how
+//!   many keys a list has; keys that are not there are larger than all, as the study's are.
+//! * What else an operation takes is the same for all tables, [`Options::cpu_ns`].
+//!
+//! Not told are waits for locks, and libpmemobj, which the published Clevel and Dash stand on.
+
+use farbank_index::registry::{Size, Table};
+use farbank_index::{Index, Plan, Refused, Worker};
+use farbank_pm::media::Mapped;
+use farbank_pm::model::{Config, Machine, Modelled, Outcome, Trace, constants};
+
+use super::Options;
+use super::contender::{pool_bytes, refused};
+use super::keys::{Engine, key_of};
+use super::model::{ALL_DIMMS, IDENTITY};
+use crate::figure::{Error, Figure, Report, Step};
+
+/// The study's tables.
+const TABLES: [Table; 6] = [
+    Table::Clht,
+    Table::DashEh,
+    Table::Cceh,
+    Table::Soft,
+    Table::Level,
+    Table::Clevel,
+];
+/// Workers of the rows.
+const THREADS: [u32; 4] = [1, 8, 32, 64];
+/// Workers of the orders for several: those at which most tables are fastest.
+const MANY: u32 = 32;
+/// Operations the study ran; its machine's cache is made as much smaller as ours are fewer.
+const STUDY_OPERATIONS: f64 = 200e6;
+/// Of so many inserts as many are done in a phase on what they left.
+const PHASE_ONE_IN: u64 = 16;
+/// Ids from here on are never inserted.
+const NEVER: u64 = 1 << 40;
+/// How far apart two are that the study calls alike, at most.
+const ALIKE: f64 = 1.25;
+/// Of all pairs, so many hold.
+const BOUND_PERCENT: f64 = 80.0;
+
+/// What is done to a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Insert,
+    Positive,
+    Negative,
+    /// So many in a hundred are inserts, the others searches.
+    Mix(u64),
+    Delete,
+}
+
+/// After an insert-only run, on what that left.
+const PHASES: [Phase; 6] = [
+    Phase::Positive,
+    Phase::Negative,
+    Phase::Mix(80),
+    Phase::Mix(50),
+    Phase::Mix(20),
+    Phase::Delete,
+];
+
+impl Phase {
+    fn name(self) -> String {
+        match self {
+            Phase::Insert => "insert".into(),
+            Phase::Positive => "positive search".into(),
+            Phase::Negative => "negative search".into(),
+            Phase::Mix(inserts) => format!("{inserts} % inserts"),
+            Phase::Delete => "delete".into(),
+        }
+    }
+}
+
+/// Published orders: on how many workers, of which phases, and the tables from fast to slow, alike with `~`.
+const ORDERS: [(u32, &[Phase], &str); 9] = [
+    (
+        1,
+        &[Phase::Positive],
+        "clht > cceh > dash-eh > soft > level > clevel",
+    ),
+    (
+        1,
+        &[Phase::Negative],
+        "dash-eh > clht > cceh > level > soft > clevel",
+    ),
+    (
+        1,
+        &[Phase::Insert],
+        "cceh ~ soft > dash-eh ~ clht > level > clevel",
+    ),
+    (
+        1,
+        &[Phase::Delete],
+        "soft > dash-eh > cceh > clht > level > clevel",
+    ),
+    (
+        MANY,
+        &[Phase::Positive],
+        "clht > dash-eh ~ soft > cceh > level > clevel",
+    ),
+    (
+        MANY,
+        &[Phase::Negative],
+        "dash-eh ~ clht > cceh ~ soft > level > clevel",
+    ),
+    (
+        MANY,
+        &[Phase::Insert],
+        "soft > cceh ~ dash-eh > clht > level > clevel",
+    ),
+    (
+        MANY,
+        &[Phase::Delete],
+        "soft > clht > dash-eh > cceh > level > clevel",
+    ),
+    (
+        MANY,
+        &[Phase::Mix(80), Phase::Mix(50), Phase::Mix(20)],
+        "clht > dash-eh ~ cceh ~ soft > level ~ clevel",
+    ),
+];
+
+/// Share of a run that changes of the structure take, in percent, as published.
+const RESIZE_PERCENT: [(Table, f64); 4] = [
+    (Table::Level, 24.8),
+    (Table::Clht, 13.6),
+    (Table::Cceh, 5.0),
+    (Table::DashEh, 5.8),
+];
+/// How many times slower inserts from the other socket are, as published.
+const REMOTE_TIMES: [(Table, f64); 4] = [
+    (Table::DashEh, 2.6),
+    (Table::Cceh, 2.3),
+    (Table::Level, 1.4),
+    (Table::Clht, 1.4),
+];
+/// How far from these we may be, as a share of them.
+const WITHIN: f64 = 0.3;
+
+/// Millions of operations a second: of a table, on so many workers, in a phase.
+type Rates = Vec<(Table, u32, Phase, f64)>;
+
+/// A table, those at it, and what is known of it.
+struct Rig<'a> {
+    options: &'a Options,
+    table: Table,
+    made: Box<dyn Index>,
+    trace: Trace,
+    /// Draws the ids that are inserted, and from the start again those that are looked for.
+    ids: Engine,
+    mixes: Engine,
+    /// Keys in it.
+    keys: u64,
+    /// Keys beyond those that growing draws, inserted so far.
+    fresh: u64,
+}
+
+/// What an operation met, for what lists in DRAM take.
+#[derive(Clone, Copy)]
+enum Met {
+    Key,
+    NoKey,
+    /// Nor one that is larger.
+    Nothing,
+}
+
+impl<'a> Rig<'a> {
+    fn new(options: &'a Options, table: Table) -> Result<Rig<'a>, Error> {
+        let memory = Mapped::anonymous(pool_bytes(options, options.records));
+        let medium = Modelled::new(memory.map_err(Error::doing("map memory"))?);
+        let trace = medium.trace();
+        trace.record(false);
+        let plan = Plan {
+            lanes: THREADS[THREADS.len() - 1] + 1,
+            identity: Some(IDENTITY),
+            ..Plan::default()
+        };
+        let size = Size::Slots(options.slots);
+        let made = table.create(medium, &plan, size, options.preset);
+        let made = made.map_err(|error| Error::Failed(error.to_string()))?;
+        trace.record(true);
+        Ok(Rig {
+            options,
+            table,
+            made,
+            trace,
+            ids: Engine::new(options.seed),
+            mixes: Engine::new(options.seed),
+            keys: 0,
+            fresh: 0,
+        })
+    }
+
+    /// The next key as growing draws them.
+    fn drawn(&mut self) -> u64 {
+        key_of(1 + self.ids.up_to(self.options.records - 1))
+    }
+
+    /// One operation of a phase; what it met.
+    fn act(&mut self, worker: &mut Worker, phase: Phase, n: u64) -> Result<Met, Refused> {
+        match phase {
+            Phase::Insert => {
+                let key = self.drawn();
+                self.insert(worker, key)
+            }
+            Phase::Positive => {
+                let key = self.drawn();
+                self.search(worker, key)
+            }
+            Phase::Negative => {
+                self.made.get(worker, key_of(NEVER + n))?;
+                Ok(Met::Nothing)
+            }
+            Phase::Mix(inserts) if self.mixes.up_to(99) < inserts => {
+                self.fresh += 1;
+                let key = key_of(self.options.records + self.fresh);
+                self.insert(worker, key)
+            }
+            Phase::Mix(_) => {
+                let key = self.drawn();
+                self.search(worker, key)
+            }
+            Phase::Delete => {
+                let key = self.drawn();
+                let found = self.made.remove(worker, key)?;
+                self.keys -= u64::from(found.is_some());
+                Ok(found.map_or(Met::NoKey, |_| Met::Key))
+            }
+        }
+    }
+
+    fn insert(&mut self, worker: &mut Worker, key: u64) -> Result<Met, Refused> {
+        let found = self.made.insert(worker, key, key)?;
+        self.keys += u64::from(found.is_none());
+        Ok(found.map_or(Met::NoKey, |_| Met::Key))
+    }
+
+    fn search(&mut self, worker: &mut Worker, key: u64) -> Result<Met, Refused> {
+        let found = self.made.get(worker, key)?;
+        Ok(found.map_or(Met::NoKey, |_| Met::Key))
+    }
+
+    /// Nanoseconds that loads of DRAM take in an operation: of lists, if the table has some.
+    fn dram_ns(&self, met: Met) -> f64 {
+        if self.table != Table::Soft {
+            return 0.0;
+        }
+        let heads = 1_u64 << self.options.slots.ilog2();
+        let list = self.keys as f64 / heads as f64;
+        let passed = match met {
+            Met::Key => 1.0 + list / 2.0,
+            Met::NoKey => list / 2.0,
+            Met::Nothing => list,
+        };
+        constants::LOAD_DRAM.value * (1.0 + passed)
+    }
+
+    /// Whether everybody waits while the table changes its structure.
+    fn closes(&self) -> bool {
+        matches!(self.table, Table::Level | Table::Clht)
+    }
+
+    /// Does a phase on a machine of its own; that, and how many operations changed the structure.
+    fn play(
+        &mut self,
+        phase: Phase,
+        config: Config,
+        threads: u32,
+        operations: u64,
+    ) -> Result<(Outcome, u64), Error> {
+        self.ids = Engine::new(self.options.seed);
+        let workers: Result<Vec<Worker>, _> = (0..threads).map(|_| self.made.worker()).collect();
+        let mut workers = workers.map_err(refused)?;
+        let mut machine = Machine::new(config);
+        let (mut next, mut reshaped, mut failed) = (0, 0, None);
+        // How often the table has been closed, and how often each worker has waited for that.
+        let (mut closed, mut waited) = (0, vec![0; workers.len()]);
+        machine.run(workers.len(), |number, steps| {
+            if next == operations || failed.is_some() {
+                return false;
+            }
+            let worker = &mut workers[number];
+            for _ in waited[number]..closed {
+                self.trace.stop_the_world();
+            }
+            self.trace.compute(self.options.cpu_ns);
+            let before = worker.reshapes();
+            let met = self.act(worker, phase, next);
+            if worker.reshapes() > before {
+                reshaped += 1;
+                if self.closes() {
+                    closed += 1;
+                    self.trace.stop_the_world();
+                }
+            }
+            waited[number] = closed;
+            next += 1;
+            match met {
+                Ok(met) => self.trace.compute(self.dram_ns(met) as u32),
+                Err(why) => failed = Some(refused(why)),
+            }
+            self.trace.take(steps);
+            true
+        });
+        failed.map_or(Ok((machine.outcome(), reshaped)), Err)
+    }
+}
+
+fn config(options: &Options) -> Config {
+    let share = options.records as f64 / STUDY_OPERATIONS;
+    let study = Config::small_dimms(ALL_DIMMS);
+    Config {
+        seed: options.seed,
+        places: false,
+        cache_bytes: (study.cache_bytes as f64 * share) as u64,
+        ..study
+    }
+}
+
+/// Grows and uses one table, on so many workers.
+fn rates(
+    options: &Options,
+    (table, threads): (Table, u32),
+    all: &mut Rates,
+    figures: &mut Vec<Figure>,
+) -> Result<(), Error> {
+    let mut rig = Rig::new(options, table)?;
+    let mut tell = |phase: Phase, outcome: &Outcome| {
+        let rate = outcome.throughput() / 1e6;
+        let name = format!("{}, threads: {threads}", phase.name());
+        figures.push(Figure::modelled(table.name(), name, rate).unit("M/s"));
+        all.push((table, threads, phase, rate));
+    };
+    let (grown, reshaped) = rig.play(Phase::Insert, config(options), threads, options.records)?;
+    tell(Phase::Insert, &grown);
+    for phase in PHASES {
+        let operations = options.records / PHASE_ONE_IN;
+        let (outcome, _) = rig.play(phase, config(options), threads, operations)?;
+        tell(phase, &outcome);
+    }
+    let beside = |name: &str, value: f64, published: f64| {
+        let figure = Figure::modelled(table.name(), name, value);
+        figure.published(published, f64::INFINITY) // how many are near is told at the end
+    };
+    let published = |of: &[(Table, f64)]| of.iter().find(|of| of.0 == table).map(|of| of.1);
+    if let (1, Some(percent)) = (threads, published(&RESIZE_PERCENT)) {
+        let longest_ps = grown.longest_ns(reshaped) as f64 * 1e3;
+        let share = 100.0 * longest_ps / grown.elapsed_ps as f64;
+        figures.push(beside("changes of structure, share of the run", share, percent).unit("%"));
+    }
+    if let (MANY, Some(times)) = (threads, published(&REMOTE_TIMES)) {
+        let remote = Config {
+            remote_from: 0,
+            ..config(options)
+        };
+        let mut rig = Rig::new(options, table)?;
+        let (far, _) = rig.play(Phase::Insert, remote, threads, options.records)?;
+        let slower = grown.throughput() / far.throughput();
+        figures.push(beside(
+            "insert, remote, times slower than local",
+            slower,
+            times,
+        ));
+    }
+    Ok(())
+}
+
+/// Which pairs of an order hold, and what is to be said of those that do not.
+struct Judged {
+    pairs: u32,
+    hold: u32,
+    misses: Vec<String>,
+}
+
+/// Judges an order by a rate of each of its tables.
+fn judge(order: &str, rate: impl Fn(&str) -> f64) -> Judged {
+    let groups: Vec<Vec<&str>> = order
+        .split(" > ")
+        .map(|group| group.split(" ~ ").collect())
+        .collect();
+    let ranked: Vec<(usize, &str)> = (0..)
+        .zip(&groups)
+        .flat_map(|(rank, group)| group.iter().map(move |name| (rank, *name)))
+        .collect();
+    let mut judged = Judged {
+        pairs: 0,
+        hold: 0,
+        misses: Vec::new(),
+    };
+    for (n, (rank, faster)) in ranked.iter().enumerate() {
+        for (other, slower) in &ranked[n + 1..] {
+            let (fast, slow) = (rate(faster), rate(slower));
+            let (sign, holds) = match rank == other {
+                true => ("~", fast.max(slow) <= ALIKE * fast.min(slow)),
+                false => (">", fast > slow),
+            };
+            judged.pairs += 1;
+            judged.hold += u32::from(holds);
+            if !holds {
+                let miss = format!("{faster} {sign} {slower} ({fast:.2} and {slow:.2})");
+                judged.misses.push(miss);
+            }
+        }
+    }
+    judged
+}
+
+/// The rate of a table in several phases, as many operations of each.
+fn together(rates: &Rates, table: &str, threads: u32, phases: &[Phase]) -> f64 {
+    let of = rates.iter().filter(|(of, on, phase, _)| {
+        of.name() == table && *on == threads && phases.contains(phase)
+    });
+    let seconds: f64 = of.map(|(_, _, _, rate)| 1.0 / rate).sum();
+    phases.len() as f64 / seconds
+}
+
+/// All tables, all orders.
+pub(super) fn orders(
+    options: &Options,
+    watch: &mut dyn FnMut(Step<'_>) -> bool,
+) -> Result<Report, Error> {
+    let (mut report, mut all) = (Report::default(), Rates::new());
+    for (done, table) in (0..).zip(TABLES) {
+        let step = Step {
+            what: table.name(),
+            done,
+            all: TABLES.len() as u64,
+        };
+        if !watch(step) {
+            return Err(Error::Stopped);
+        }
+        for threads in THREADS {
+            rates(options, (table, threads), &mut all, &mut report.figures)?;
+        }
+    }
+    report.notes.push(config(options).label());
+    let (mut pairs, mut hold) = (0, 0);
+    for (threads, phases, order) in ORDERS {
+        let judged = judge(order, |table| together(&all, table, threads, phases));
+        let name = match phases {
+            [phase] => phase.name(),
+            _ => "mixes".into(),
+        };
+        let name = format!("{name}, threads: {threads}, pairs of {}", judged.pairs);
+        let figure = Figure::modelled("orders", &*name, f64::from(judged.hold));
+        report.figures.push(figure);
+        report.notes.push(format!(
+            "{name}: {order}; not: {}",
+            judged.misses.join(", ")
+        ));
+        pairs += judged.pairs;
+        hold += judged.hold;
+    }
+    let shown = report.figures.iter().filter_map(|figure| {
+        let published = figure.published?.value;
+        Some((figure.value - published).abs() <= WITHIN * published)
+    });
+    let (near, shown) = shown.fold((0, 0), |(near, all), is| (near + u32::from(is), all + 1));
+    let name = format!("resize shares and remote losses within 30 %, of {shown}");
+    let figure = Figure::modelled("orders", name, f64::from(near));
+    report.figures.push(figure);
+    let percent = 100.0 * f64::from(hold) / f64::from(pairs);
+    let figure = Figure::modelled("orders", "pairs as published", percent).unit("%");
+    report.figures.push(figure.at_least(BOUND_PERCENT));
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_judged_pair_by_pair() {
+        let rate = |name: &str| match name {
+            "a" => 4.0,
+            "b" => 3.9,
+            "c" => 3.0,
+            _ => 3.5,
+        };
+        let judged = judge("a ~ b > c > d", rate);
+        assert_eq!((judged.pairs, judged.hold), (6, 5));
+        assert_eq!(judged.misses, ["c > d (3.00 and 3.50)"]);
+        let judged = judge("b ~ c", rate);
+        assert_eq!((judged.pairs, judged.hold), (1, 0));
+    }
+}
