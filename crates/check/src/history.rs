@@ -10,8 +10,8 @@
 //! a look-up, whatever the length of the history, and a clone is cheap enough for every crash.
 //!
 //! # Invariants
-//! H1  Version `a` comes before `b` if their session invoked `a` first, or `a` was acknowledged
-//!     before `b` was invoked, or `b` is an update of `a`. Others are concurrent: either order is
+//! H1  Version `a` comes before `b` if their session invoked `a` first, or `a` was acknowledged, or its
+//!     process died, before `b` was invoked, or `b` is an update of `a`. Others are concurrent: either order is
 //!     right.
 //! H2  A version is legal unless one that comes after it has been acknowledged.
 //! H3  Judged strictly, what a read of the durable view has seen counts as acknowledged from then on,
@@ -69,6 +69,8 @@ pub(crate) struct Version {
     session: usize,
     invoked: u64,
     acked: Option<u64>,
+    /// When the process that was at it was found dead: it has happened by then, or never will.
+    died: Option<u64>,
     state: Option<(Value, u64)>,
     /// For an update: the version it replaced.
     over: Option<OpId>,
@@ -81,6 +83,7 @@ impl Version {
         session: usize::MAX,
         invoked: 0,
         acked: Some(0),
+        died: None,
         state: None,
         over: None,
     };
@@ -88,8 +91,9 @@ impl Version {
     /// H1.
     pub(crate) fn precedes(&self, other: &Version) -> bool {
         let same = self.session == other.session && self.session != usize::MAX;
+        let ended = self.acked.or(self.died);
         (same && self.op < other.op)
-            || self.acked.is_some_and(|at| at < other.invoked)
+            || ended.is_some_and(|at| at < other.invoked)
             || other.over == Some(self.op)
     }
 
@@ -244,6 +248,7 @@ impl History {
             session,
             invoked,
             acked: None,
+            died: None,
             state,
             over: None,
         };
@@ -325,7 +330,8 @@ impl History {
         let tells = self.verdict == Verdict::Strict && told;
         if tells && seen.next().is_none() {
             // The read ends what was acknowledged before it: the rest of that came earlier (H3).
-            versions.retain(|v| v.op == first.op || v.acked.is_none());
+            let goes_on = |v: &Version| v.acked.is_none() && v.died.is_none();
+            versions.retain(|v| v.op == first.op || goes_on(v));
             self.ack(key, first.op);
         }
         Ok(())
@@ -472,6 +478,11 @@ impl History {
         self.clock += 1;
         self.staged.clear();
         self.waiting.clear();
+        for version in self.keys.values_mut().flatten() {
+            if version.acked.is_none() {
+                (version.session, version.died) = (usize::MAX, Some(self.clock));
+            }
+        }
         self.note(None, "opened, and not looked at".into());
     }
 

@@ -28,6 +28,7 @@ impl<M: Medium> Clevel<M> {
                 }
             }
         }
+        worker.commit(self.ground.medium())?; // a pair is freed after what replaced it is durable
         self.ground
             .recover(&mut worker, |block| Ok(self.is_live(block)))
     }

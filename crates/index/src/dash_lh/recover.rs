@@ -17,13 +17,23 @@ impl<M: Medium> DashLh<M> {
         let coming = self.state().count();
         let named = self.config.spot(coming).array.min(ARRAYS - 1) + 1;
         let bytes = named as usize * WORD;
-        (self.ground.medium()).flush(&mut worker.lane, self.directory, bytes);
-        self.ground
-            .recover(&mut worker, |block| self.is_live(block))?;
+        let (dash, medium) = (self.dash(), self.ground.medium());
+        medium.flush(&mut worker.lane, self.directory, bytes);
+        let mut left = None;
         if self.has(coming) {
             let segment = self.segment(coming);
-            let chained = self.dash().chain_of(segment, CHAINED, coming)?;
-            self.dash().unchain(&mut worker, segment, chained)?; // I5
+            let chained = dash.chain_of(segment, CHAINED, coming)?;
+            let words = chained.iter().map(|block| block.at);
+            for at in std::iter::once(dash.last_stash(segment)).chain(words) {
+                medium.flush(&mut worker.lane, at, WORD);
+            }
+            worker.commit(medium)?; // what was unchained is freed after that is durable
+            left = Some((segment, chained));
+        }
+        self.ground
+            .recover(&mut worker, |block| self.is_live(block))?;
+        if let Some((segment, chained)) = left {
+            dash.unchain(&mut worker, segment, chained)?; // I5
         }
         Ok(())
     }
