@@ -108,34 +108,39 @@ pub(crate) fn lazy(size: Size) -> Result<(), String> {
     Ok(())
 }
 
-/// The checks are checked: every bug the engine lists by name is found out, and every place at which it
-/// makes something durable.
+/// The checks are checked: every bug the engine and the tables list by name is found out, and every place at which they
+/// make something durable.
 pub(crate) fn faults(_: Size) -> Result<(), String> {
     let binary = with_faults("faults", "")?;
-    let mut command = Command::new(binary);
-    command.args(["check", "faults", "--target", "kv"]);
-    // A minute of a usual CPU; slower ones get the time they need for the same seeds.
-    command.args(["--seconds", "180"]);
-    output(&mut command).map(|_| ())
+    let tables = TABLES.join(",");
+    for target in ["kv", &tables] {
+        let mut command = Command::new(&binary);
+        command.args(["check", "faults", "--target", target]);
+        // A minute of a usual CPU; slower ones get the time they need for the same seeds.
+        command.args(["--seconds", "180"]);
+        output(&mut command)?;
+    }
+    Ok(())
 }
 
 /// Threads under schedules of chance and of priorities; and what only schedules find is found.
 pub(crate) fn schedules(size: Size) -> Result<(), String> {
     let binary = with_faults("shuttle", "--cfg shuttle")?;
-    let (schedules, alone) = match size {
-        Size::Lane => ("2000", "1000"),
-        Size::Gate => ("100000", "10000"),
+    let (schedules, alone, table) = match size {
+        Size::Lane => ("2000", "1000", "200"),
+        Size::Gate => ("100000", "10000", "5000"),
     };
-    for rest in [
-        ["kv", "--schedules", schedules].as_slice(),
-        &["kv-alone", "--schedules", alone],
-        &["kv", "--schedules", CONTROL_SCHEDULES, "--controls"],
-    ] {
+    let run = |rest: &[&str]| {
         let mut command = Command::new(&binary);
         command.args(["check", "schedules", "--seed", "0x10000", "--target"]);
-        output(command.args(rest))?;
+        output(command.args(rest)).map(|_| ())
+    };
+    run(&["kv", "--schedules", schedules])?;
+    run(&["kv-alone", "--schedules", alone])?;
+    for name in TABLES {
+        run(&[name, "--schedules", table])?;
     }
-    Ok(())
+    run(&["kv", "--schedules", CONTROL_SCHEDULES, "--controls"])
 }
 
 /// The tree under disasters on a simulated rack: what holds, and that what must fail does.

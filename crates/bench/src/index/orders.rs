@@ -11,6 +11,8 @@
 //! machine:
 //!
 //! * Level and P-CLHT are closed while they are resized: everybody waits for the end of an operation that did that.
+//! * Level takes a lock in DRAM for each bucket it looks at, and to change something one more that all workers share. A lock
+//!   that another worker had last comes from its processor.
 //! * SOFT's lists are in DRAM: its head and each node it passes is a line that is loaded. How many it passes follows from how
 //!   many keys a list has; keys that are not there are larger than all, as the study's are.
 //! * What else an operation takes is the same for all tables, [`Options::cpu_ns`].
@@ -43,7 +45,7 @@ const THREADS: [u32; 4] = [1, 8, 32, 64];
 const MANY: u32 = 32;
 /// Operations the study ran; its machine's cache is made as much smaller as ours are fewer.
 const STUDY_OPERATIONS: f64 = 200e6;
-/// Of so many inserts as many are done in a phase on what they left.
+/// Operations of a phase between growing and deleting all: one for so many.
 const PHASE_ONE_IN: u64 = 16;
 /// Ids from here on are never inserted.
 const NEVER: u64 = 1 << 40;
@@ -74,6 +76,11 @@ const PHASES: [Phase; 6] = [
 ];
 
 impl Phase {
+    /// Whether all of its operations may change something.
+    fn changes(self) -> bool {
+        matches!(self, Phase::Insert | Phase::Delete)
+    }
+
     fn name(self) -> String {
         match self {
             Phase::Insert => "insert".into(),
@@ -254,11 +261,23 @@ impl<'a> Rig<'a> {
         Ok(found.map_or(Met::NoKey, |_| Met::Key))
     }
 
-    /// Nanoseconds that loads of DRAM take in an operation: of lists, if the table has some.
-    fn dram_ns(&self, met: Met) -> f64 {
-        if self.table != Table::Soft {
-            return 0.0;
+    /// Nanoseconds that DRAM takes in an operation: lists, locks.
+    fn dram_ns(&self, met: Met, threads: u32) -> f64 {
+        match self.table {
+            Table::Soft => self.lists_ns(met),
+            Table::Level => {
+                let locks = if matches!(met, Met::Key) { 2.0 } else { 4.0 };
+                let lock = match threads {
+                    1 => constants::LOCK,
+                    _ => constants::LOCK_HAND_OFF,
+                };
+                locks * lock.value
+            }
+            _ => 0.0,
         }
+    }
+
+    fn lists_ns(&self, met: Met) -> f64 {
         let heads = 1_u64 << self.options.slots.ilog2();
         let list = self.keys as f64 / heads as f64;
         let passed = match met {
@@ -298,6 +317,10 @@ impl<'a> Rig<'a> {
                 self.trace.stop_the_world();
             }
             self.trace.compute(self.options.cpu_ns);
+            if self.table == Table::Level && phase.changes() {
+                self.trace.lock_taken(0);
+                self.trace.lock_dropped(0);
+            }
             let before = worker.reshapes();
             let met = self.act(worker, phase, next);
             if worker.reshapes() > before {
@@ -310,7 +333,7 @@ impl<'a> Rig<'a> {
             waited[number] = closed;
             next += 1;
             match met {
-                Ok(met) => self.trace.compute(self.dram_ns(met) as u32),
+                Ok(met) => self.trace.compute(self.dram_ns(met, threads) as u32),
                 Err(why) => failed = Some(refused(why)),
             }
             self.trace.take(steps);
@@ -348,7 +371,10 @@ fn rates(
     let (grown, reshaped) = rig.play(Phase::Insert, config(options), threads, options.records)?;
     tell(Phase::Insert, &grown);
     for phase in PHASES {
-        let operations = options.records / PHASE_ONE_IN;
+        let operations = match phase {
+            Phase::Delete => options.records, // lists get shorter
+            _ => options.records / PHASE_ONE_IN,
+        };
         let (outcome, _) = rig.play(phase, config(options), threads, operations)?;
         tell(phase, &outcome);
     }

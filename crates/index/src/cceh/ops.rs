@@ -43,7 +43,7 @@ impl<M: Medium> Cceh<M> {
         let _for = Category::KeyValue.spend();
         let (segment, found) = self.locks.read(
             || self.lookup(hash),
-            |_| (),
+            |segment| self.prefetch(segment, hash),
             |segment| self.accept(worker, segment, hash),
             |segment| {
                 let slot = self.find(segment, hash, key);
@@ -96,14 +96,27 @@ impl<M: Medium> Cceh<M> {
             let hash = hash(*key);
             let segment = self.lookup(hash);
             self.locks.prefetch(segment);
-            medium.prefetch(self.home(segment, hash), 2 * LINE);
+            self.prefetch(segment, hash);
         }
+    }
+
+    /// Has the CPU fetch the lines that are looked at for a hash, so that they are waited for at once.
+    #[inline]
+    fn prefetch(&self, segment: Off, hash: u64) {
+        let bytes = self.config.probe_lines as usize * LINE;
+        let home = self.home(segment, hash);
+        self.ground.medium().prefetch(home, bytes);
     }
 
     /// Takes the lock of the segment `hash` leads to.
     fn hold(&self, worker: &mut Worker, hash: u64) -> Result<Held<'_>, Refused> {
-        let accept = |segment| self.accept(worker, segment, hash);
-        let held = (self.directory).hold(&self.ground, &self.locks, hash, accept)?;
+        let held = self.directory.hold(
+            &self.ground,
+            &self.locks,
+            hash,
+            |segment| self.prefetch(segment, hash),
+            |segment| self.accept(worker, segment, hash),
+        )?;
         self.touch_far_lock(worker, held.segment);
         Ok(held)
     }

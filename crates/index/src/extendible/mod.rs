@@ -249,9 +249,10 @@ impl Extendible {
         ground: &Ground<M>,
         locks: &'a Locks,
         hash: u64,
+        fetch: impl Fn(Off),
         accept: impl FnMut(Off) -> Result<(), Refused>,
     ) -> Result<Held<'a>, Refused> {
-        let (segment, guard) = locks.hold(|| self.lookup(ground, hash), |_| (), accept)?;
+        let (segment, guard) = locks.hold(|| self.lookup(ground, hash), fetch, accept)?;
         Ok(Held {
             segment,
             header: Header::serving(ground.medium(), segment, hash)?,

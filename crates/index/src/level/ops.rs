@@ -54,6 +54,7 @@ impl<M: Medium> LevelHash<M> {
     ) -> Result<Option<u64>, Refused> {
         let _for = Category::KeyValue.spend();
         let [first, second] = self.stripes_of(hashes);
+        self.prefetch(self.levels(), hashes); // so that all four are waited for at once
         loop {
             let seen = (
                 self.locks.begin(first, || self.accept(worker, first))?,
