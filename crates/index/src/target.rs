@@ -21,7 +21,7 @@ use crate::registry::{Preset, Size, Table};
 pub struct TableTarget(pub Table);
 
 const CHUNK_BYTES: u64 = 4 << 10;
-const CHUNKS: u64 = 16;
+const CHUNKS: u64 = 8;
 const WORKERS: usize = 3;
 /// Every pool's, so that the same calls make the same bytes.
 const IDENTITY: Identity = Identity {

@@ -36,7 +36,7 @@ impl<M: Medium> Clevel<M> {
                 if self.link(worker, hash, pair)? {
                     return Ok(None);
                 }
-                self.ground.free(worker, self.ground.block(pair)?)?;
+                self.ground.free(worker, self.ground.block(pair)?);
             }
             drop(guard);
             self.grow(worker, seen)?;
@@ -74,7 +74,7 @@ impl<M: Medium> Clevel<M> {
         let freed = self.ground.about_to_free(worker, found.pair)?; // I2: drains the pair too
         self.replace(worker, found.slot, self.slot_word(pair, hash))?;
         if !fault!("clevel.keep_old") {
-            self.ground.free(worker, freed)?;
+            self.ground.free(worker, freed);
         }
         Ok(Some(old))
     }
@@ -93,7 +93,7 @@ impl<M: Medium> Clevel<M> {
         let old = self.ground.medium().load(value_of(found.pair));
         let freed = self.ground.about_to_free(worker, found.pair)?;
         self.replace(worker, found.slot, EMPTY)?;
-        self.ground.free(worker, freed)?;
+        self.ground.free(worker, freed);
         Ok(Some(old))
     }
 

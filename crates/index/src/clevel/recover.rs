@@ -17,9 +17,7 @@ impl<M: Medium> Clevel<M> {
     pub(super) fn recover(&self) -> Result<(), OpenError> {
         self.check_levels()?;
         let mut worker = self.ground.worker()?;
-        if self.meta().is_resizing() {
-            self.settle_cursor(&mut worker)?;
-        }
+        let moved = self.moved(&mut worker)?;
         for lane in 0..self.ground.lanes() {
             for block in self.ground.in_doubt(lane)? {
                 if block.class == Some(PAIR) {
@@ -28,7 +26,13 @@ impl<M: Medium> Clevel<M> {
                 }
             }
         }
-        worker.commit(self.ground.medium())?; // a pair is freed after what replaced it is durable
+        // A pair is freed, and a slot cleared, after what replaced it is durable.
+        let medium = self.ground.medium();
+        worker.commit(medium)?;
+        for slot in moved {
+            medium.store(&mut worker.lane, slot, EMPTY);
+            medium.flush(&mut worker.lane, slot, WORD);
+        }
         self.ground
             .recover(&mut worker, |block| Ok(self.is_live(block)))
     }
@@ -82,9 +86,12 @@ impl<M: Medium> Clevel<M> {
         medium.flush(&mut worker.lane, at, bytes as usize);
     }
 
-    /// Clears slots of the cursor's bucket that were moved up (I7).
-    fn settle_cursor(&self, worker: &mut Worker) -> Result<(), OpenError> {
+    /// The slots of the cursor's bucket that were moved up, to be cleared when they are durable where they went (I7).
+    fn moved(&self, worker: &mut Worker) -> Result<Vec<Off>, OpenError> {
         let (medium, meta) = (self.ground.medium(), self.meta());
+        if !meta.is_resizing() {
+            return Ok(Vec::new());
+        }
         let level = self.level(meta.bottom);
         let bucket = bucket_in(medium.load(self.ground.root(CURSOR)), meta.bottom);
         if bucket >= level.buckets() {
@@ -106,12 +113,7 @@ impl<M: Medium> Clevel<M> {
                 moved.push(slot);
             }
         }
-        worker.commit(medium)?;
-        for slot in moved {
-            medium.store(&mut worker.lane, slot, EMPTY);
-            medium.flush(&mut worker.lane, slot, WORD);
-        }
-        Ok(())
+        Ok(moved)
     }
 
     /// Whether a slot of `hash` in `level` is `word`.

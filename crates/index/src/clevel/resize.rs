@@ -120,7 +120,7 @@ impl<M: Medium> Clevel<M> {
             },
         )?;
         self.await_writers();
-        self.ground.free(worker, freed)?; // readers look at `META` again before they believe (I6)
+        self.ground.free(worker, freed); // readers look at `META` again before they believe (I6)
         Ok(true)
     }
 

@@ -167,6 +167,7 @@ impl<M: Medium> Clht<M> {
             self.ground.about_to_free(worker, array.at)
         })?;
         self.ground.set_root(worker, named, 0)?;
-        self.ground.free(worker, freed)
+        self.ground.free(worker, freed);
+        Ok(())
     }
 }

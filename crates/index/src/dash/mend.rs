@@ -335,7 +335,7 @@ impl<M: Medium> Dash<'_, M> {
             let before = before.unwrap_or_else(|| self.last_stash(segment));
             self.ground.about_to_free(worker, bucket.at)?;
             worker.put_word(self.medium, before, 0)?;
-            self.ground.free(worker, bucket)?;
+            self.ground.free(worker, bucket);
         }
         Ok(())
     }

@@ -344,7 +344,7 @@ impl Extendible {
         }
         let doubled = self.double(ground, worker, directory, elder.prefix, young);
         if doubled.is_err() {
-            ground.free(worker, ground.block(young)?)?;
+            ground.free(worker, ground.block(young)?);
         }
         doubled
     }
@@ -378,7 +378,8 @@ impl Extendible {
         ground.set_root(worker, DIRECTORY, word)?;
         self.directory.store(word, Ordering::Release);
         // Whoever still reads it looks at the table's word again before it believes what it read.
-        ground.free(worker, freed)
+        ground.free(worker, freed);
+        Ok(())
     }
 }
 

@@ -356,7 +356,7 @@ impl Heap {
     }
 
     /// Notes that a block may be handed out again.
-    fn shelve(&self, block: Block) {
+    pub(super) fn shelve(&self, block: Block) {
         match block.class {
             None => self.forget_run(block),
             Some(class) => {
@@ -547,15 +547,14 @@ impl<M: Medium> Ground<M> {
         self.medium().load(self.heap.lane_word(number, NOTE))
     }
 
-    /// Frees what nobody can reach any more, and nobody reads.
-    pub(crate) fn free(&self, worker: &mut Worker, block: Block) -> Result<(), Refused> {
+    /// Frees what nobody can reach any more, and nobody reads. A run is anybody's after the worker's next drain.
+    pub(crate) fn free(&self, worker: &mut Worker, block: Block) {
         let _for = Category::Allocator.spend();
         self.clear_on_medium(&mut worker.lane, block);
-        if block.class.is_none() {
-            worker.commit(self.medium())?; // B6
+        match block.class {
+            None => worker.freed.push(block), // B6
+            Some(_) => self.heap.shelve(block),
         }
-        self.heap.shelve(block);
-        Ok(())
     }
 
     /// Frees blocks that a drain of `between` has made free on the medium before anybody is handed them.
@@ -600,7 +599,10 @@ impl<M: Medium> Ground<M> {
     /// Whether `block` is handed out, as the medium says.
     pub(super) fn is_handed_out(&self, block: Block) -> bool {
         match block.class {
-            None => true,
+            None => {
+                let chunk = self.heap.chunk_of(block.at).expect("a run lies in chunks");
+                self.medium().load(self.heap.record_of(chunk)) != 0
+            }
             Some(class) => {
                 let (group, n) = self.heap.group_of(block.at, class);
                 self.is_set(group, n)

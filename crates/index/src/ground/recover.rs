@@ -98,7 +98,10 @@ impl<M: Medium> Ground<M> {
         for chunk in 0..self.pool.segments() {
             match self.heap.use_of(chunk).expect("it is one of the pool's") {
                 Use::Run(_) => {
-                    found.insert(self.pool.segment(chunk).0);
+                    let at = self.pool.segment(chunk);
+                    if self.is_handed_out(Block { at, class: None }) {
+                        found.insert(at.0);
+                    }
                 }
                 Use::Slab(class) => {
                     let cut = self.heap.cut(class).expect("slabs are of a class");

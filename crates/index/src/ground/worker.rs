@@ -1,11 +1,10 @@
 //! One thread at a table.
 
-use farbank_pm::medium::persist;
 use farbank_pm::model::{Category, Spending};
 use farbank_pm::sync::Arc;
 use farbank_pm::{Counters, Lane, Medium, Off, WORD};
 
-use super::heap::{Group, Heap};
+use super::heap::{Block, Group, Heap};
 use crate::index::Refused;
 
 /// One thread at a table: its lane at the medium, and what it has in hand of the allocator. Used by one thread at
@@ -18,6 +17,8 @@ pub struct Worker {
     pub(super) groups: Vec<Group>,
     /// Which of the words for what is being freed comes next.
     pub(super) freeing: u64,
+    /// Runs whose records are on their way out: anybody's after the next drain. If there is none, the next open's.
+    pub(super) freed: Vec<Block>,
     reshapes: u64,
 }
 
@@ -30,6 +31,7 @@ impl Worker {
             number,
             groups: heap.no_groups(),
             freeing: 0,
+            freed: Vec::new(),
             reshapes: 0,
         })
     }
@@ -66,14 +68,19 @@ impl Worker {
         word: u64,
     ) -> Result<(), Refused> {
         medium.store(&mut self.lane, at, word);
-        Ok(persist(medium, &mut self.lane, at, WORD)?)
+        medium.flush(&mut self.lane, at, WORD);
+        self.commit(medium)
     }
 
     /// Waits until all this worker flushed is durable.
     #[track_caller]
     pub(crate) fn commit<M: Medium>(&mut self, medium: &M) -> Result<(), Refused> {
         let ticket = medium.drain(&mut self.lane);
-        Ok(medium.settle(ticket)?)
+        medium.settle(ticket)?;
+        for run in self.freed.drain(..) {
+            self.heap.shelve(run);
+        }
+        Ok(())
     }
 }
 

@@ -57,7 +57,8 @@ impl<M: Medium> LevelHash<M> {
         self.closed.store(true, Ordering::Release);
         let replaced = self.replace_bottom(worker, levels, interim);
         self.closed.store(false, Ordering::Release);
-        self.ground.free(worker, replaced?) // readers look at `current` again before they believe (I6)
+        self.ground.free(worker, replaced?); // readers look at `current` again before they believe (I6)
+        Ok(())
     }
 
     /// Waits until nobody changes the table who may not have seen that it is closed.
