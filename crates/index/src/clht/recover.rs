@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use farbank_pm::{Medium, Off};
+use farbank_pm::{LINE, Medium, Off};
 
 use super::Clht;
 use super::layout::{ARRAY, Array, BITS_MAX, OLD, YOUNG};
@@ -23,6 +23,17 @@ impl<M: Medium> Clht<M> {
             match self.named(word)? {
                 Some(other) if other != array => self.dismantle(&mut worker, word, other)?,
                 _ => {}
+            }
+        }
+        // The worker's next bucket is in doubt in place of this one: what leads to it must be durable by then.
+        for lane in 0..self.ground.lanes() {
+            for block in self.ground.in_doubt(lane)? {
+                if block.class.is_some() && self.is_live(array, block)? {
+                    let medium = self.ground.medium();
+                    self.each_bucket(Off(medium.load(block.at)), |bucket| {
+                        medium.flush(&mut worker.lane, bucket, LINE);
+                    });
+                }
             }
         }
         self.ground

@@ -5,7 +5,7 @@ use farbank_pm::{Medium, WORD, fault};
 use super::DashLh;
 use super::layout::{ARRAYS, BITS_MAX, CHAINED, DIRECTORY, DIRECTORY_BYTES, STATE};
 use crate::dash::Table;
-use crate::ground::{Block, OpenError};
+use crate::ground::{Block, OpenError, Worker};
 use crate::index::Refused;
 
 impl<M: Medium> DashLh<M> {
@@ -19,21 +19,34 @@ impl<M: Medium> DashLh<M> {
         let bytes = named as usize * WORD;
         let (dash, medium) = (self.dash(), self.ground.medium());
         medium.flush(&mut worker.lane, self.directory, bytes);
-        let mut left = None;
+        for lane in 0..self.ground.lanes() {
+            for block in self.ground.in_doubt(lane)? {
+                self.flush_links(&mut worker, block)?;
+            }
+        }
+        worker.commit(medium)?; // what was unchained is freed after that is durable
+        self.ground
+            .recover(&mut worker, |block| self.is_live(block))?;
         if self.has(coming) {
             let segment = self.segment(coming);
             let chained = dash.chain_of(segment, CHAINED, coming)?;
-            let words = chained.iter().map(|block| block.at);
-            for at in std::iter::once(dash.last_stash(segment)).chain(words) {
-                medium.flush(&mut worker.lane, at, WORD);
-            }
-            worker.commit(medium)?; // what was unchained is freed after that is durable
-            left = Some((segment, chained));
-        }
-        self.ground
-            .recover(&mut worker, |block| self.is_live(block))?;
-        if let Some((segment, chained)) = left {
             dash.unchain(&mut worker, segment, chained)?; // I5
+        }
+        Ok(())
+    }
+
+    /// Has the words of the stash that a block in doubt is chained to, or was, made durable by the next drain. The worker's
+    /// next block is in doubt in place of this one.
+    fn flush_links(&self, worker: &mut Worker, block: Block) -> Result<(), Refused> {
+        let owner = self.dash().owner(block.at);
+        if block.class.is_none() || owner > self.state().count() || !self.has(owner) {
+            return Ok(());
+        }
+        let (dash, segment) = (self.dash(), self.segment(owner));
+        let chained = dash.chain_of(segment, CHAINED, owner)?;
+        let words = chained.iter().map(|block| block.at);
+        for at in std::iter::once(dash.last_stash(segment)).chain(words) {
+            self.ground.medium().flush(&mut worker.lane, at, WORD);
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Splitting the segment whose turn it is; arrays for those to come.
 
 use farbank_pm::sync::atomic::Ordering;
-use farbank_pm::{LINE, Medium, WORD, fault};
+use farbank_pm::{LINE, Medium, Off, WORD, fault};
 
 use super::layout::{ARRAYS, BITS_MAX, CHAINED, DIRECTORY, DIRECTORY_BYTES, STATE, State};
 use super::{Config, DashLh};
@@ -51,17 +51,27 @@ impl<M: Medium> DashLh<M> {
         worker.commit(medium)
     }
 
-    /// Makes the array that a segment is to lie in, if it is not there. Nothing is changed on an error.
+    /// Makes the array that a segment is to lie in, if it is not there; what names it is drained with the segment. Nothing is
+    /// changed on an error.
     fn reserve(&self, worker: &mut Worker, number: u64) -> Result<(), Refused> {
         let array = self.config.spot(number).array;
-        let bytes = self.config.array_bytes(array);
         if array >= ARRAYS {
+            let bytes = self.config.array_bytes(array);
             return Err(Refused::Full { bytes });
         }
-        if !self.array(array).is_null() {
-            return Ok(());
+        let (medium, entry) = (self.ground.medium(), self.entry(array));
+        if self.array(array).is_null() {
+            let at = self.make_array(worker, array)?;
+            medium.store(&mut worker.lane, entry, at.0);
         }
+        medium.flush(&mut worker.lane, entry, WORD); // whoever made it may not have drained it
+        Ok(())
+    }
+
+    /// An array that nothing names, none of whose segments chains anything. Durable on `Ok` (I5).
+    fn make_array(&self, worker: &mut Worker, array: u64) -> Result<Off, Refused> {
         let (dash, medium) = (self.dash(), self.ground.medium());
+        let bytes = self.config.array_bytes(array);
         let at = self.ground.allocate_run(worker, bytes)?;
         if fault!("dash-lh.reserved") {
             medium.store(&mut worker.lane, self.entry(array), u64::MAX);
@@ -72,8 +82,8 @@ impl<M: Medium> DashLh<M> {
             medium.store(&mut worker.lane, last, 0);
             medium.flush(&mut worker.lane, last, WORD);
         }
-        worker.commit(medium)?; // I5
-        worker.put_word(medium, self.entry(array), at.0)
+        worker.commit(medium)?;
+        Ok(at)
     }
 
     /// Splits as many segments as are to be split when a stash has grown. If there is no room for that, or the one whose

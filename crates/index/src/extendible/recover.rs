@@ -78,8 +78,9 @@ fn end_split<M: Medium>(
     if Header::at(medium, elder).depth + 1 == header.depth {
         name(ground, worker, directory, header, young)?;
         medium.store(&mut worker.lane, elder, elder_half.word());
-        medium.flush(&mut worker.lane, elder, WORD);
     }
+    // Whether it was said now or by a process that was killed: the next split is in doubt in place of this one.
+    medium.flush(&mut worker.lane, elder, WORD);
     Ok(())
 }
 
