@@ -46,12 +46,15 @@ impl<M: Medium> Dash<'_, M> {
         }
     }
 
-    /// Makes the words of a segment zero, whatever they were: none of its stash is used, nothing chained to it.
+    /// Makes the words of a segment zero, whatever they were, but for the one that leads to what is chained, if something can
+    /// be: none of its stash is used.
     pub(crate) fn clear_words(&self, lane: &mut Lane, segment: Off) {
         let buckets = self.shape.buckets() + u64::from(self.shape.stash);
         for n in 0..buckets {
             let bucket = segment.plus(n * self.bucket_bytes);
-            self.medium.store(lane, bucket, 0);
+            if self.chain.is_none() || bucket != self.last_stash(segment) {
+                self.medium.store(lane, bucket, 0);
+            }
         }
     }
 
@@ -167,8 +170,8 @@ impl<M: Medium> Dash<'_, M> {
     }
 
     /// Writes to `young`, whose words are clear and which nobody sees, the pairs of `elder` whose keys are meant: each where it was, and
-    /// those of the stash where they belong if that has room now. Not durable yet, but for what is chained to the stash,
-    /// whatever comes of it.
+    /// those of the stash where they belong if that has room now. Not durable yet, but for what is chained to the stash: that
+    /// stays, whatever comes of it, for whoever tries again.
     pub(crate) fn copy_some(
         &self,
         worker: &mut Worker,
@@ -187,6 +190,10 @@ impl<M: Medium> Dash<'_, M> {
         }
         for to in self.stashes(young) {
             self.clear(&mut worker.lane, to, None);
+        }
+        let owner = self.medium.load(young);
+        for to in self.chained(young) {
+            self.set_bits(&mut worker.lane, to, Bits::chained(owner));
         }
         for from in self.stashes(elder) {
             for slot in ones(self.mask(from, |key| keys.own(key))) {
@@ -321,23 +328,6 @@ impl<M: Medium> Dash<'_, M> {
         let last = last.expect("a segment has a stash");
         worker.put_word(self.medium, last, bucket.0)?;
         Ok(bucket)
-    }
-
-    /// Frees `chained`, which is all that is chained to the stash of a segment nobody sees.
-    pub(crate) fn unchain(
-        &self,
-        worker: &mut Worker,
-        segment: Off,
-        mut chained: Vec<Block>,
-    ) -> Result<(), Refused> {
-        while let Some(bucket) = chained.pop() {
-            let before = chained.last().map(|before| before.at);
-            let before = before.unwrap_or_else(|| self.last_stash(segment));
-            self.ground.about_to_free(worker, bucket.at)?;
-            worker.put_word(self.medium, before, 0)?;
-            self.ground.free(worker, bucket);
-        }
-        Ok(())
     }
 
     /// Makes dead, to be drained, the pairs whose keys are not a segment's; whether there were any.

@@ -32,8 +32,8 @@
 //! |-----------------------------|-------------------------------------------|---------------------------------------|
 //! | parts of an insert          | what `dash` lists                         | what is said there                    |
 //! | new array, its entry        | a run in doubt that no entry names        | frees it                              |
-//! | parts of a copy             | buckets chained to the segment that comes | frees them (I5); the segment is made  |
-//! |                             | next                                      | anew when its turn comes again        |
+//! | parts of a copy             | buckets chained to the segment that comes | nothing (I5): it is made anew, with   |
+//! |                             | next                                      | them, when its turn comes again       |
 //! | N and next, moved bits      | pairs live that are another segment's     | at first touch makes them dead (I2)   |
 //! | (a kill) store, drain       | bytes a power cut could take back         | makes them durable at first touch     |
 //!

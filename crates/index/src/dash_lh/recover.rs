@@ -9,34 +9,21 @@ use crate::ground::{Block, OpenError, Worker};
 use crate::index::Refused;
 
 impl<M: Medium> DashLh<M> {
-    /// Makes the directory durable as a killed process left it, then frees what no entry and no stash leads to, and what a
-    /// split that was cut short has chained. Reads a few words a lane, and the directory.
+    /// Frees what no entry and no stash leads to. Reads a few words a lane, and the directory.
     pub(super) fn recover(&self) -> Result<(), OpenError> {
         self.check_directory()?;
         let mut worker = self.ground.worker()?;
-        let coming = self.state().count();
-        let named = self.config.spot(coming).array.min(ARRAYS - 1) + 1;
-        let bytes = named as usize * WORD;
-        let (dash, medium) = (self.dash(), self.ground.medium());
-        medium.flush(&mut worker.lane, self.directory, bytes);
         for lane in 0..self.ground.lanes() {
             for block in self.ground.in_doubt(lane)? {
                 self.flush_links(&mut worker, block)?;
             }
         }
-        worker.commit(medium)?; // what was unchained is freed after that is durable
         self.ground
-            .recover(&mut worker, |block| self.is_live(block))?;
-        if self.has(coming) {
-            let segment = self.segment(coming);
-            let chained = dash.chain_of(segment, CHAINED, coming)?;
-            dash.unchain(&mut worker, segment, chained)?; // I5
-        }
-        Ok(())
+            .recover(&mut worker, |block| self.is_live(block))
     }
 
-    /// Has the words of the stash that a block in doubt is chained to, or was, made durable by the next drain. The worker's
-    /// next block is in doubt in place of this one.
+    /// Has the words of the stash that a block in doubt is chained to made durable by the next drain. The worker's next block is
+    /// in doubt in place of this one.
     fn flush_links(&self, worker: &mut Worker, block: Block) -> Result<(), Refused> {
         let owner = self.dash().owner(block.at);
         if block.class.is_none() || owner > self.state().count() || !self.has(owner) {
@@ -117,6 +104,10 @@ impl<M: Medium> DashLh<M> {
             reached.extend(self.dash().chained(segment));
             Ok(())
         })?;
+        let coming = self.state().count();
+        if self.has(coming) {
+            reached.extend(self.dash().chained(self.segment(coming)));
+        }
         self.ground
             .check(|reach| reached.into_iter().for_each(reach))
     }

@@ -114,14 +114,10 @@ impl<M: Medium> DashLh<M> {
         let _elder = self.locks.lock(elder, accept)?;
         let place = &|hash| self.place(hash);
         let owned = &|hash| after.number(hash) == number;
+        dash.chain_of(young, CHAINED, number)?; // what a copy that was cut short has left
         dash.clear_words(&mut worker.lane, young);
         medium.store(&mut worker.lane, young, number);
-        let copied = dash.copy_some(worker, (elder, young), &Keys { place, owned });
-        if let Err(why) = copied {
-            let chained = dash.chain_of(young, CHAINED, number)?;
-            dash.unchain(worker, young, chained)?;
-            return Err(why);
-        }
+        dash.copy_some(worker, (elder, young), &Keys { place, owned })?;
         dash.flush(&mut worker.lane, young);
         worker.commit(medium)?; // I3
         self.locks.is_new(young);
