@@ -130,7 +130,7 @@ impl Config {
     pub fn small() -> Config {
         Config {
             slots: 2,
-            top_bits: 3,
+            top_bits: 2,
             ..Config::paper(0)
         }
     }
