@@ -157,11 +157,12 @@ impl Locks {
         mut guard: Guard<'a>,
         accept: impl FnOnce() -> Result<(), Refused>,
     ) -> Result<Guard<'a>, Refused> {
-        if self.found && guard.held == 0 {
-            if let Err(refused) = accept() {
-                guard.held = guard.held.wrapping_sub(2); // back to 0 (L3)
-                return Err(refused);
-            }
+        if self.found
+            && guard.held == 0
+            && let Err(refused) = accept()
+        {
+            guard.held = guard.held.wrapping_sub(2); // back to 0 (L3)
+            return Err(refused);
         }
         Ok(guard)
     }

@@ -181,7 +181,7 @@ impl Heap {
             "a lane's line has room for {CLASSES} classes"
         );
         let cut = |class: &Class| {
-            Cut::of(class, chunk_bytes).ok_or_else(|| OpenError::Chunks {
+            Cut::of(class, chunk_bytes).ok_or(OpenError::Chunks {
                 block_bytes: class.block_bytes,
                 chunk_bytes,
             })
