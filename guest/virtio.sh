@@ -13,7 +13,7 @@ fail() {
 
 # ---- no synchronous mappings ----
 refused() {
-  if ./farbank serve --port 0 --size 8mb --pool "$FOLDER/refused" --medium dax >/tmp/refused 2>&1; then
+  if ./farbank serve --port 0 --memcached-port off --size 8mb --pool "$FOLDER/refused" --medium dax >/tmp/refused 2>&1; then
     fail "--medium dax was taken where mappings are not synchronous"
   fi
   cat /tmp/refused
@@ -22,7 +22,7 @@ refused() {
 }
 
 falls_back() {
-  ./farbank serve --port 0 --size 8mb --pool "$FOLDER/pool" >/tmp/banner 2>&1 &
+  ./farbank serve --port 0 --memcached-port off --size 8mb --pool "$FOLDER/pool" >/tmp/banner 2>&1 &
   i=0
   until grep -q survives /tmp/banner || [ $i = 100 ]; do
     sleep 0.1

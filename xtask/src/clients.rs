@@ -135,7 +135,8 @@ impl Server {
     fn start(pool: &Path) -> Result<Server, String> {
         let mut command = farbank();
         command
-            .args(["serve", "--port", "0", "--size", "32mb", "--pool"])
+            .args(["serve", "--port", "0", "--memcached-port", "off"])
+            .args(["--size", "32mb", "--pool"])
             .arg(pool);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let child = child.map_err(|e| format!("the server does not start: {e}"))?;

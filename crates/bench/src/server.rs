@@ -339,6 +339,8 @@ impl Server {
                 "serve",
                 "--port",
                 "0",
+                "--memcached-port",
+                "off",
                 "--workers",
                 "1",
                 "--size",

@@ -31,7 +31,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Serve a pool to Redis clients.
+    /// Serve a pool to Redis clients and to memcached's.
     Serve(serve::Serve),
     /// Make a pool, look into it, check it, write out what it holds.
     #[command(subcommand)]

@@ -1,7 +1,8 @@
 //! `farbank serve`: from a path to a served store, and back.
 //!
 //! The pool is opened, or made if there is none; a [`Kv`] stands on its medium; a [`Server`] serves
-//! it until a signal or a client's SHUTDOWN; then the store is closed cleanly.
+//! it, to Redis's clients and to memcached's, until a signal or a client's SHUTDOWN; then the store is
+//! closed cleanly.
 
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr};
@@ -9,13 +10,14 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use clap::Args;
-use farbank_kv::store::{Opened, Store};
+use farbank_kv::store::{Opened, Store, VALUE_BYTES_MAX};
 use farbank_kv::{Config, Kv};
 use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, SyncPolicy};
-use farbank_server::{Handle, Options, Server};
+use farbank_server::{Endpoint, Handle, Options, Protocol, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::level_filters::LevelFilter;
@@ -26,7 +28,8 @@ use crate::{Failure, size};
 const EXAMPLES: &str = "\
 Examples:
   farbank serve
-      a pool of 1 GiB in ./farbank.pool, on port 6379 of this machine only
+      a pool of 1 GiB in ./farbank.pool, for Redis's clients on port 6379 and memcached's on 11211, of this
+      machine only
   farbank serve --pool /mnt/pmem0/bank --size 64gb
       a pool on persistent memory; the medium is found out and printed
   farbank serve --pool /var/lib/farbank/pool --max-size 100gb --sync everysec
@@ -36,7 +39,24 @@ Examples:
   redis-cli -p 6379 set greeting hello
       talks to it";
 
-/// Serve a pool to Redis clients.
+/// A port, or none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Port(Option<u16>);
+
+impl FromStr for Port {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Port, String> {
+        if text == "off" {
+            return Ok(Port(None));
+        }
+        let port = text.parse();
+        let port = port.map_err(|_| "a port is a number up to 65535, or off".to_owned())?;
+        Ok(Port(Some(port)))
+    }
+}
+
+/// Serve a pool to Redis clients and to memcached's.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_override_self = true)]
 pub(crate) struct Serve {
@@ -62,9 +82,18 @@ pub(crate) struct Serve {
         default_value = "127.0.0.1"
     )]
     bind: Vec<IpAddr>,
-    /// Port to listen on; 0 takes a free one.
-    #[arg(long, default_value_t = 6379)]
-    port: u16,
+    /// Port for Redis clients; 0 takes a free one, off serves none.
+    #[arg(long, value_name = "N|off", default_value = "6379")]
+    port: Port,
+    /// Port for memcached's clients; 0 takes a free one, off serves none.
+    #[arg(long, value_name = "N|off", default_value = "11211")]
+    memcached_port: Port,
+    /// Largest item that memcached's clients may store, its key and head included; at most 512mb.
+    #[arg(long, value_name = "SIZE", default_value = "1mb", value_parser = size::parse)]
+    memcached_item_size: u64,
+    /// Refuse memcached's flush_all.
+    #[arg(long)]
+    memcached_no_flush: bool,
     /// Threads that serve clients; 0 is one a CPU, at most 4.
     #[arg(long, default_value_t = 0)]
     workers: usize,
@@ -123,6 +152,15 @@ impl Serve {
                  there could read and change everything. Pass --unsafe-no-auth if that is meant"
             )));
         }
+        if self.port == Port(None) && self.memcached_port == Port(None) {
+            let text = "--port and --memcached-port are both off: nobody could connect";
+            return Err(Failure::Usage(text.into()));
+        }
+        let most = VALUE_BYTES_MAX as u64;
+        if !(1024..=most).contains(&self.memcached_item_size) {
+            let text = "--memcached-item-size must be from 1kb to 512mb";
+            return Err(Failure::Usage(text.into()));
+        }
         self.place.check()?;
         if self.max_size.is_some_and(|max| max < self.place.size) {
             return Err(Failure::Usage("--max-size is less than --size".into()));
@@ -131,11 +169,20 @@ impl Serve {
     }
 
     fn bind(&self) -> Result<Server, Failure> {
-        let addrs: Vec<_> = self
-            .bind
-            .iter()
-            .map(|&ip| SocketAddr::new(ip, self.port))
-            .collect();
+        let ports = [
+            (self.port, Protocol::Resp),
+            (self.memcached_port, Protocol::Memcached),
+        ];
+        let mut endpoints = Vec::new();
+        for (port, protocol) in ports {
+            let Some(port) = port.0 else {
+                continue;
+            };
+            endpoints.extend(self.bind.iter().map(|&ip| Endpoint {
+                addr: SocketAddr::new(ip, port),
+                protocol,
+            }));
+        }
         let pool = std::path::absolute(&self.pool).unwrap_or_else(|_| self.pool.clone());
         let options = Options {
             workers: self.workers,
@@ -145,12 +192,16 @@ impl Serve {
                 other => other.name(),
             },
             pool: pool.display().to_string(),
+            item_bytes_max: usize::try_from(self.memcached_item_size).unwrap_or(usize::MAX),
+            flush_allowed: !self.memcached_no_flush,
         };
-        Server::bind(&addrs, options).map_err(|error| {
-            let addrs: Vec<_> = addrs.iter().map(ToString::to_string).collect();
+        Server::bind(&endpoints, options).map_err(|error| {
+            let addrs: Vec<_> = endpoints.iter().map(|e| e.addr.to_string()).collect();
+            let hint =
+                "another server may be there; choose another --port or --memcached-port, or off";
             Failure::Failed {
                 error: format!("cannot listen on {}: {error}", addrs.join(", ")),
-                hint: Some("another server may be there; choose another --port".into()),
+                hint: Some(hint.into()),
             }
         })
     }
@@ -207,9 +258,12 @@ impl Serve {
     fn greet(&self, server: &Server, store: &dyn Store, made: bool) {
         let (stats, caps, opened) = (store.stats(), store.caps(), store.opened());
         let addrs: Vec<_> = server
-            .addrs()
+            .endpoints()
             .iter()
-            .map(|addr| format!("redis://{addr}"))
+            .map(|endpoint| match endpoint.protocol {
+                Protocol::Resp => format!("redis://{}", endpoint.addr),
+                Protocol::Memcached => format!("memcached://{}", endpoint.addr),
+            })
             .collect();
         println!(
             "farbank {} listens on {}",

@@ -10,7 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 fn farbank(pool: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));
     command
-        .args(["serve", "--port", "0", "--size", "16mb", "--pool"])
+        .args(["serve", "--port", "0", "--memcached-port", "off"])
+        .args(["--size", "16mb", "--pool"])
         .arg(pool)
         .args(more);
     command

@@ -18,6 +18,14 @@ pub const VALUE_BYTES_MAX: usize = 512 << 20;
 /// Databases, numbered from 0.
 pub const DATABASES: usize = 16;
 
+/// The bits of a kind that are the value's type; 0 is a string. The two bits above are marks of
+/// memcached's meta commands: a store keeps them like the rest, and who asks for a type masks them.
+pub const KIND_TYPE: u8 = 0x3f;
+/// The mark of a value that is out of date and still served.
+pub const KIND_STALE: u8 = 0x80;
+/// The mark of a value that one client was told to replace.
+pub const KIND_WON: u8 = 0x40;
+
 /// Names a value: a key in a database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Key<'a> {
@@ -36,7 +44,7 @@ pub struct Value<'a> {
     pub expires_ms: u64,
     /// 32 bits that belong to the client (memcached's flags).
     pub flags: u32,
-    /// What kind of value this is; 0 is a string.
+    /// What kind of value this is: a type ([`KIND_TYPE`]) and marks; 0 is a string without marks.
     pub kind: u8,
 }
 
@@ -53,6 +61,15 @@ pub struct Meta {
     pub kind: u8,
     /// The version: changes with every write of the key. 0 only for a group's own, unwritten values.
     pub version: u64,
+}
+
+impl Meta {
+    /// The value's type, without the marks its kind may carry.
+    #[inline]
+    #[must_use]
+    pub fn type_of(&self) -> u8 {
+        self.kind & KIND_TYPE
+    }
 }
 
 /// A stored value, as [`Ops::update`] shows it.
@@ -273,10 +290,49 @@ pub struct Stats {
     pub index_bytes: u64,
     /// Keys found expired and removed.
     pub expired_keys: u64,
+    /// Live keys removed to make room; a store that refuses writes when it is full evicts none.
+    pub evictions: u64,
+    /// Times an expired key's room was taken for another at once.
+    pub reclaimed: u64,
+    /// Slab classes that have pages, smallest slots first; none in a store without slabs.
+    pub classes: Vec<Class>,
     /// Records quarantined: found damaged at open, or since.
     pub damaged_records: u64,
     /// What was asked of the medium by all sessions.
     pub counters: Counters,
+}
+
+/// A slab class: slots of one size.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Class {
+    /// Its number, from 1.
+    pub id: u32,
+    /// Bytes of a slot.
+    pub slot_bytes: u64,
+    /// Slots of a page.
+    pub slots_per_page: u64,
+    /// Pages it has now.
+    pub pages: u64,
+    /// Slots with an item in them now.
+    pub slots_used: u64,
+    /// Slots without one.
+    pub slots_free: u64,
+    /// Items now.
+    pub items: u64,
+    /// Bytes of those items: keys, values and what is kept beside them.
+    pub item_bytes: u64,
+    /// Seconds since the item next to be evicted was last used.
+    pub age_secs: u64,
+    /// Live items evicted.
+    pub evicted: u64,
+    /// Of those, how many had an expiry.
+    pub evicted_nonzero: u64,
+    /// Seconds since the item evicted last had been used.
+    pub evicted_time: u64,
+    /// Writes refused because nothing could be evicted.
+    pub out_of_memory: u64,
+    /// Times an expired item's slot was taken for another.
+    pub reclaimed: u64,
 }
 
 /// How a pool came back.

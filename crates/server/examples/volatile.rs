@@ -14,7 +14,8 @@ fn main() -> std::io::Result<()> {
         .and_then(|arg| arg.parse().ok())
         .unwrap_or(6399);
     let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let server = farbank_server::Server::bind(&[addr], farbank_server::Options::default())?;
-    println!("{:?}", server.addrs());
+    let endpoints = [farbank_server::Endpoint::resp(addr)];
+    let server = farbank_server::Server::bind(&endpoints, farbank_server::Options::default())?;
+    println!("{:?}", server.endpoints());
     server.run(&volatile::Volatile::new())
 }

@@ -22,7 +22,9 @@ use farbank_pm::Ticket;
 use mio::net::TcpStream;
 
 use crate::cmd::Client;
+use crate::memcached::Talk;
 use crate::resp::Parser;
+use crate::settings::Protocol;
 use crate::shared::Card;
 
 /// Bytes read at once from a connection that owes nothing.
@@ -230,11 +232,17 @@ impl Output {
     }
 }
 
+/// The protocol of a connection, and how far it has come in it.
+pub(crate) enum Speech {
+    Resp { client: Client, parser: Parser },
+    Memcached(Talk),
+}
+
 /// A connection.
 pub(crate) struct Conn {
     pub(crate) stream: TcpStream,
-    pub(crate) client: Client,
-    pub(crate) parser: Parser,
+    pub(crate) card: Arc<Card>,
+    pub(crate) speech: Speech,
     pub(crate) input: Input,
     pub(crate) output: Output,
     /// The socket may have more to read.
@@ -257,10 +265,17 @@ pub(crate) struct Conn {
 
 impl Conn {
     pub(crate) fn new(stream: TcpStream, card: Arc<Card>) -> Conn {
+        let speech = match card.protocol {
+            Protocol::Resp => Speech::Resp {
+                client: Client::new(Arc::clone(&card)),
+                parser: Parser::default(),
+            },
+            Protocol::Memcached => Speech::Memcached(Talk::default()),
+        };
         Conn {
             stream,
-            client: Client::new(card),
-            parser: Parser::default(),
+            card,
+            speech,
             input: Input::default(),
             output: Output::default(),
             readable: true,
@@ -279,7 +294,11 @@ impl Conn {
     /// A read that leaves room has drained the socket, so the next event tells of more; only an end
     /// that was announced together with data must be read for again.
     pub(crate) fn fill(&mut self, shelf: &mut Vec<Vec<u8>>) -> io::Result<Option<usize>> {
-        let space = self.input.space(self.parser.needed(), shelf);
+        let needed = match &self.speech {
+            Speech::Resp { parser, .. } => parser.needed(),
+            Speech::Memcached(talk) => talk.needed(),
+        };
+        let space = self.input.space(needed, shelf);
         let room = space.len();
         loop {
             match self.stream.read(space) {
@@ -300,6 +319,14 @@ impl Conn {
                 }
                 Err(e) => return Err(e),
             }
+        }
+    }
+
+    /// Shows on its card what others may know.
+    pub(crate) fn show(&mut self) {
+        match &mut self.speech {
+            Speech::Resp { client, .. } => client.show(),
+            Speech::Memcached(talk) => talk.show(&self.card),
         }
     }
 

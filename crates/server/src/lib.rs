@@ -1,4 +1,5 @@
-//! RESP over any [`Store`](farbank_kv::store::Store): what Redis clients talk to.
+//! RESP and memcached's protocol over any [`Store`](farbank_kv::store::Store): what Redis's and memcached's
+//! clients talk to.
 //!
 //! ```text
 //!   accept ──▶ worker 0 ─┬─ connection: input ─▶ requests ─▶ commands ─▶ session ─▶ store
@@ -12,10 +13,14 @@
 //! tells of an undurable write is withheld until the batch's ticket turns, and the worker does other
 //! things meanwhile.
 //!
-//! * [`resp`] reads requests and writes replies.
-//! * `conn` is one connection: its buffers, and what is withheld.
+//! What a connection speaks is said by the address it came to ([`Endpoint`]); all of them share workers,
+//! batches and values.
+//!
+//! * `conn` is one connection: its buffers, and what is withheld. `turn` is what it lends its protocol.
 //! * `worker` is the loop; `listener` accepts and starts it all.
-//! * `cmd` has a file for each family of commands, and the one table of them all.
+//! * [`resp`] reads Redis's requests and writes replies; `cmd` has a file for each family of commands, and
+//!   the one table of them all.
+//! * [`memcached`] is the other protocol, requests and commands.
 //! * [`glob`] are the patterns of SCAN, KEYS and CONFIG GET.
 #![forbid(unsafe_code)]
 
@@ -23,10 +28,12 @@ mod cmd;
 mod conn;
 pub mod glob;
 mod listener;
+pub mod memcached;
 pub mod resp;
 mod settings;
 mod shared;
+mod turn;
 mod worker;
 
 pub use listener::{Handle, Server};
-pub use settings::Options;
+pub use settings::{Endpoint, Options, Protocol};

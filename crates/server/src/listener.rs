@@ -15,7 +15,8 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
-use crate::settings::{Options, Settings};
+use crate::memcached::Memo;
+use crate::settings::{Endpoint, Options, Protocol, Settings};
 use crate::shared::{Clients, Desk, Floor, Mail, Shared, Tally};
 use crate::worker::{WAKE, Worker};
 
@@ -29,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A bound server that does not serve yet.
 pub struct Server {
     listeners: Vec<StdListener>,
-    addrs: Vec<SocketAddr>,
+    endpoints: Vec<Endpoint>,
     options: Options,
     floor: Arc<Floor>,
     door: Poll,
@@ -51,19 +52,21 @@ impl Handle {
 }
 
 impl Server {
-    /// Binds every address of `addrs`; port 0 takes a free one.
+    /// Binds every address of `endpoints`; port 0 takes a free one.
     ///
     /// # Errors
     /// An address cannot be bound, or the system has no more files.
-    pub fn bind(addrs: &[SocketAddr], options: Options) -> io::Result<Server> {
-        let listeners = addrs
-            .iter()
-            .map(|&addr| listen(addr))
-            .collect::<io::Result<Vec<_>>>()?;
-        let addrs = listeners
-            .iter()
-            .map(StdListener::local_addr)
-            .collect::<io::Result<_>>()?;
+    pub fn bind(endpoints: &[Endpoint], options: Options) -> io::Result<Server> {
+        let mut bound = Vec::new();
+        let mut listeners = Vec::new();
+        for endpoint in endpoints {
+            let listener = listen(endpoint.addr)?;
+            bound.push(Endpoint {
+                addr: listener.local_addr()?,
+                protocol: endpoint.protocol,
+            });
+            listeners.push(listener);
+        }
         let (mut polls, mut desks) = (Vec::new(), Vec::new());
         for _ in 0..options.workers() {
             let poll = Poll::new()?;
@@ -74,7 +77,7 @@ impl Server {
         let floor = Arc::new(Floor::new(desks, Waker::new(door.registry(), WAKE)?));
         Ok(Server {
             listeners,
-            addrs,
+            endpoints: bound,
             options,
             floor,
             door,
@@ -82,10 +85,10 @@ impl Server {
         })
     }
 
-    /// Where this server listens.
+    /// Where this server listens, in the order it was asked to, and what is spoken there.
     #[must_use]
-    pub fn addrs(&self) -> &[SocketAddr] {
-        &self.addrs
+    pub fn endpoints(&self) -> &[Endpoint] {
+        &self.endpoints
     }
 
     /// What ends this server.
@@ -104,19 +107,22 @@ impl Server {
     pub fn run(self, store: &dyn Store) -> io::Result<()> {
         let floor = Arc::clone(&self.floor);
         store.on_turn(Arc::new(move || floor.turned()));
+        let mut endpoints = self.endpoints.iter();
+        let spoken = endpoints.any(|endpoint| endpoint.protocol == Protocol::Memcached);
         let shared = Shared {
             store,
             options: &self.options,
             settings: Settings::new(clients_max(self.options.clients_max)),
             floor: self.floor,
             clients: Clients::default(),
-            addrs: self.addrs,
+            endpoints: self.endpoints,
             started: Instant::now(),
             run_id: run_id(),
             poisoned: OnceLock::new(),
             accepted: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             reset: Mutex::new(Tally::default()),
+            memo: Memo::new(spoken),
         };
         std::thread::scope(|scope| {
             let shared = &shared;
@@ -224,19 +230,20 @@ fn accept(shared: &Shared<'_>, mut door: Poll, listeners: Vec<StdListener>) -> i
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             other => other?,
         }
-        let paused = listeners
-            .iter()
-            .any(|listener| !accept_all(shared, listener));
+        let mut paused = false;
+        for (listener, endpoint) in listeners.iter().zip(&shared.endpoints) {
+            paused |= !accept_all(shared, listener, endpoint.protocol);
+        }
         timeout = paused.then_some(PAUSE);
     }
     Ok(())
 }
 
 /// Accepts all that wait; false if the system could not take more now.
-fn accept_all(shared: &Shared<'_>, listener: &TcpListener) -> bool {
+fn accept_all(shared: &Shared<'_>, listener: &TcpListener, protocol: Protocol) -> bool {
     while !shared.floor.stopping() {
         match listener.accept() {
-            Ok((stream, peer)) => assign(shared, stream, peer),
+            Ok((stream, peer)) => assign(shared, stream, peer, protocol),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
             Err(e)
                 if matches!(
@@ -253,11 +260,11 @@ fn accept_all(shared: &Shared<'_>, listener: &TcpListener) -> bool {
 }
 
 /// Gives a connection to the worker with the fewest, or refuses it.
-fn assign(shared: &Shared<'_>, mut stream: TcpStream, peer: SocketAddr) {
+fn assign(shared: &Shared<'_>, mut stream: TcpStream, peer: SocketAddr, protocol: Protocol) {
     let most = shared.settings.clients_max.load(Ordering::Relaxed);
     if shared.clients.count() as u64 >= most {
         shared.rejected.fetch_add(1, Ordering::Relaxed);
-        if let Err(error) = stream.write(b"-ERR max number of clients reached\r\n") {
+        if let Err(error) = stream.write(protocol.too_many()) {
             tracing::debug!(%error, "a refused client left first");
         }
         return;
@@ -272,7 +279,7 @@ fn assign(shared: &Shared<'_>, mut stream: TcpStream, peer: SocketAddr) {
         desk.connections.fetch_add(1, Ordering::Relaxed);
         let card = shared
             .clients
-            .welcome(&stream, peer, number, shared.clock_ms());
+            .welcome(&stream, peer, protocol, number, shared.clock_ms());
         desk.send(Mail::Welcome(stream, card));
     }
 }

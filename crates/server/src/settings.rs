@@ -1,9 +1,54 @@
 //! What a server is told at its start ([`Options`]) and what may change while it runs (`Settings`,
 //! through CONFIG SET).
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::resp::Limits;
+
+/// What is spoken at an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protocol {
+    /// Redis's, in its second and third version and inline.
+    Resp,
+    /// memcached's text protocol with its meta commands.
+    Memcached,
+}
+
+impl Protocol {
+    /// What a client is told that is one too many.
+    pub(crate) fn too_many(self) -> &'static [u8] {
+        match self {
+            Protocol::Resp => b"-ERR max number of clients reached\r\n",
+            Protocol::Memcached => b"ERROR Too many open connections\r\n",
+        }
+    }
+}
+
+/// An address to listen on, and what is spoken there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Endpoint {
+    /// The address.
+    pub addr: SocketAddr,
+    /// The protocol.
+    pub protocol: Protocol,
+}
+
+impl Endpoint {
+    /// For Redis clients.
+    #[must_use]
+    pub fn resp(addr: SocketAddr) -> Endpoint {
+        let protocol = Protocol::Resp;
+        Endpoint { addr, protocol }
+    }
+
+    /// For memcached clients.
+    #[must_use]
+    pub fn memcached(addr: SocketAddr) -> Endpoint {
+        let protocol = Protocol::Memcached;
+        Endpoint { addr, protocol }
+    }
+}
 
 /// What a server is told at its start.
 #[derive(Clone, Debug)]
@@ -16,6 +61,10 @@ pub struct Options {
     pub sync: &'static str,
     /// Where the pool is, for INFO and CONFIG GET.
     pub pool: String,
+    /// Largest item of memcached's protocol, key and header included.
+    pub item_bytes_max: usize,
+    /// Whether memcached's clients may `flush_all`.
+    pub flush_allowed: bool,
 }
 
 impl Default for Options {
@@ -25,6 +74,8 @@ impl Default for Options {
             clients_max: 10_000,
             sync: "always",
             pool: String::new(),
+            item_bytes_max: 1 << 20,
+            flush_allowed: true,
         }
     }
 }

@@ -12,7 +12,8 @@ use farbank_kv::store::Store;
 use mio::Waker;
 use mio::net::TcpStream;
 
-use crate::settings::{Options, Settings};
+use crate::memcached::Memo;
+use crate::settings::{Endpoint, Options, Protocol, Settings};
 
 /// Locks even if a thread panicked while it held the lock: what is kept here is whole at all times.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -26,7 +27,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) settings: Settings,
     pub(crate) floor: Arc<Floor>,
     pub(crate) clients: Clients,
-    pub(crate) addrs: Vec<SocketAddr>,
+    pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) started: Instant,
     /// 40 hexadecimal digits that name this run of the server.
     pub(crate) run_id: String,
@@ -37,6 +38,8 @@ pub(crate) struct Shared<'a> {
     pub(crate) rejected: AtomicU64,
     /// Totals at the last CONFIG RESETSTAT.
     pub(crate) reset: Mutex<Tally>,
+    /// What memcached's protocol remembers beside the store.
+    pub(crate) memo: Memo,
 }
 
 impl Shared<'_> {
@@ -48,6 +51,13 @@ impl Shared<'_> {
     /// Milliseconds since the server started.
     pub(crate) fn clock_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The first port where `protocol` is spoken.
+    pub(crate) fn port(&self, protocol: Protocol) -> Option<u16> {
+        let mut endpoints = self.endpoints.iter();
+        let first = endpoints.find(|endpoint| endpoint.protocol == protocol);
+        first.map(|endpoint| endpoint.addr.port())
     }
 
     /// Totals over all workers since the start.
@@ -170,7 +180,7 @@ impl Desk {
     }
 }
 
-const TALLIES: usize = 9;
+const TALLIES: usize = 27;
 
 /// What is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -184,7 +194,27 @@ pub(crate) enum Count {
     Writes,
     Errors,
     Batches,
+    /// From here on what memcached's clients do.
+    Sets,
+    Stored,
+    TooLarge,
+    NoMemory,
+    CasHits,
+    CasMisses,
+    CasBad,
+    TouchHits,
+    TouchMisses,
+    DeleteHits,
+    DeleteMisses,
+    IncrHits,
+    IncrMisses,
+    DecrHits,
+    DecrMisses,
+    Metas,
+    Flushes,
 }
+
+const _: () = assert!(Count::Flushes as usize + 1 <= TALLIES);
 
 /// Counts of one worker, or of all.
 #[derive(Clone, Copy, Default, Debug)]
@@ -223,6 +253,7 @@ pub(crate) struct Card {
     pub(crate) laddr: String,
     pub(crate) fd: i32,
     pub(crate) worker: usize,
+    pub(crate) protocol: Protocol,
     /// When it came, in milliseconds of the server's clock.
     pub(crate) born_ms: u64,
     /// When it last sent something.
@@ -234,6 +265,8 @@ pub(crate) struct Card {
     pub(crate) watching: AtomicU16,
     pub(crate) input_bytes: AtomicUsize,
     pub(crate) output_bytes: AtomicUsize,
+    /// Part of a value has arrived, the rest has not.
+    pub(crate) reads_value: AtomicBool,
     pub(crate) labels: Mutex<Labels>,
 }
 
@@ -259,6 +292,7 @@ impl Clients {
         &self,
         stream: &TcpStream,
         peer: SocketAddr,
+        protocol: Protocol,
         worker: usize,
         now_ms: u64,
     ) -> Arc<Card> {
@@ -272,6 +306,7 @@ impl Clients {
                 .unwrap_or_default(),
             fd: stream.as_raw_fd(),
             worker,
+            protocol,
             born_ms: now_ms,
             active_ms: AtomicU64::new(now_ms),
             db: AtomicU8::new(0),
@@ -280,6 +315,7 @@ impl Clients {
             watching: AtomicU16::new(0),
             input_bytes: AtomicUsize::new(0),
             output_bytes: AtomicUsize::new(0),
+            reads_value: AtomicBool::new(false),
             labels: Mutex::new(Labels {
                 command: "NULL",
                 ..Labels::default()

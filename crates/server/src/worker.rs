@@ -16,29 +16,23 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use farbank_kv::store::{Error, Key, Session};
+use farbank_kv::store::{Error, Session};
 use farbank_pm::{Poisoned, Ticket};
 use mio::{Events, Interest, Poll, Token};
 
-use crate::cmd::table::{self, Command, flag};
-use crate::cmd::{self, Ctx, Door};
-use crate::conn::{Conn, READ_BYTES};
-use crate::resp::{Limits, Parser, reply};
+use crate::conn::{Conn, READ_BYTES, Speech};
 use crate::settings::size;
 use crate::shared::{Card, Count, Mail, Shared, Tally};
+use crate::turn::{STALL_BYTES, Turn};
+use crate::{cmd, memcached};
 
 /// The token of the worker's own waker.
 pub(crate) const WAKE: Token = Token(usize::MAX);
 
-/// Requests of a connection that are read ahead.
-const WINDOW: usize = 16;
 /// Requests after which a batch is committed though more connections are ready.
 const BATCH_REQUESTS: usize = 4096;
 /// Bytes read after which a batch is committed though more connections are ready.
 const BATCH_BYTES: usize = 1 << 20;
-/// Unread replies at which a connection's requests wait: many times what sockets buffer, so that a
-/// client that sends a long pipeline before it reads is not left waiting for itself.
-const STALL_BYTES: usize = 64 << 20;
 /// How often idle and slow connections are looked for.
 const TICK: Duration = Duration::from_secs(1);
 /// How long a closing server tries to send what clients are owed.
@@ -107,6 +101,7 @@ impl<'a> Worker<'a> {
             self.note(&events);
             self.take_mail();
             self.release_turned();
+            self.flush_if_due();
             // Those listed while others are visited come next time round: their turn is not skipped.
             for _ in 0..self.listed.len() {
                 if let Some(slot) = self.listed.pop_front() {
@@ -176,7 +171,7 @@ impl<'a> Worker<'a> {
                         Err(error) => {
                             tracing::warn!(%error, "a connection could not be polled");
                             self.free.push(slot);
-                            self.strike_off(&conn.client.card);
+                            self.strike_off(&conn.card);
                         }
                     }
                 }
@@ -184,7 +179,7 @@ impl<'a> Worker<'a> {
                     let doomed = self
                         .conns
                         .iter()
-                        .position(|c| matches!(c, Some(c) if c.client.card.id == id));
+                        .position(|c| matches!(c, Some(c) if c.card.id == id));
                     if let Some(slot) = doomed {
                         self.close(slot);
                     }
@@ -219,6 +214,15 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// Removes everything, if a client of memcached's asked for it ahead and the time has come.
+    fn flush_if_due(&mut self) {
+        if self.shared.memo.flush_is_due(self.session.as_ref())
+            && let Err(error) = self.session.flush_all()
+        {
+            tracing::error!(%error, "flush_all with a delay failed");
+        }
+    }
+
     /// Reads what a connection has sent and executes it.
     fn visit(&mut self, slot: usize) {
         let Some(mut conn) = self.conns.get_mut(slot).and_then(Option::take) else {
@@ -249,80 +253,48 @@ impl<'a> Worker<'a> {
             return Ok(());
         }
         conn.output.open(&mut self.outputs);
-        let limits = self.shared.settings.limits();
         if !conn.closing {
             // What a stall left behind comes first.
-            self.execute(conn, limits);
+            self.execute(conn);
         }
         if conn.readable && !conn.closing && !conn.stalled {
             if let Some(bytes) = conn.fill(&mut self.inputs)? {
                 self.tally.count(Count::BytesIn, bytes);
                 self.tally.count(Count::Reads, 1);
                 self.batch_bytes += bytes;
-                conn.client
-                    .card
+                conn.card
                     .active_ms
                     .store(self.shared.clock_ms(), Ordering::Relaxed);
-                self.execute(conn, limits);
+                self.execute(conn);
             }
             if conn.input.unread().len() > size(&self.shared.settings.input_bytes_max) {
                 return Err(io::Error::other("request above client-query-buffer-limit"));
             }
         }
         conn.input.rest(&mut self.inputs);
-        conn.client.show();
-        conn.client
-            .card
+        conn.show();
+        conn.card
             .input_bytes
             .store(conn.input.bytes(), Ordering::Relaxed);
         Ok(())
     }
 
     /// Executes what has arrived whole.
-    fn execute(&mut self, conn: &mut Conn, limits: Limits) {
-        let Conn {
-            client,
-            parser,
-            input,
-            output,
-            closing,
-            stalled,
-            ..
-        } = conn;
-        let unacknowledged = output.holds();
-        let sent_before = output.buffer.len() - output.pending();
-        let mut ctx = Ctx {
-            door: Door::Session(self.session.as_mut()),
-            client,
-            out: &mut output.buffer,
-            mark: &mut output.mark,
-            unacknowledged,
+    fn execute(&mut self, conn: &mut Conn) {
+        let turn = Turn {
+            session: self.session.as_mut(),
             shared: self.shared,
+            worker: self.number,
             tally: &mut self.tally,
+            input: &mut conn.input,
+            output: &mut conn.output,
+            closing: &mut conn.closing,
+            stalled: &mut conn.stalled,
+            requests: &mut self.batch_requests,
         };
-        while !*closing {
-            let read = parser.read(input.unread(), limits, WINDOW);
-            let (window, count) = look_ahead(&mut ctx, parser, input.unread());
-            for (index, &command) in window[..count].iter().enumerate() {
-                cmd::run(&mut ctx, command, parser.args(input.unread(), index));
-                self.batch_requests += 1;
-                *closing = ctx.client.leaving;
-                *stalled = ctx.out.len() - sent_before >= STALL_BYTES;
-                if *closing || *stalled {
-                    // What was read ahead is read again when the client has caught up.
-                    input.consume(parser.end(index));
-                    return parser.reset();
-                }
-            }
-            input.consume(parser.consumed());
-            parser.next();
-            if let Err(error) = read {
-                reply::error(ctx.out, &error.reply());
-                ctx.tally.count(Count::Errors, 1);
-                *closing = true;
-            } else if count < WINDOW {
-                return;
-            }
+        match &mut conn.speech {
+            Speech::Resp { client, parser } => cmd::pipeline::execute(turn, client, parser),
+            Speech::Memcached(talk) => memcached::execute(turn, talk),
         }
     }
 
@@ -431,13 +403,10 @@ impl<'a> Worker<'a> {
             }
         }
         let pending = conn.output.pending();
-        conn.client
-            .card
-            .output_bytes
-            .store(pending, Ordering::Relaxed);
+        conn.card.output_bytes.store(pending, Ordering::Relaxed);
         if pending > self.shared.settings.output_bytes_max() {
             tracing::warn!(
-                client = conn.client.card.id,
+                client = conn.card.id,
                 pending,
                 "closed: client-output-buffer-limit"
             );
@@ -460,7 +429,7 @@ impl<'a> Worker<'a> {
         if let Err(error) = self.poll.registry().deregister(&mut conn.stream) {
             tracing::debug!(%error, "connection was not polled");
         }
-        self.strike_off(&conn.client.card);
+        self.strike_off(&conn.card);
         self.free.push(slot);
     }
 
@@ -492,13 +461,13 @@ impl<'a> Worker<'a> {
             let Some(conn) = &mut self.conns[slot] else {
                 continue;
             };
-            let idle = now.saturating_sub(conn.client.card.active_ms.load(Ordering::Relaxed));
+            let idle = now.saturating_sub(conn.card.active_ms.load(Ordering::Relaxed));
             let above = soft_bytes > 0 && conn.output.pending() > soft_bytes;
             let since = above.then(|| conn.soft_since_ms.unwrap_or(now));
             conn.soft_since_ms = since;
             let slow = since.is_some_and(|since| now - since >= soft_ms);
             if slow || (idle_ms > 0 && idle > idle_ms && !conn.output.holds()) {
-                tracing::debug!(client = conn.client.card.id, slow, "closed: idle or slow");
+                tracing::debug!(client = conn.card.id, slow, "closed: idle or slow");
                 self.close(slot);
             }
         }
@@ -539,37 +508,6 @@ impl<'a> Worker<'a> {
             }
         }
     }
-}
-
-/// The commands of the requests that were read ahead. Has the store fetch what they will need, all
-/// at once, where one after another they would each wait for memory.
-#[inline]
-fn look_ahead(
-    ctx: &mut Ctx<'_>,
-    parser: &Parser,
-    input: &[u8],
-) -> ([Option<&'static Command>; WINDOW], usize) {
-    let mut window = [None; WINDOW];
-    let mut keys = [Key {
-        db: ctx.client.db,
-        bytes: &[],
-    }; WINDOW];
-    let (count, mut found, mut reads) = (parser.len(), 0, false);
-    for (index, slot) in window[..count].iter_mut().enumerate() {
-        let args = parser.args(input, index);
-        *slot = table::find(args.at(0));
-        if slot.is_some_and(|command| command.keys.first > 0) {
-            keys[found].bytes = args.at(1);
-            found += 1;
-            reads |= slot.is_some_and(|command| command.flags & flag::READONLY != 0);
-        }
-    }
-    if found > 1
-        && let Door::Session(session) = &mut ctx.door
-    {
-        session.prefetch(&keys[..found], reads);
-    }
-    (window, count)
 }
 
 const _: () = assert!(READ_BYTES <= BATCH_BYTES, "a read fits a batch");

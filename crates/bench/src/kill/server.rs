@@ -23,7 +23,7 @@ pub(crate) struct Server {
 fn command(options: &Options) -> Command {
     let mut command = Command::new(&options.program);
     command
-        .args(["serve", "--port", "0", "--pool"])
+        .args(["serve", "--port", "0", "--memcached-port", "off", "--pool"])
         .arg(&options.pool)
         .arg("--size")
         .arg(options.pool_bytes.to_string())

@@ -9,7 +9,7 @@ use super::{Ctx, Fail, quote};
 use crate::glob::{Case, matches};
 use crate::resp::number::{parse_i64, parse_u64};
 use crate::resp::{Args, reply};
-use crate::settings::Settings;
+use crate::settings::{Endpoint, Protocol, Settings};
 use crate::shared::{Shared, lock};
 
 /// How a number in the configuration is spelled.
@@ -77,9 +77,12 @@ const OUTPUT_LIMIT: &str = "client-output-buffer-limit";
 
 /// Parameters that stay as they are.
 fn constants(shared: &Shared<'_>) -> Vec<(&'static str, String)> {
-    let addrs = &shared.addrs;
-    let bind: Vec<_> = addrs.iter().map(|addr| addr.ip().to_string()).collect();
-    let port = addrs.first().map_or(0, |addr| addr.port());
+    let resp = |endpoint: &&Endpoint| endpoint.protocol == Protocol::Resp;
+    let endpoints = shared.endpoints.iter().filter(resp);
+    let bind: Vec<_> = endpoints
+        .map(|endpoint| endpoint.addr.ip().to_string())
+        .collect();
+    let port = shared.port(Protocol::Resp).unwrap_or(0);
     let dir = std::path::Path::new(&shared.options.pool).parent();
     let text = str::to_owned;
     vec![

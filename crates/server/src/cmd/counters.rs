@@ -38,7 +38,7 @@ fn add(ctx: &mut Ctx<'_>, key: &[u8], by: i64) -> Result<(), Fail> {
     ctx.ops().update(key, &mut |item| {
         let old = match item {
             None => Ok(0),
-            Some(item) if item.meta.kind != STRING => Err(WRONG_TYPE),
+            Some(item) if item.meta.type_of() != STRING => Err(WRONG_TYPE),
             Some(item) => parse_i64(item.bytes).ok_or(NOT_INTEGER),
         };
         outcome = old.and_then(|old| {

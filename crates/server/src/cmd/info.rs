@@ -11,6 +11,7 @@ use farbank_kv::store::Stats;
 use super::connection::REDIS_VERSION;
 use super::{Ctx, Fail};
 use crate::resp::{Args, reply};
+use crate::settings::Protocol;
 use crate::shared::{Count, Shared, lock};
 
 type Section = fn(&Shared<'_>, &Stats, &mut String) -> std::fmt::Result;
@@ -62,7 +63,7 @@ macro_rules! fields {
 
 fn server(shared: &Shared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
     let up = shared.uptime_secs();
-    let port = shared.addrs.first().map_or(0, |addr| addr.port());
+    let port = shared.port(Protocol::Resp).unwrap_or(0);
     fields!(out,
         "redis_version": REDIS_VERSION,
         "farbank_version": env!("CARGO_PKG_VERSION"),
@@ -167,7 +168,7 @@ fn stats(shared: &Shared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Re
         "total_net_output_bytes": counts.get(Count::BytesOut),
         "rejected_connections": shared.rejected.load(Ordering::Relaxed),
         "expired_keys": figures.expired_keys,
-        "evicted_keys": 0,
+        "evicted_keys": figures.evictions,
         "keyspace_hits": counts.get(Count::Hits),
         "keyspace_misses": counts.get(Count::Misses),
         "total_error_replies": counts.get(Count::Errors),
@@ -187,7 +188,8 @@ fn replication(shared: &Shared<'_>, _: &Stats, out: &mut String) -> std::fmt::Re
     )
 }
 
-fn cpu(_: &Shared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
+/// Seconds this process has computed, itself and in the kernel.
+pub(crate) fn cpu_secs() -> (f64, f64) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The process's name, in parentheses, may hold anything; after it comes field 3. Fields 14 and 15
     // are the times, which Linux counts in hundredths.
@@ -201,7 +203,11 @@ fn cpu(_: &Shared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
         let ticks: Option<u64> = fields.get(at).and_then(|field| field.parse().ok());
         ticks.unwrap_or(0) as f64 / 100.0
     };
-    let (user, system) = (secs(11), secs(12));
+    (secs(11), secs(12))
+}
+
+fn cpu(_: &Shared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
+    let (user, system) = cpu_secs();
     write!(
         out,
         "used_cpu_sys:{system:.6}\r\nused_cpu_user:{user:.6}\r\n"

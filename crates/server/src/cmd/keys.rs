@@ -73,7 +73,7 @@ fn kind_name(kind: u8) -> &'static str {
 pub(super) fn kind(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let (key, view) = (ctx.key(args.at(1)), ctx.view());
     let meta = ctx.ops().meta(key, view)?;
-    reply::simple(ctx.out, meta.map_or("none", |m| kind_name(m.kind)));
+    reply::simple(ctx.out, meta.map_or("none", |m| kind_name(m.type_of())));
     Ok(())
 }
 
@@ -133,7 +133,8 @@ pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let next = ctx
         .session()?
         .scan(db, cursor, options.count, &mut |key, meta| {
-            let of_kind = |name: &[u8]| name.eq_ignore_ascii_case(kind_name(meta.kind).as_bytes());
+            let of_kind =
+                |name: &[u8]| name.eq_ignore_ascii_case(kind_name(meta.type_of()).as_bytes());
             if options.kind.is_none_or(of_kind) && matches(options.pattern, key, Case::Exact) {
                 found += 1;
                 reply::bulk(&mut body, key);

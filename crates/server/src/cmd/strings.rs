@@ -21,7 +21,7 @@ pub(super) fn get(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
 fn get_into(ctx: &mut Ctx<'_>, key: Key<'_>, view: View) -> Result<(), Fail> {
     let mut kind = STRING;
     let mut head = |meta: &Meta, out: &mut Vec<u8>| {
-        kind = meta.kind;
+        kind = meta.type_of();
         reply::bulk_header(out, meta.value_bytes);
     };
     let found = match &mut ctx.door {
@@ -54,7 +54,7 @@ pub(super) fn mget(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     session.get_many(&keys, view, &mut |_, item| match item {
         // The reply is refused: there is no use in gathering more.
         _ if out.len() > most => {}
-        Some(item) if item.meta.kind == STRING => {
+        Some(item) if item.meta.type_of() == STRING => {
             hits += 1;
             reply::bulk(out, item.bytes);
         }
@@ -88,7 +88,7 @@ pub(super) fn strlen(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let meta = ctx.ops().meta(key, view)?;
     ctx.looked_up(meta.is_some());
     match meta {
-        Some(meta) if meta.kind != STRING => return Err(WRONG_TYPE),
+        Some(meta) if meta.type_of() != STRING => return Err(WRONG_TYPE),
         Some(meta) => reply::integer(ctx.out, length(meta.value_bytes)),
         None => reply::integer(ctx.out, 0),
     }
@@ -209,7 +209,7 @@ fn set_conditionally(
     check_length(ctx, bytes.len())?;
     let (mut old, mut done, mut wrong) = (None, false, false);
     ctx.ops().update(key, &mut |item| {
-        wrong = options.returns_old && item.is_some_and(|i| i.meta.kind != STRING);
+        wrong = options.returns_old && item.is_some_and(|i| i.meta.type_of() != STRING);
         old = item
             .filter(|_| options.returns_old)
             .map(|i| i.bytes.to_vec());
@@ -293,7 +293,7 @@ pub(super) fn getset(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
 fn take(ctx: &mut Ctx<'_>, key: Key<'_>, change: &dyn Fn(Item<'_>) -> Change) -> Result<(), Fail> {
     let (mut old, mut wrong) = (None, false);
     ctx.ops().update(key, &mut |item| {
-        wrong = item.is_some_and(|i| i.meta.kind != STRING);
+        wrong = item.is_some_and(|i| i.meta.type_of() != STRING);
         old = item.map(|i| i.bytes.to_vec());
         match item {
             Some(item) if !wrong => change(item),
@@ -359,7 +359,7 @@ pub(super) fn append(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     ctx.ops().update(key, &mut |item| {
         let old = item.map_or(&[][..], |i| i.bytes);
         outcome = match item {
-            Some(item) if item.meta.kind != STRING => Err(WRONG_TYPE),
+            Some(item) if item.meta.type_of() != STRING => Err(WRONG_TYPE),
             _ if old.len() + tail.len() > most => Err(TOO_LONG),
             _ => Ok(old.len() + tail.len()),
         };

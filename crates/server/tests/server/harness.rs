@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use farbank_server::{Handle, Options, Server};
+use farbank_server::{Endpoint, Handle, Options, Server};
 
 use crate::volatile::Volatile;
 
@@ -14,7 +14,8 @@ const HUNG: Duration = Duration::from_secs(60);
 
 /// A server on a free port; ends when dropped.
 pub(crate) struct Running {
-    pub(crate) addr: SocketAddr,
+    addr: SocketAddr,
+    memcached_addr: SocketAddr,
     pub(crate) store: Volatile,
     handle: Handle,
     thread: Option<JoinHandle<std::io::Result<()>>>,
@@ -32,20 +33,33 @@ impl Running {
     pub(crate) fn with(options: Options) -> Running {
         let store = Volatile::new();
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let server = Server::bind(&[addr], options).unwrap();
-        let (addr, handle) = (server.addrs()[0], server.handle());
+        let endpoints = [Endpoint::resp(addr), Endpoint::memcached(addr)];
+        let server = Server::bind(&endpoints, options).unwrap();
+        let [addr, memcached_addr] = [0, 1].map(|at| server.endpoints()[at].addr);
+        let handle = server.handle();
         let served = store.clone();
         let thread = std::thread::spawn(move || server.run(&served));
         Running {
             addr,
+            memcached_addr,
             store,
             handle,
             thread: Some(thread),
         }
     }
 
+    /// A client that speaks Redis.
     pub(crate) fn connect(&self) -> Client {
-        let stream = TcpStream::connect(self.addr).unwrap();
+        Running::connect_to(self.addr)
+    }
+
+    /// A client that speaks memcached.
+    pub(crate) fn connect_memcached(&self) -> Client {
+        Running::connect_to(self.memcached_addr)
+    }
+
+    fn connect_to(addr: SocketAddr) -> Client {
+        let stream = TcpStream::connect(addr).unwrap();
         stream.set_read_timeout(Some(HUNG)).unwrap();
         stream.set_write_timeout(Some(HUNG)).unwrap();
         Client {

@@ -1,0 +1,91 @@
+//! A pipeline of RESP requests: read a window ahead, execute, reply.
+
+use farbank_kv::store::Key;
+
+use super::table::{self, Command, flag};
+use super::{Client, Ctx, Door, run};
+use crate::resp::{Parser, reply};
+use crate::shared::Count;
+use crate::turn::{STALL_BYTES, Turn, WINDOW};
+
+/// Executes what has arrived whole.
+pub(crate) fn execute(turn: Turn<'_>, client: &mut Client, parser: &mut Parser) {
+    let Turn {
+        session,
+        shared,
+        tally,
+        input,
+        output,
+        closing,
+        stalled,
+        requests,
+        ..
+    } = turn;
+    let limits = shared.settings.limits();
+    let unacknowledged = output.holds();
+    let sent_before = output.buffer.len() - output.pending();
+    let mut ctx = Ctx {
+        door: Door::Session(session),
+        client,
+        out: &mut output.buffer,
+        mark: &mut output.mark,
+        unacknowledged,
+        shared,
+        tally,
+    };
+    while !*closing {
+        let read = parser.read(input.unread(), limits, WINDOW);
+        let (window, count) = look_ahead(&mut ctx, parser, input.unread());
+        for (index, &command) in window[..count].iter().enumerate() {
+            run(&mut ctx, command, parser.args(input.unread(), index));
+            *requests += 1;
+            *closing = ctx.client.leaving;
+            *stalled = ctx.out.len() - sent_before >= STALL_BYTES;
+            if *closing || *stalled {
+                // What was read ahead is read again when the client has caught up.
+                input.consume(parser.end(index));
+                return parser.reset();
+            }
+        }
+        input.consume(parser.consumed());
+        parser.next();
+        if let Err(error) = read {
+            reply::error(ctx.out, &error.reply());
+            ctx.tally.count(Count::Errors, 1);
+            *closing = true;
+        } else if count < WINDOW {
+            return;
+        }
+    }
+}
+
+/// The commands of the requests that were read ahead. Has the store fetch what they will need, all
+/// at once, where one after another they would each wait for memory.
+#[inline]
+fn look_ahead(
+    ctx: &mut Ctx<'_>,
+    parser: &Parser,
+    input: &[u8],
+) -> ([Option<&'static Command>; WINDOW], usize) {
+    let mut window = [None; WINDOW];
+    let mut keys = [Key {
+        db: ctx.client.db,
+        bytes: &[],
+    }; WINDOW];
+    let (count, mut found, mut reads) = (parser.len(), 0, false);
+    for (index, slot) in window[..count].iter_mut().enumerate() {
+        let args = parser.args(input, index);
+        *slot = table::find(args.at(0));
+        if slot.is_some_and(|command| command.keys.first > 0) {
+            keys[found].bytes = args.at(1);
+            found += 1;
+            reads |= slot.is_some_and(|command| command.flags & flag::READONLY != 0);
+        }
+    }
+    if found > 1
+        && let Door::Session(session) = &mut ctx.door
+    {
+        session.prefetch(&keys[..found], reads);
+    }
+    (window, count)
+}

@@ -1,0 +1,297 @@
+//! What requests of either kind do to items: store on a condition, renew, delete, add.
+//!
+//! Each is one `update` of the store: read, decided and written at once, on top of the newest value.
+
+use farbank_kv::store::{Change, Error, Item, KIND_STALE, KIND_TYPE, KIND_WON, Meta, Value};
+
+use super::parse::{How, u64_of};
+use super::{Ctx, key};
+use crate::resp::number::Decimal;
+use crate::shared::Count;
+
+/// Longest time that counts from now, in seconds; what is longer is a moment since 1970.
+const RELATIVE_SECS_MAX: i32 = 60 * 60 * 24 * 30;
+/// A moment that has passed.
+const PAST_MS: u64 = 1;
+
+/// When something expires that was given `exptime`, in milliseconds since 1970; 0 is never.
+pub(super) fn expires_ms(exptime: i32, now_ms: impl FnOnce() -> u64) -> u64 {
+    match exptime {
+        0 => 0,
+        ..0 => PAST_MS,
+        1..=RELATIVE_SECS_MAX => now_ms() + u64::from(exptime.unsigned_abs()) * 1000,
+        _ => u64::from(exptime.unsigned_abs()) * 1000,
+    }
+}
+
+/// Something to be stored.
+pub(super) struct Write<'a> {
+    pub(super) how: How,
+    pub(super) key: &'a [u8],
+    pub(super) value: Value<'a>,
+    /// The version it must have; 0 is any, but for [`How::Cas`].
+    pub(super) cas: u64,
+    /// A version that is older than the item's stores a stale item.
+    pub(super) may_be_stale: bool,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Outcome {
+    Stored,
+    NotStored,
+    Exists,
+    NotFound,
+}
+
+/// Stores `write`, if its condition holds. Returns the new version, 0 if it was not stored.
+#[inline]
+pub(super) fn store(ctx: &mut Ctx<'_>, write: &Write<'_>) -> Result<(Outcome, u64), Error> {
+    if write.how != How::Set {
+        return store_if(ctx, write);
+    }
+    let version = ctx.session.put(key(write.key), write.value)?;
+    stored(ctx, write.key);
+    Ok((Outcome::Stored, version))
+}
+
+#[inline]
+fn stored(ctx: &mut Ctx<'_>, key: &[u8]) {
+    ctx.count(Count::Stored);
+    ctx.used(key, false);
+}
+
+fn store_if(ctx: &mut Ctx<'_>, write: &Write<'_>) -> Result<(Outcome, u64), Error> {
+    let mut decided = Outcome::NotStored;
+    let limits = ctx.limits;
+    let version = ctx.session.update(key(write.key), &mut |item| {
+        let (outcome, change) = match item {
+            None => absent(write),
+            Some(item) => present(write, item),
+        };
+        decided = outcome;
+        match change {
+            Change::Put { bytes, flags, .. }
+                if limits.exceeded(write.key.len(), flags, bytes.len()) =>
+            {
+                decided = Outcome::NotStored;
+                Change::Keep
+            }
+            change => change,
+        }
+    })?;
+    if write.how == How::Cas {
+        ctx.count(match decided {
+            Outcome::Stored => Count::CasHits,
+            Outcome::NotFound => Count::CasMisses,
+            _ => Count::CasBad,
+        });
+    }
+    if decided != Outcome::Stored {
+        return Ok((decided, 0));
+    }
+    stored(ctx, write.key);
+    Ok((decided, version))
+}
+
+fn put(value: Value<'_>) -> Change {
+    Change::Put {
+        bytes: value.bytes.to_vec(),
+        expires_ms: value.expires_ms,
+        flags: value.flags,
+        kind: value.kind,
+    }
+}
+
+fn absent(write: &Write<'_>) -> (Outcome, Change) {
+    match write.how {
+        How::Set | How::Add => (Outcome::Stored, put(write.value)),
+        How::Cas => (Outcome::NotFound, Change::Keep),
+        How::Replace | How::Append | How::Prepend => (Outcome::NotStored, Change::Keep),
+    }
+}
+
+fn present(write: &Write<'_>, item: Item<'_>) -> (Outcome, Change) {
+    let other = write.cas != 0 && write.cas != item.meta.version;
+    let outdated = other && write.may_be_stale && write.cas < item.meta.version;
+    let refused = |outcome| (outcome, Change::Keep);
+    match write.how {
+        How::Set | How::Replace => (Outcome::Stored, put(write.value)),
+        How::Add => refused(Outcome::NotStored),
+        How::Cas if outdated => {
+            let value = Value {
+                expires_ms: item.meta.expires_ms,
+                kind: KIND_STALE | item.meta.kind & KIND_WON,
+                ..write.value
+            };
+            (Outcome::Stored, put(value))
+        }
+        How::Cas if other || write.cas == 0 => refused(Outcome::Exists),
+        How::Cas => (Outcome::Stored, put(write.value)),
+        How::Append | How::Prepend if other => refused(Outcome::Exists),
+        How::Append => joined(item, item.bytes, write.value.bytes),
+        How::Prepend => joined(item, write.value.bytes, item.bytes),
+    }
+}
+
+/// The two after each other, with what the item has besides.
+fn joined(item: Item<'_>, first: &[u8], second: &[u8]) -> (Outcome, Change) {
+    let change = Change::Put {
+        bytes: [first, second].concat(),
+        expires_ms: item.meta.expires_ms,
+        flags: item.meta.flags,
+        kind: item.meta.kind & KIND_TYPE,
+    };
+    (Outcome::Stored, change)
+}
+
+/// The same value with something else about it.
+pub(super) fn with(item: Item<'_>, expires_ms: u64, kind: u8) -> Change {
+    Change::Put {
+        bytes: item.bytes.to_vec(),
+        expires_ms,
+        flags: item.meta.flags,
+        kind,
+    }
+}
+
+/// An item as it was found, and its value, if that was asked for.
+pub(super) struct Found {
+    pub(super) meta: Meta,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Gives `name` another expiry. Returns the item as it is then, with its value for `wanted`.
+pub(super) fn renew(
+    ctx: &mut Ctx<'_>,
+    name: &[u8],
+    expires_ms: u64,
+    wanted: bool,
+) -> Result<Option<Found>, Error> {
+    let mut found = None;
+    let version = ctx.session.update(key(name), &mut |item| {
+        found = item.map(|item| Found {
+            meta: item.meta,
+            bytes: if wanted {
+                item.bytes.to_vec()
+            } else {
+                Vec::new()
+            },
+        });
+        match item {
+            Some(item) if item.meta.expires_ms != expires_ms => {
+                with(item, expires_ms, item.meta.kind)
+            }
+            _ => Change::Keep,
+        }
+    })?;
+    ctx.count(match found {
+        Some(_) => Count::TouchHits,
+        None => Count::TouchMisses,
+    });
+    if let Some(found) = &mut found {
+        found.meta.version = version;
+        found.meta.expires_ms = expires_ms;
+        ctx.used(name, true);
+    }
+    Ok(found)
+}
+
+/// Whether a number grows or shrinks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sign {
+    Plus,
+    Minus,
+}
+
+impl Sign {
+    /// `value` after `delta`: growing wraps around, shrinking ends at 0.
+    fn apply(self, value: u64, delta: u64) -> u64 {
+        match self {
+            Sign::Plus => value.wrapping_add(delta),
+            Sign::Minus => value.saturating_sub(delta),
+        }
+    }
+}
+
+/// What is added, to what, and what is there if nothing was.
+pub(super) struct Sum<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) sign: Sign,
+    pub(super) delta: u64,
+    /// The version it must have; 0 is any.
+    pub(super) cas: u64,
+    /// Another expiry.
+    pub(super) expires_ms: Option<u64>,
+    /// For an absent key: a value and its expiry.
+    pub(super) initial: Option<(u64, u64)>,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Total {
+    /// The number, and the expiry the item had before.
+    Is {
+        value: u64,
+        expired_ms: u64,
+    },
+    /// The initial value.
+    Began(u64),
+    NotFound,
+    NotNumeric,
+    Exists,
+}
+
+/// Adds to the number at a key. Returns the item's version then.
+pub(super) fn add(ctx: &mut Ctx<'_>, sum: &Sum<'_>) -> Result<(Total, u64), Error> {
+    let mut total = Total::NotFound;
+    let version = ctx.session.update(key(sum.key), &mut |item| {
+        let (outcome, change) = added(sum, item);
+        total = outcome;
+        change
+    })?;
+    match (total, sum.sign) {
+        (Total::Is { .. }, Sign::Plus) => ctx.count(Count::IncrHits),
+        (Total::Is { .. }, Sign::Minus) => ctx.count(Count::DecrHits),
+        (Total::NotFound, Sign::Plus) => ctx.count(Count::IncrMisses),
+        (Total::NotFound, Sign::Minus) => ctx.count(Count::DecrMisses),
+        _ => {}
+    }
+    if let Total::Is { .. } | Total::Began(_) = total {
+        ctx.used(sum.key, matches!(total, Total::Is { .. }));
+    }
+    Ok((total, version))
+}
+
+fn added(sum: &Sum<'_>, item: Option<Item<'_>>) -> (Total, Change) {
+    let Some(item) = item else {
+        let Some((value, expires_ms)) = sum.initial else {
+            return (Total::NotFound, Change::Keep);
+        };
+        let change = Change::Put {
+            bytes: Decimal::unsigned(value).as_bytes().to_vec(),
+            expires_ms,
+            flags: 0,
+            kind: 0,
+        };
+        return (Total::Began(value), change);
+    };
+    if sum.cas != 0 && sum.cas != item.meta.version {
+        return (Total::Exists, Change::Keep);
+    }
+    let Some(old) = u64_of(item.bytes) else {
+        return (Total::NotNumeric, Change::Keep);
+    };
+    let value = sum.sign.apply(old, sum.delta);
+    // A number that became shorter keeps its item's length.
+    let mut bytes = Decimal::unsigned(value).as_bytes().to_vec();
+    bytes.resize(bytes.len().max(item.bytes.len()), b' ');
+    let change = Change::Put {
+        bytes,
+        expires_ms: sum.expires_ms.unwrap_or(item.meta.expires_ms),
+        flags: item.meta.flags,
+        kind: item.meta.kind,
+    };
+    let expired_ms = item.meta.expires_ms;
+    (Total::Is { value, expired_ms }, change)
+}

@@ -1,0 +1,726 @@
+//! The meta commands: mg ms md ma me.
+//!
+//! A request is a key and flags, one letter each, some with a token; the reply repeats those that ask for
+//! something, in their order. `mg` and `ma` can also write: they give an absent key a first item, another
+//! expiry, or tell one client that it has *won*: that it is the one to replace the item. Whether someone has
+//! is a mark of the item, as is that it is *stale* (`md` with `I`).
+
+use farbank_kv::store::{Change, Error, Item, KIND_STALE, KIND_WON, Meta, Value};
+
+use super::items::{self, Outcome, Sign, Sum, Total, Write, expires_ms};
+use super::parse::{How, Payload, i32_of, u32_of, u64_of};
+use super::prefixes::Deed;
+use super::recency::Use;
+use super::text::{BAD_CHUNK, NOT_NUMERIC, TOO_LARGE, not_stored, too_large};
+use super::{BAD_FORMAT, Ctx, ERROR, KEY_BYTES_MAX, Start, Words, base64, key};
+use crate::resp::number::Decimal;
+use crate::shared::Count;
+
+/// Most flags of a request, and words of one with its name and key.
+const FLAGS_MAX: usize = 17;
+/// Longest opaque token, its letter included.
+const OPAQUE_BYTES_MAX: usize = 32;
+/// What an item takes besides its key and value, as `me` tells it.
+const ITEM_HEAD_BYTES: usize = 50;
+
+const TOO_MANY_GET: &str = "CLIENT_ERROR options flags are too long";
+const TOO_MANY: &str = "CLIENT_ERROR options flags too long";
+const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
+const BAD_FLAG: &str = "CLIENT_ERROR invalid or duplicate flag";
+const OPAQUE_TOO_LONG: &str = "CLIENT_ERROR opaque token too long";
+
+/// A request's key and what its flags ask for.
+#[derive(Default)]
+struct Asked<'a> {
+    /// The key as it was sent.
+    sent: &'a [u8],
+    /// The key, if it was spelled in base64.
+    decoded: Option<Vec<u8>>,
+    /// The flags in their order.
+    flags: [&'a [u8]; FLAGS_MAX],
+    count: usize,
+    value: bool,
+    quiet: bool,
+    no_update: bool,
+    invalidate: bool,
+    cas: Option<u64>,
+    client_flags: u32,
+    mode: Option<u8>,
+    delta: Option<u64>,
+    initial: u64,
+    /// Times as the client spells them: of T, N and R.
+    exptime: Option<i32>,
+    vivify: Option<i32>,
+    recache: Option<i32>,
+}
+
+impl<'a> Asked<'a> {
+    /// Reads the flags of a request for `sent`. `too_many` is said if there are.
+    fn read(
+        sent: &'a [u8],
+        flags: Words<'a>,
+        too_many: &'static str,
+    ) -> Result<Asked<'a>, &'static str> {
+        let mut asked = Asked {
+            sent,
+            ..Asked::default()
+        };
+        let (mut seen, mut wrong) = (0u128, None);
+        for flag in flags {
+            if asked.count == FLAGS_MAX {
+                return Err(too_many);
+            }
+            asked.flags[asked.count] = flag;
+            asked.count += 1;
+        }
+        for at in 0..asked.count {
+            let (letter, token) = (asked.flags[at][0], &asked.flags[at][1..]);
+            if letter >= 127 || seen & 1 << letter != 0 {
+                return Err("CLIENT_ERROR duplicate flag");
+            }
+            seen |= 1 << letter;
+            // A flag that cannot be read does not keep a later one from being named.
+            if let Err(text) = asked.take(letter, token)? {
+                wrong = Some(text);
+            }
+        }
+        match wrong {
+            Some(text) => Err(text),
+            None => Ok(asked),
+        }
+    }
+
+    /// Reads one flag: what is wrong with it, if something is; an error if it is none.
+    fn take(&mut self, letter: u8, token: &[u8]) -> Result<Result<(), &'static str>, &'static str> {
+        let time = i32_of(token).ok_or(BAD_TOKEN);
+        Ok(match letter {
+            b'b' => {
+                self.decoded = base64::decode(self.sent);
+                match self.decoded {
+                    Some(_) => Ok(()),
+                    None => Err("CLIENT_ERROR error decoding key"),
+                }
+            }
+            b'N' => time.map(|at| self.vivify = Some(at)),
+            b'T' => time.map(|at| self.exptime = Some(at)),
+            b'R' => time.map(|at| self.recache = Some(at)),
+            b'O' if token.len() >= OPAQUE_BYTES_MAX => Err(OPAQUE_TOO_LONG),
+            b'l' | b'O' | b'P' | b'L' | b'k' | b's' | b't' | b'c' | b'f' | b'h' => Ok(()),
+            b'v' => {
+                self.value = true;
+                Ok(())
+            }
+            b'u' => {
+                self.no_update = true;
+                Ok(())
+            }
+            b'q' => {
+                self.quiet = true;
+                Ok(())
+            }
+            b'I' => {
+                self.invalidate = true;
+                Ok(())
+            }
+            b'F' => u32_of(token)
+                .ok_or(BAD_FORMAT)
+                .map(|flags| self.client_flags = flags),
+            b'C' => u64_of(token)
+                .ok_or(BAD_TOKEN)
+                .map(|cas| self.cas = Some(cas)),
+            b'M' => match token {
+                [mode] => {
+                    self.mode = Some(*mode);
+                    Ok(())
+                }
+                _ => Err("CLIENT_ERROR incorrect length for M token"),
+            },
+            b'J' => u64_of(token)
+                .ok_or("CLIENT_ERROR invalid numeric initial value")
+                .map(|initial| self.initial = initial),
+            b'D' => u64_of(token)
+                .ok_or("CLIENT_ERROR invalid numeric delta value")
+                .map(|delta| self.delta = Some(delta)),
+            _ => return Err("CLIENT_ERROR invalid flag"),
+        })
+    }
+
+    /// The key.
+    fn key(&self) -> &[u8] {
+        self.decoded.as_deref().unwrap_or(self.sent)
+    }
+
+    fn flags(&self) -> &[&'a [u8]] {
+        &self.flags[..self.count]
+    }
+
+    /// Appends what the flags O and k ask for: all that can be said of a key without an item.
+    fn echo(&self, out: &mut Vec<u8>) {
+        for flag in self.flags() {
+            self.echo_one(flag, out);
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn echo_one(&self, flag: &[u8], out: &mut Vec<u8>) {
+        match flag[0] {
+            b'O' => {
+                out.push(b' ');
+                out.extend_from_slice(flag);
+            }
+            b'k' => {
+                out.extend_from_slice(b" k");
+                match &self.decoded {
+                    None => out.extend_from_slice(self.sent),
+                    Some(bytes) => {
+                        base64::encode(bytes, out);
+                        out.extend_from_slice(b" b");
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A request's key and flags; nothing if it was refused.
+fn asked<'a>(
+    ctx: &mut Ctx<'_>,
+    mut words: Words<'a>,
+    too_many: &'static str,
+    otherwise: Option<&'static str>,
+) -> Option<Asked<'a>> {
+    let Some(sent) = words.next() else {
+        ctx.refuse(ERROR);
+        return None;
+    };
+    if sent.len() > KEY_BYTES_MAX {
+        ctx.refuse(BAD_FORMAT);
+        return None;
+    }
+    match Asked::read(sent, words, too_many) {
+        Ok(asked) => Some(asked),
+        Err(text) => {
+            let exact = text == too_many || text == OPAQUE_TOO_LONG;
+            ctx.refuse(otherwise.filter(|_| !exact).unwrap_or(text));
+            None
+        }
+    }
+}
+
+fn number(out: &mut Vec<u8>, letter: u8, value: u64) {
+    out.extend_from_slice(&[b' ', letter]);
+    out.extend_from_slice(Decimal::unsigned(value).as_bytes());
+}
+
+/// Appends the seconds left until `expires_ms`, -1 if it never comes.
+fn time_left(out: &mut Vec<u8>, expires_ms: u64, now_ms: u64) {
+    match expires_ms {
+        0 => out.extend_from_slice(b" t-1"),
+        at => number(out, b't', at.saturating_sub(now_ms).div_ceil(1000)),
+    }
+}
+
+/// What `mg` knows of an item when it replies.
+#[derive(Clone, Copy)]
+struct Shown {
+    meta: Meta,
+    /// Its expiry before the request.
+    expired_ms: u64,
+    /// The request made it.
+    created: bool,
+    /// The request's client won.
+    won: bool,
+    used: Use,
+    now_ms: u64,
+    now_secs: u64,
+}
+
+impl Shown {
+    /// Appends the line before the value.
+    fn line(&self, asked: &Asked<'_>, out: &mut Vec<u8>) {
+        let meta = &self.meta;
+        match asked.value {
+            true => {
+                out.extend_from_slice(b"VA ");
+                out.extend_from_slice(Decimal::unsigned(meta.value_bytes as u64).as_bytes());
+            }
+            false => out.extend_from_slice(b"HD"),
+        }
+        // A flag that asks for the expiry tells what those before it made of it.
+        let mut expires_ms = self.expired_ms;
+        for flag in asked.flags() {
+            match flag[0] {
+                b'T' => expires_ms = meta.expires_ms,
+                b'N' if self.created => expires_ms = meta.expires_ms,
+                b's' => number(out, b's', meta.value_bytes as u64),
+                b't' => time_left(out, expires_ms, self.now_ms),
+                b'c' => number(out, b'c', meta.version),
+                b'f' => number(out, b'f', meta.flags.into()),
+                b'l' => number(out, b'l', self.now_secs.saturating_sub(self.used.secs)),
+                b'h' => number(out, b'h', self.used.read.into()),
+                _ => asked.echo_one(flag, out),
+            }
+        }
+        if meta.kind & KIND_WON != 0 && !self.won {
+            out.extend_from_slice(b" Z");
+        }
+        if meta.kind & KIND_STALE != 0 {
+            out.extend_from_slice(b" X");
+        }
+        if self.won {
+            out.extend_from_slice(b" W");
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// `mg key flag...`
+pub(super) fn get(ctx: &mut Ctx<'_>, words: Words<'_>) {
+    let Some(asked) = asked(ctx, words, TOO_MANY_GET, None) else {
+        return;
+    };
+    let found = match (asked.exptime, asked.vivify, asked.recache) {
+        (None, None, None) => look(ctx, &asked),
+        _ => None,
+    };
+    let found = match found {
+        Some(found) => found,
+        None => return change(ctx, &asked),
+    };
+    if !found {
+        missed(ctx, &asked);
+    }
+}
+
+/// Says that there is nothing, unless the client does not want to know.
+fn missed(ctx: &mut Ctx<'_>, asked: &Asked<'_>) {
+    if !asked.quiet {
+        ctx.out.extend_from_slice(b"EN");
+        asked.echo(ctx.out);
+    }
+}
+
+/// Replies with an item that stays as it is: whether there is one. Nothing if it cannot stay: it is
+/// stale, and nobody was told to replace it.
+fn look(ctx: &mut Ctx<'_>, asked: &Asked<'_>) -> Option<bool> {
+    let (from, view) = (ctx.out.len(), ctx.reads());
+    let wants = |letter| asked.flags().iter().any(|flag| flag[0] == letter);
+    let mut shown = Shown {
+        meta: Meta::default(),
+        expired_ms: 0,
+        created: false,
+        won: false,
+        used: Use::default(),
+        now_ms: 0,
+        now_secs: ctx.now_secs,
+    };
+    if wants(b'h') || wants(b'l') {
+        shown.used = ctx.shared.memo.recency.of(asked.key());
+    }
+    if wants(b't') {
+        shown.now_ms = ctx.session.now_ms();
+    }
+    let mut show = |meta: &Meta| {
+        (shown.meta, shown.expired_ms) = (*meta, meta.expires_ms);
+        shown
+    };
+    let mut wins = false;
+    let mut head = |meta: &Meta, out: &mut Vec<u8>| {
+        wins = meta.kind & (KIND_STALE | KIND_WON) == KIND_STALE;
+        show(meta).line(asked, out);
+    };
+    let found = if asked.value {
+        ctx.session.get(key(asked.key()), view, ctx.out, &mut head)
+    } else {
+        let meta = ctx.session.meta(key(asked.key()), view);
+        meta.map(|meta| meta.map(|meta| head(&meta, ctx.out)).is_some())
+    };
+    match found {
+        Ok(true) if wins => {
+            ctx.out.truncate(from);
+            return None;
+        }
+        Ok(hit) => {
+            if hit && asked.value {
+                ctx.out.extend_from_slice(b"\r\n");
+            }
+            ctx.count(if hit { Count::Hits } else { Count::Misses });
+            if hit && !asked.no_update {
+                ctx.used(asked.key(), true);
+            }
+            ctx.shared
+                .memo
+                .prefixes
+                .note(asked.key(), Deed::Get { hit });
+            Some(hit)
+        }
+        Err(error) => {
+            let (first, quiet) = (false, false);
+            ctx.failed(&error, Start { from, first, quiet });
+            Some(true)
+        }
+    }
+}
+
+/// Times of a request, as moments.
+struct Times {
+    exptime: Option<u64>,
+    vivify: Option<u64>,
+    recache: Option<u64>,
+    now_ms: u64,
+}
+
+impl Times {
+    fn of(ctx: &Ctx<'_>, asked: &Asked<'_>) -> Times {
+        let now_ms = ctx.session.now_ms();
+        let moment = |time: Option<i32>| time.map(|time| expires_ms(time, || now_ms));
+        Times {
+            exptime: moment(asked.exptime),
+            vivify: moment(asked.vivify),
+            recache: moment(asked.recache),
+            now_ms,
+        }
+    }
+}
+
+/// `mg` of an item that the request may change.
+fn change(ctx: &mut Ctx<'_>, asked: &Asked<'_>) {
+    let Some(start) = ctx.writes(false) else {
+        return;
+    };
+    let times = Times::of(ctx, asked);
+    let used = ctx.shared.memo.recency.of(asked.key());
+    let now_secs = ctx.now_secs;
+    let (mut shown, mut value) = (None, Vec::new());
+    let updated = ctx.session.update(key(asked.key()), &mut |item| {
+        let (meta, created, won) = item_after(asked, &times, item);
+        shown = meta.map(|meta| Shown {
+            meta,
+            expired_ms: item.map_or(0, |item| item.meta.expires_ms),
+            created,
+            won,
+            used,
+            now_ms: times.now_ms,
+            now_secs,
+        });
+        let bytes = item.map_or(&[][..], |item| item.bytes);
+        value.clear();
+        if asked.value {
+            value.extend_from_slice(bytes);
+        }
+        let before = item.map(|item| (item.meta.expires_ms, item.meta.kind));
+        match meta {
+            Some(meta) if before != Some((meta.expires_ms, meta.kind)) => Change::Put {
+                bytes: bytes.to_vec(),
+                expires_ms: meta.expires_ms,
+                flags: meta.flags,
+                kind: meta.kind,
+            },
+            _ => Change::Keep,
+        }
+    });
+    let version = match updated {
+        Ok(version) => version,
+        Err(error) => return ctx.failed(&error, start),
+    };
+    let touches = asked.exptime.is_some();
+    match &mut shown {
+        None => {
+            ctx.count(if touches {
+                Count::TouchMisses
+            } else {
+                Count::Misses
+            });
+            missed(ctx, asked);
+        }
+        Some(shown) => {
+            ctx.count(if touches {
+                Count::TouchHits
+            } else {
+                Count::Hits
+            });
+            if shown.created {
+                ctx.used(asked.key(), false);
+            } else if !asked.no_update {
+                ctx.used(asked.key(), true);
+            }
+            shown.meta.version = version;
+            shown.line(asked, ctx.out);
+            if asked.value {
+                ctx.out.extend_from_slice(&value);
+                ctx.out.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+}
+
+/// What is there after `mg`, whether it was made, and whether its client won.
+fn item_after(
+    asked: &Asked<'_>,
+    times: &Times,
+    item: Option<Item<'_>>,
+) -> (Option<Meta>, bool, bool) {
+    let created = item.is_none();
+    let mut meta = match (item, times.vivify) {
+        (Some(item), _) => item.meta,
+        (None, Some(_)) => Meta::default(),
+        (None, None) => return (None, false, false),
+    };
+    let mut won = created;
+    for flag in asked.flags() {
+        match flag[0] {
+            b'T' => meta.expires_ms = times.exptime.unwrap_or(0),
+            b'N' if created => meta.expires_ms = times.vivify.unwrap_or(0),
+            b'R' => {
+                let soon = times.recache.unwrap_or(0);
+                won |= meta.expires_ms != 0 && meta.expires_ms < soon;
+            }
+            _ => {}
+        }
+    }
+    won |= meta.kind & KIND_STALE != 0;
+    won &= meta.kind & KIND_WON == 0;
+    if won {
+        meta.kind |= KIND_WON;
+    }
+    (Some(meta), created, won)
+}
+
+/// `ms key bytes flag...` and a value.
+pub(super) fn set(ctx: &mut Ctx<'_>, sent: &[u8], flags: Words<'_>, payload: Payload<'_>) {
+    // The length counts as one of the flags.
+    let count = flags.count();
+    let read = match count < FLAGS_MAX {
+        true => Asked::read(sent, flags, TOO_MANY),
+        false => Err(TOO_MANY),
+    };
+    let asked = match read {
+        Ok(asked) => asked,
+        Err(text) => return ctx.refuse(text),
+    };
+    let how = match asked.mode {
+        None | Some(b'S') => How::Set,
+        Some(b'E') => How::Add,
+        Some(b'A') => How::Append,
+        Some(b'P') => How::Prepend,
+        Some(b'R') => How::Replace,
+        Some(_) => return ctx.refuse("CLIENT_ERROR invalid mode for ms M token"),
+    };
+    let how = match how {
+        How::Set | How::Replace if asked.cas.is_some() => How::Cas,
+        how => how,
+    };
+    let Some(start) = ctx.writes(false) else {
+        return;
+    };
+    ctx.count(Count::Sets);
+    ctx.shared.memo.prefixes.note(asked.key(), Deed::Set);
+    let bytes = match payload {
+        Payload::Whole(bytes) => bytes,
+        Payload::Misplaced => return ctx.refuse(BAD_CHUNK),
+        // Whatever it asked for: what was there must not be taken for it.
+        Payload::TooLarge => return too_large(ctx, asked.key(), How::Set, start),
+    };
+    if ctx
+        .limits
+        .exceeded(asked.key().len(), asked.client_flags, bytes.len())
+    {
+        return ctx.refuse(TOO_LARGE);
+    }
+    let write = Write {
+        how,
+        key: asked.key(),
+        value: Value {
+            bytes,
+            expires_ms: expires_ms(asked.exptime.unwrap_or(0), || ctx.session.now_ms()),
+            flags: asked.client_flags,
+            kind: 0,
+        },
+        cas: asked.cas.unwrap_or(0),
+        may_be_stale: asked.invalidate,
+    };
+    match items::store(ctx, &write) {
+        Ok((Outcome::Stored, _)) if asked.quiet => {}
+        Ok((outcome, version)) => {
+            ctx.out.extend_from_slice(match outcome {
+                Outcome::Stored => b"HD",
+                Outcome::NotStored => b"NS",
+                Outcome::Exists => b"EX",
+                Outcome::NotFound => b"NF",
+            });
+            for flag in asked.flags() {
+                match flag[0] {
+                    b'c' => number(ctx.out, b'c', version),
+                    _ => asked.echo_one(flag, ctx.out),
+                }
+            }
+            ctx.out.extend_from_slice(b"\r\n");
+        }
+        Err(error) => not_stored(ctx, &write, &error, start),
+    }
+}
+
+/// `md key flag...`
+pub(super) fn delete(ctx: &mut Ctx<'_>, words: Words<'_>) {
+    let Some(asked) = asked(ctx, words, TOO_MANY, Some(BAD_FLAG)) else {
+        return;
+    };
+    let Some(start) = ctx.writes(false) else {
+        return;
+    };
+    ctx.shared.memo.prefixes.note(asked.key(), Deed::Delete);
+    let code = match (asked.invalidate, asked.cas) {
+        (false, None) => ctx
+            .session
+            .delete(key(asked.key()))
+            .map(|found| match found {
+                true => "HD",
+                false => "NF",
+            }),
+        _ => delete_if(ctx, &asked),
+    };
+    let code = match code {
+        Ok(code) => code,
+        Err(error) => return ctx.failed(&error, start),
+    };
+    match code {
+        "HD" if asked.invalidate => {}
+        "HD" => ctx.count(Count::DeleteHits),
+        _ => ctx.count(Count::DeleteMisses),
+    }
+    if code != "HD" || !asked.quiet {
+        ctx.out.extend_from_slice(code.as_bytes());
+        asked.echo(ctx.out);
+    }
+}
+
+/// Deletes or invalidates an item, if its version is the one asked for.
+fn delete_if(ctx: &mut Ctx<'_>, asked: &Asked<'_>) -> Result<&'static str, Error> {
+    let expires = Times::of(ctx, asked).exptime;
+    let mut code = "NF";
+    ctx.session.update(key(asked.key()), &mut |item| {
+        let Some(item) = item else {
+            code = "NF";
+            return Change::Keep;
+        };
+        if asked.cas.is_some_and(|cas| cas != item.meta.version) {
+            code = "EX";
+            return Change::Keep;
+        }
+        code = "HD";
+        if !asked.invalidate {
+            return Change::Delete;
+        }
+        // The next client may win again.
+        let kind = (item.meta.kind | KIND_STALE) & !KIND_WON;
+        items::with(item, expires.unwrap_or(item.meta.expires_ms), kind)
+    })?;
+    Ok(code)
+}
+
+/// `ma key flag...`
+pub(super) fn arithmetic(ctx: &mut Ctx<'_>, words: Words<'_>) {
+    let Some(asked) = asked(ctx, words, TOO_MANY, Some(BAD_FLAG)) else {
+        return;
+    };
+    let sign = match asked.mode {
+        None | Some(b'I' | b'+') => Sign::Plus,
+        Some(b'D' | b'-') => Sign::Minus,
+        Some(_) => return ctx.refuse("CLIENT_ERROR invalid mode for ma M token"),
+    };
+    let Some(start) = ctx.writes(false) else {
+        return;
+    };
+    let times = Times::of(ctx, &asked);
+    let sum = Sum {
+        key: asked.key(),
+        sign,
+        delta: asked.delta.unwrap_or(1),
+        cas: asked.cas.unwrap_or(0),
+        expires_ms: times.exptime,
+        initial: times
+            .vivify
+            .map(|at| (asked.initial, times.exptime.unwrap_or(at))),
+    };
+    let (value, version, expired_ms, created) = match items::add(ctx, &sum) {
+        Ok((Total::Is { .. }, _)) if asked.quiet => return,
+        Ok((Total::Is { value, expired_ms }, version)) => (value, version, expired_ms, false),
+        Ok((Total::Began(value), version)) => (value, version, 0, true),
+        Ok((Total::NotNumeric, _)) => return ctx.refuse(NOT_NUMERIC),
+        Ok((Total::NotFound, _)) => return no_number(ctx, &asked, b"NF"),
+        Ok((Total::Exists, _)) => return no_number(ctx, &asked, b"EX"),
+        Err(Error::Full) => return ctx.refuse("SERVER_ERROR out of memory"),
+        Err(error) => return ctx.failed(&error, start),
+    };
+    let digits = Decimal::unsigned(value);
+    match asked.value {
+        true => {
+            ctx.out.extend_from_slice(b"VA ");
+            let len = digits.as_bytes().len() as u64;
+            ctx.out.extend_from_slice(Decimal::unsigned(len).as_bytes());
+        }
+        false => ctx.out.extend_from_slice(b"HD"),
+    }
+    let mut expires_ms = expired_ms;
+    for flag in asked.flags() {
+        match flag[0] {
+            b'T' => expires_ms = times.exptime.unwrap_or(0),
+            b'N' if created => expires_ms = times.vivify.unwrap_or(0),
+            b't' => time_left(ctx.out, expires_ms, times.now_ms),
+            b'c' => number(ctx.out, b'c', version),
+            _ => asked.echo_one(flag, ctx.out),
+        }
+    }
+    ctx.out.extend_from_slice(b"\r\n");
+    if asked.value {
+        ctx.out.extend_from_slice(digits.as_bytes());
+        ctx.out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn no_number(ctx: &mut Ctx<'_>, asked: &Asked<'_>, code: &[u8]) {
+    ctx.out.extend_from_slice(code);
+    asked.echo(ctx.out);
+}
+
+/// `me key [b]`
+pub(super) fn debug(ctx: &mut Ctx<'_>, mut words: Words<'_>) {
+    let (sent, flag) = (words.next().unwrap_or_default(), words.next());
+    if sent.is_empty() || sent.len() > KEY_BYTES_MAX {
+        return ctx.refuse(BAD_FORMAT);
+    }
+    let decoded = match flag {
+        Some(b"b") => match base64::decode(sent) {
+            Some(decoded) => Some(decoded),
+            None => return ctx.refuse(BAD_FORMAT),
+        },
+        _ => None,
+    };
+    ctx.count(Count::Metas);
+    let name = decoded.as_deref().unwrap_or(sent);
+    let (from, view) = (ctx.out.len(), ctx.reads());
+    let meta = match ctx.session.meta(key(name), view) {
+        Ok(Some(meta)) => meta,
+        Ok(None) => return ctx.say("EN", false),
+        Err(error) => {
+            let (first, quiet) = (false, false);
+            return ctx.failed(&error, Start { from, first, quiet });
+        }
+    };
+    let Use { secs, read } = ctx.shared.memo.recency.of(name);
+    let left = match meta.expires_ms {
+        0 => -1,
+        at => i64::try_from(at.saturating_sub(ctx.session.now_ms()) / 1000).unwrap_or(i64::MAX),
+    };
+    ctx.out.extend_from_slice(b"ME ");
+    ctx.out.extend_from_slice(sent);
+    let line = format!(
+        " exp={left} la={} cas={} fetch={} cls=1 size={}\r\n",
+        ctx.now_secs.saturating_sub(secs),
+        meta.version,
+        if read { "yes" } else { "no" },
+        ITEM_HEAD_BYTES + name.len() + meta.value_bytes,
+    );
+    ctx.out.extend_from_slice(line.as_bytes());
+}

@@ -1,0 +1,410 @@
+//! memcached's text protocol and its meta commands, as its version 1.6 speaks them.
+//!
+//! ```text
+//!   input ─▶ parse::read ─▶ a window of requests ─▶ prefetch ─▶ text | meta | stats ─▶ output
+//! ```
+//!
+//! Keys are those of database 0, so that Redis's clients see the same values. What an item has besides,
+//! the store keeps: flags, expiry, the version as its `cas`, and the marks *stale* and *won* in the high bits
+//! of the kind ([`KIND_STALE`](farbank_kv::store::KIND_STALE)). Only when a key was last used is not
+//! kept there but in DRAM ([`recency`]).
+//!
+//! * [`parse`] cuts requests out of bytes; it knows what is one and how long it is.
+//! * `text` are the classic commands, `meta` those of two letters; both write by `items`.
+//! * `stats` are the figures.
+//!
+//! # Invariants
+//! Those of `cmd`: a write's reply is behind the mark whether or not it changed anything (C1), a read
+//! sees undurable writes only if its reply is behind the mark (C2). A request without a reply that writes marks
+//! too: what follows it tells of it.
+
+mod base64;
+mod items;
+mod meta;
+pub mod parse;
+mod prefixes;
+mod recency;
+mod stats;
+mod text;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use farbank_kv::store::{Error, Key, Session, View};
+
+use crate::shared::{Card, Count, Shared, Tally};
+use crate::turn::{STALL_BYTES, Turn, WINDOW};
+use parse::{BAD_FORMAT, ERROR, KEY_BYTES_MAX, Limits, Request, Step, Words};
+use prefixes::Prefixes;
+use recency::{Recency, Use};
+
+/// The version that clients are told: the one this protocol is that of.
+pub(crate) const VERSION: &str = "1.6.18";
+
+/// What all connections share beside the store.
+pub(crate) struct Memo {
+    recency: Recency,
+    prefixes: Prefixes,
+    /// When everything is to be removed, in milliseconds since 1970; 0 is never.
+    flush_ms: AtomicU64,
+}
+
+impl Memo {
+    /// For a server that speaks memcached, or does not.
+    pub(crate) fn new(spoken: bool) -> Memo {
+        Memo {
+            recency: Recency::new(spoken),
+            prefixes: Prefixes::default(),
+            flush_ms: AtomicU64::new(0),
+        }
+    }
+
+    /// Asks for a flush at this moment, instead of any that was asked for; 0 is never.
+    fn flush_at(&self, at_ms: u64) {
+        self.flush_ms.store(at_ms, Ordering::Relaxed);
+    }
+
+    /// Whether a flush was asked for whose time has come; says so once.
+    pub(crate) fn flush_is_due(&self, session: &dyn Session) -> bool {
+        let at = self.flush_ms.load(Ordering::Relaxed);
+        at != 0
+            && session.now_ms() >= at
+            && self
+                .flush_ms
+                .compare_exchange(at, 0, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+}
+
+/// How far a connection has come.
+#[derive(Default)]
+pub(crate) struct Talk {
+    /// Bytes of the input that hold no line's end.
+    scanned: usize,
+    /// Bytes of the input that the request in progress needs.
+    needed: usize,
+    /// Bytes to come that belong to a request already answered.
+    skip: usize,
+}
+
+impl Talk {
+    /// Bytes known to be needed before there is something to do.
+    pub(crate) fn needed(&self) -> usize {
+        self.needed
+    }
+
+    /// Shows on its card what others may know.
+    pub(crate) fn show(&self, card: &Card) {
+        let reading = self.needed > 0 || self.skip > 0;
+        card.reads_value.store(reading, Ordering::Relaxed);
+    }
+}
+
+/// What a request may use.
+struct Ctx<'a> {
+    session: &'a mut dyn Session,
+    shared: &'a Shared<'a>,
+    /// The worker's number.
+    worker: usize,
+    tally: &'a mut Tally,
+    out: &'a mut Vec<u8>,
+    /// Where the first reply starts that must wait for this batch's ticket.
+    mark: &'a mut Option<usize>,
+    /// Whether replies of earlier batches still wait.
+    unacknowledged: bool,
+    limits: Limits,
+    /// The server's clock, in seconds.
+    now_secs: u64,
+    /// The connection is closed once its replies have left.
+    leaving: bool,
+}
+
+impl Ctx<'_> {
+    /// A write is about to be made whose reply starts here (C1). Nothing if there can be none.
+    #[inline]
+    fn writes(&mut self, quiet: bool) -> Option<Start> {
+        if let Some(reason) = self.shared.poisoned.get() {
+            self.count(Count::Errors);
+            self.say(&cannot_be_written(reason), quiet);
+            return None;
+        }
+        let from = self.out.len();
+        let first = self.mark.is_none();
+        if first {
+            *self.mark = Some(from);
+        }
+        Some(Start { from, first, quiet })
+    }
+
+    /// A read is about to be made whose reply starts here: what it may see (C2).
+    #[inline]
+    fn reads(&mut self) -> View {
+        if self.unacknowledged && self.mark.is_none() {
+            *self.mark = Some(self.out.len());
+        }
+        match self.mark {
+            None => View::Durable,
+            Some(_) => View::Pending,
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, what: Count) {
+        self.tally.count(what, 1);
+    }
+
+    /// Notes that `key` was read, or written.
+    #[inline]
+    fn used(&self, key: &[u8], read: bool) {
+        let secs = self.now_secs;
+        self.shared.memo.recency.note(key, Use { secs, read });
+    }
+
+    /// Replies with a line, unless the client wants none.
+    #[inline]
+    fn say(&mut self, line: &str, quiet: bool) {
+        if !quiet {
+            self.out.extend_from_slice(line.as_bytes());
+            self.out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Replies with an error that is always told.
+    #[cold]
+    fn refuse(&mut self, line: &str) {
+        self.count(Count::Errors);
+        self.say(line, false);
+    }
+
+    /// Replies with what the store said to a request that started at `start`.
+    #[cold]
+    fn failed(&mut self, error: &Error, start: Start) {
+        self.out.truncate(start.from);
+        self.count(Count::Errors);
+        let text = match error {
+            Error::Full => "SERVER_ERROR out of memory storing object".to_owned(),
+            Error::Poisoned(poisoned) => {
+                let reason = poisoned.reason.to_string();
+                let text = cannot_be_written(&reason);
+                if self.shared.poisoned.set(reason).is_ok() {
+                    tracing::error!("{poisoned}");
+                }
+                if start.first {
+                    *self.mark = None; // nothing was written: this error is no acknowledgement
+                }
+                text
+            }
+            error => format!("SERVER_ERROR {error}"),
+        };
+        self.say(&text, start.quiet);
+    }
+}
+
+/// Where the reply to a request that writes starts.
+#[derive(Clone, Copy)]
+struct Start {
+    from: usize,
+    /// Nothing was written in this batch before it.
+    first: bool,
+    /// The client wants no reply.
+    quiet: bool,
+}
+
+fn cannot_be_written(reason: &str) -> String {
+    format!("SERVER_ERROR the pool cannot be written: {reason}")
+}
+
+/// The key called `bytes`.
+#[inline]
+fn key(bytes: &[u8]) -> Key<'_> {
+    Key { db: 0, bytes }
+}
+
+/// Executes what has arrived whole.
+pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
+    let Turn {
+        session,
+        shared,
+        worker,
+        tally,
+        input,
+        output,
+        closing,
+        stalled,
+        requests,
+    } = turn;
+    let sent_before = output.buffer.len() - output.pending();
+    let mut ctx = Ctx {
+        session,
+        shared,
+        worker,
+        tally,
+        unacknowledged: output.holds(),
+        out: &mut output.buffer,
+        mark: &mut output.mark,
+        limits: Limits {
+            item_bytes_max: shared.options.item_bytes_max,
+        },
+        now_secs: shared.clock_ms() / 1000,
+        leaving: false,
+    };
+    while !*closing && !*stalled {
+        let skipped = talk.skip.min(input.unread().len());
+        talk.skip -= skipped;
+        input.consume(skipped);
+        if talk.skip > 0 {
+            return;
+        }
+        let unread = input.unread();
+        let (window, count, end) = look_ahead(unread, talk, ctx.limits);
+        prefetch(&mut ctx, &window[..count]);
+        let mut consumed = 0;
+        for (request, used) in &window[..count] {
+            ctx.count(Count::Commands);
+            run(&mut ctx, request);
+            *requests += 1;
+            consumed += used;
+            *closing = ctx.leaving;
+            *stalled = ctx.out.len() - sent_before >= STALL_BYTES;
+            if *closing || *stalled {
+                break;
+            }
+        }
+        let all = !*closing && !*stalled;
+        input.consume(consumed);
+        match end {
+            // What was read ahead is read again when the client has caught up.
+            _ if !all => (talk.scanned, talk.needed) = (0, 0),
+            End::Window => {}
+            End::Skip(bytes) => talk.skip = bytes,
+            End::Hangup => *closing = true,
+            End::Part => return,
+        }
+    }
+}
+
+/// Why a window ends.
+enum End {
+    /// It is full.
+    Window,
+    /// Its last request is followed by this many bytes of no interest.
+    Skip(usize),
+    /// What follows is not whole.
+    Part,
+    /// What follows is nothing we speak.
+    Hangup,
+}
+
+type Ahead<'a> = ([(Request<'a>, usize); WINDOW], usize, End);
+
+const NOTHING: Request<'static> = Request::Fault {
+    text: ERROR,
+    quiet: true,
+};
+
+/// The requests that have arrived whole, how many they are, and why there are not more.
+#[inline]
+fn look_ahead<'a>(input: &'a [u8], talk: &mut Talk, limits: Limits) -> Ahead<'a> {
+    let mut window = [(NOTHING, 0); WINDOW];
+    let mut at = 0;
+    let mut hint = std::mem::take(&mut talk.scanned);
+    talk.needed = 0;
+    for count in 0..WINDOW {
+        let rest = &input[at..];
+        if rest.is_empty() {
+            return (window, count, End::Part);
+        }
+        match parse::read(rest, std::mem::take(&mut hint), limits) {
+            Step::Whole {
+                request,
+                used,
+                skip,
+            } => {
+                window[count] = (request, used);
+                at += used;
+                if skip > 0 {
+                    return (window, count + 1, End::Skip(skip));
+                }
+            }
+            Step::Part { scanned, needed } => {
+                (talk.scanned, talk.needed) = (scanned, needed);
+                return (window, count, End::Part);
+            }
+            Step::Hangup => return (window, count, End::Hangup),
+        }
+    }
+    (window, WINDOW, End::Window)
+}
+
+/// Has the store fetch what the requests will need, all at once.
+#[inline]
+fn prefetch(ctx: &mut Ctx<'_>, window: &[(Request<'_>, usize)]) {
+    let mut keys = [key(&[]); WINDOW];
+    let (mut found, mut reads) = (0, false);
+    for (request, _) in window {
+        let bytes = match request {
+            Request::Get { keys, .. } => {
+                reads = true;
+                keys.clone().next()
+            }
+            Request::Store(store) => Some(store.key),
+            Request::MetaSet { key, .. } => Some(*key),
+            Request::Line(words) => {
+                let mut words = *words;
+                reads |= words.next() == Some(b"mg");
+                words.next()
+            }
+            Request::Fault { .. } => None,
+        };
+        if let Some(bytes) = bytes.filter(|key| key.len() <= KEY_BYTES_MAX) {
+            keys[found] = key(bytes);
+            found += 1;
+        }
+    }
+    if found > 1 {
+        ctx.session.prefetch(&keys[..found], reads);
+    }
+}
+
+#[inline]
+fn run(ctx: &mut Ctx<'_>, request: &Request<'_>) {
+    match *request {
+        Request::Get { keys, cas } => text::get(ctx, keys, cas),
+        Request::Store(store) => text::store(ctx, &store),
+        Request::MetaSet {
+            key,
+            flags,
+            payload,
+        } => meta::set(ctx, key, flags, payload),
+        Request::Line(words) => line(ctx, words),
+        Request::Fault { text, quiet } => ctx.say(text, quiet),
+    }
+}
+
+/// Executes a request that is a line by itself.
+fn line(ctx: &mut Ctx<'_>, words: Words<'_>) {
+    let mut args = words;
+    match args.next().unwrap_or_default() {
+        b"mg" => meta::get(ctx, args),
+        b"md" => meta::delete(ctx, args),
+        b"ma" => meta::arithmetic(ctx, args),
+        b"me" => meta::debug(ctx, args),
+        b"mn" => ctx.say("MN", false),
+        b"gat" => text::get_and_touch(ctx, args, false),
+        b"gats" => text::get_and_touch(ctx, args, true),
+        b"touch" => text::touch(ctx, args),
+        b"delete" => text::delete(ctx, args),
+        b"incr" => text::arithmetic(ctx, args, items::Sign::Plus),
+        b"decr" => text::arithmetic(ctx, args, items::Sign::Minus),
+        b"flush_all" => text::flush_all(ctx, args),
+        b"verbosity" => text::verbosity(ctx, args),
+        b"version" => ctx.say(&format!("VERSION {VERSION}"), false),
+        b"quit" => ctx.leaving = true,
+        b"shutdown" => ctx.refuse("ERROR: shutdown not enabled"),
+        b"stats" => stats::stats(ctx, args),
+        // What a browser, tricked into talking to us, would send.
+        verb if verb.len() > 1 && words.last().is_some_and(|w| w.starts_with(b"HTTP/")) => {
+            ctx.leaving = true;
+        }
+        _ => ctx.refuse(ERROR),
+    }
+}

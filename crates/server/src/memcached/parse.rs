@@ -1,0 +1,435 @@
+//! Requests of memcached's text protocol, read where they lie.
+//!
+//! ```text
+//!   get k1 k2\r\n           set k 0 0 5\r\nhello\r\n           ms k 5 T60\r\nhello\r\n
+//!       └───┘ words         └ Store ──┘  └ payload            └ line ──┘  └ payload
+//! ```
+//!
+//! [`read`] looks at the bytes from a request's first one on and says what they are: a whole request,
+//! with how many bytes it takes and how many more are to be skipped after it; too few bytes yet; or
+//! something after which the connection is closed. It keeps nothing, so that the same bytes always
+//! mean the same, however they were cut into reads. Words are slices of the input.
+//!
+//! # Invariants
+//! A1  What is decided depends on the bytes only, not on how they were cut into reads.
+//! A2  Memory is bounded by the bytes that have arrived, never by a length that was announced: what is
+//!     too large is refused at its first line, and skipped as it comes.
+
+use memchr::{memchr, memchr2};
+
+/// Longest key.
+pub const KEY_BYTES_MAX: usize = 250;
+/// Longest line without its end, but for those that name many keys.
+const LINE_BYTES_MAX: usize = 2048;
+/// Longest line that names many keys.
+const KEYS_LINE_BYTES_MAX: usize = 4 << 20;
+/// Blanks in front of a long line that are still taken for a mistake.
+const BLANKS_MAX: usize = 100;
+/// What an item takes besides its key and value, for the limit of its size.
+const ITEM_HEAD_BYTES: usize = 57;
+
+pub(super) const ERROR: &str = "ERROR";
+pub(super) const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
+
+/// What a request may announce.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Largest item: key, value and what is kept beside them.
+    pub item_bytes_max: usize,
+}
+
+impl Limits {
+    /// Whether an item of these lengths is too large.
+    pub(super) fn exceeded(self, key_bytes: usize, flags: u32, value_bytes: usize) -> bool {
+        let flags_bytes = if flags == 0 { 0 } else { 4 };
+        ITEM_HEAD_BYTES + key_bytes + flags_bytes + value_bytes + 2 > self.item_bytes_max
+    }
+}
+
+/// What the bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step<'a> {
+    /// A whole request.
+    Whole {
+        /// The request.
+        request: Request<'a>,
+        /// Bytes it takes.
+        used: usize,
+        /// Bytes after those that belong to it and are skipped as they come.
+        skip: usize,
+    },
+    /// Not whole yet.
+    Part {
+        /// Bytes from the first on that hold no line's end.
+        scanned: usize,
+        /// Bytes from the first on that are known to be needed; 0 if that is not known.
+        needed: usize,
+    },
+    /// Nothing that memcached speaks: the connection is closed.
+    Hangup,
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// `get` or `gets`.
+    Get {
+        /// The keys.
+        keys: Words<'a>,
+        /// Whether versions are asked for.
+        cas: bool,
+    },
+    /// `set` and its kin.
+    Store(Store<'a>),
+    /// `ms`.
+    MetaSet {
+        /// The key, as it was sent.
+        key: &'a [u8],
+        /// The flags.
+        flags: Words<'a>,
+        /// The value.
+        payload: Payload<'a>,
+    },
+    /// A line by itself.
+    Line(Words<'a>),
+    /// A line that cannot be read.
+    Fault {
+        /// The reply.
+        text: &'static str,
+        /// The client wants none.
+        quiet: bool,
+    },
+}
+
+/// A classic request to store something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Store<'a> {
+    /// What is asked for.
+    pub how: How,
+    /// The key.
+    pub key: &'a [u8],
+    /// The client's 32 bits.
+    pub flags: u32,
+    /// When it expires, as memcached spells it.
+    pub exptime: i32,
+    /// The version it must have, for [`How::Cas`].
+    pub cas: u64,
+    /// The client wants no reply.
+    pub quiet: bool,
+    /// The value.
+    pub payload: Payload<'a>,
+}
+
+/// On what condition something is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Always.
+    Set,
+    /// If the key is absent.
+    Add,
+    /// If it is there.
+    Replace,
+    /// After what is there.
+    Append,
+    /// Before what is there.
+    Prepend,
+    /// If it is there in a given version.
+    Cas,
+}
+
+/// The value of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload<'a> {
+    /// All of it.
+    Whole(&'a [u8]),
+    /// It does not end where it was said to.
+    Misplaced,
+    /// It is not taken: it, its key and its head are larger than an item may be.
+    TooLarge,
+}
+
+/// Words between blanks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Words<'a>(&'a [u8]);
+
+impl<'a> Words<'a> {
+    /// The words of `line`.
+    #[must_use]
+    pub fn of(line: &'a [u8]) -> Words<'a> {
+        Words(line)
+    }
+}
+
+impl<'a> Iterator for Words<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        while let [b' ', rest @ ..] = self.0 {
+            self.0 = rest;
+        }
+        if self.0.is_empty() {
+            return None;
+        }
+        let end = self.0.iter().position(|&b| b == b' ');
+        let (word, rest) = self.0.split_at(end.unwrap_or(self.0.len()));
+        self.0 = rest;
+        Some(word)
+    }
+}
+
+/// Reads the request that starts at the first byte of `input`, of which `scanned` bytes are known to
+/// hold no line's end.
+#[inline]
+#[must_use]
+pub fn read(input: &[u8], scanned: usize, limits: Limits) -> Step<'_> {
+    let from = scanned.min(input.len());
+    let Some(at) = memchr2(b'\n', 0, &input[from..]) else {
+        return unfinished(input);
+    };
+    let mut end = from + at;
+    let mut line = &input[..end];
+    if input[end] == 0 {
+        // The line goes on to its end, but counts only up to here.
+        match memchr(b'\n', &input[end..]) {
+            Some(more) => end += more,
+            None => return unfinished(input),
+        }
+    } else if let [rest @ .., b'\r'] = line {
+        line = rest;
+    }
+    if end > LINE_BYTES_MAX && !may_be_long(&input[..end]) {
+        return Step::Hangup;
+    }
+    let request = match line {
+        [b'g', b'e', b't', b' ', keys @ ..] => Request::Get {
+            keys: Words(keys),
+            cas: false,
+        },
+        [b's', b'e', b't', b' ', words @ ..] => {
+            return store(input, end + 1, How::Set, Words(words), limits);
+        }
+        _ => return other(input, end + 1, line, limits),
+    };
+    whole(request, end + 1)
+}
+
+#[inline]
+fn whole(request: Request<'_>, used: usize) -> Step<'_> {
+    Step::Whole {
+        request,
+        used,
+        skip: 0,
+    }
+}
+
+/// Whether a line that starts like this may be longer than others: it names keys.
+fn may_be_long(line: &[u8]) -> bool {
+    let blanks = line.iter().take_while(|&&b| b == b' ').count();
+    let names = [&b"get "[..], b"gets ", b"gat ", b"gats "];
+    let retrieves = names.iter().any(|name| line[blanks..].starts_with(name));
+    let fits = blanks <= BLANKS_MAX && line.len() <= KEYS_LINE_BYTES_MAX;
+    retrieves && fits && memchr(0, line).is_none()
+}
+
+#[cold]
+fn unfinished(input: &[u8]) -> Step<'_> {
+    if input.len() > LINE_BYTES_MAX && !may_be_long(input) {
+        return Step::Hangup;
+    }
+    Step::Part {
+        scanned: memchr(0, input).unwrap_or(input.len()),
+        needed: 0,
+    }
+}
+
+/// Reads what is neither `get` nor `set` at the start of a line.
+fn other<'a>(input: &'a [u8], next: usize, line: &'a [u8], limits: Limits) -> Step<'a> {
+    let mut words = Words(line);
+    let how = match words.next().unwrap_or_default() {
+        b"get" => return get(words, false, next),
+        b"gets" => return get(words, true, next),
+        b"set" => How::Set,
+        b"add" => How::Add,
+        b"replace" => How::Replace,
+        b"append" => How::Append,
+        b"prepend" => How::Prepend,
+        b"cas" => How::Cas,
+        b"ms" => return meta_set(input, next, words, limits),
+        _ => return whole(Request::Line(Words(line)), next),
+    };
+    store(input, next, how, words, limits)
+}
+
+fn get(keys: Words<'_>, cas: bool, next: usize) -> Step<'_> {
+    whole(Request::Get { keys, cas }, next)
+}
+
+/// Reads `key flags exptime bytes [cas] [noreply]` and the value after it.
+#[inline]
+fn store<'a>(
+    input: &'a [u8],
+    next: usize,
+    how: How,
+    mut words: Words<'a>,
+    limits: Limits,
+) -> Step<'a> {
+    let wrong = |text, quiet| whole(Request::Fault { text, quiet }, next);
+    let four = [words.next(), words.next(), words.next(), words.next()];
+    let [Some(key), Some(flags), Some(exptime), Some(bytes)] = four else {
+        return wrong(ERROR, false);
+    };
+    let version = match how {
+        How::Cas => match words.next() {
+            Some(version) => Some(version),
+            None => return wrong(ERROR, false),
+        },
+        _ => None,
+    };
+    let last = words.next();
+    if words.next().is_some() {
+        return wrong(ERROR, false);
+    }
+    let quiet = last.or(version).unwrap_or(bytes) == b"noreply";
+    let numbers = (u32_of(flags), i32_of(exptime), i32_of(bytes));
+    let cas = version.map_or(Some(0), u64_of);
+    let (Some(flags), Some(exptime), Some(bytes), Some(cas)) =
+        (numbers.0, numbers.1, numbers.2, cas)
+    else {
+        return wrong(BAD_FORMAT, quiet);
+    };
+    let bytes = match usize::try_from(bytes) {
+        Ok(bytes) if key.len() <= KEY_BYTES_MAX && bytes <= i32::MAX as usize - 2 => bytes,
+        _ => return wrong(BAD_FORMAT, quiet),
+    };
+    let refused = limits.exceeded(key.len(), flags, bytes);
+    with_payload(input, next, bytes, refused, |payload| {
+        Request::Store(Store {
+            how,
+            key,
+            flags,
+            exptime,
+            cas,
+            quiet,
+            payload,
+        })
+    })
+}
+
+/// Reads `key bytes flag...` and the value after it.
+fn meta_set<'a>(input: &'a [u8], next: usize, mut words: Words<'a>, limits: Limits) -> Step<'a> {
+    let wrong = |text| whole(Request::Fault { text, quiet: false }, next);
+    let Some(key) = words.next() else {
+        return wrong(ERROR);
+    };
+    let Some(bytes) = words.next() else {
+        return wrong(BAD_FORMAT);
+    };
+    let flags = words;
+    let most = i32::MAX as usize - 2;
+    let bytes = i32_of(bytes).and_then(|n| usize::try_from(n).ok());
+    let bytes = match bytes.filter(|&n| n <= most) {
+        Some(bytes) if key.len() <= KEY_BYTES_MAX => bytes,
+        _ => return wrong(BAD_FORMAT),
+    };
+    let refused = limits.exceeded(key.len(), 0, bytes);
+    with_payload(input, next, bytes, refused, |payload| Request::MetaSet {
+        key,
+        flags,
+        payload,
+    })
+}
+
+/// The request with the value that starts at `next`.
+#[inline]
+fn with_payload<'a>(
+    input: &'a [u8],
+    next: usize,
+    bytes: usize,
+    refused: bool,
+    request: impl FnOnce(Payload<'a>) -> Request<'a>,
+) -> Step<'a> {
+    if refused {
+        return Step::Whole {
+            request: request(Payload::TooLarge),
+            used: next,
+            skip: bytes + 2,
+        };
+    }
+    let end = next + bytes;
+    let Some(value) = input.get(next..end + 2) else {
+        return Step::Part {
+            scanned: 0,
+            needed: end + 2,
+        };
+    };
+    let payload = match value {
+        [value @ .., b'\r', b'\n'] => Payload::Whole(value),
+        _ => Payload::Misplaced,
+    };
+    whole(request(payload), end + 2)
+}
+
+/// A number as C's library reads it: blanks in front, a sign, digits, and then the end or a blank. Its
+/// magnitude, and whether it is negative.
+fn number(text: &[u8]) -> Option<(u64, bool)> {
+    let start = text.iter().position(|&b| !is_space(b))?;
+    let (negative, digits) = match &text[start..] {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        rest => (false, rest),
+    };
+    let (mut value, mut end) = (0u64, 0);
+    while let Some(digit) = digits.get(end).map(|b| b.wrapping_sub(b'0')) {
+        if digit > 9 {
+            break;
+        }
+        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+        end += 1;
+    }
+    let ends = digits.get(end).is_none_or(|&b| is_space(b));
+    (end > 0 && ends).then_some((value, negative))
+}
+
+fn is_space(byte: u8) -> bool {
+    byte.is_ascii_whitespace() || byte == 0x0b
+}
+
+/// An unsigned number; a negative one only if it wraps around to a small one.
+pub(super) fn u64_of(text: &[u8]) -> Option<u64> {
+    let (value, negative) = number(text)?;
+    let value = if negative {
+        value.wrapping_neg()
+    } else {
+        value
+    };
+    let wrapped = value > i64::MAX as u64 && text.contains(&b'-');
+    (!wrapped).then_some(value)
+}
+
+/// The low 32 bits of an unsigned number.
+#[inline]
+pub(super) fn u32_of(text: &[u8]) -> Option<u32> {
+    match text {
+        [digit @ b'0'..=b'9'] => Some(u32::from(digit - b'0')),
+        _ => u64_of(text).map(|value| value as u32),
+    }
+}
+
+/// The low 32 bits of a number with a sign.
+#[inline]
+pub(super) fn i32_of(text: &[u8]) -> Option<i32> {
+    if let [digit @ b'0'..=b'9'] = text {
+        return Some(i32::from(digit - b'0'));
+    }
+    let (value, negative) = number(text)?;
+    let value = match negative {
+        true => 0i64.checked_sub_unsigned(value)?,
+        false => i64::try_from(value).ok()?,
+    };
+    Some(value as i32)
+}
+
+#[cfg(test)]
+#[path = "parse_tests.rs"]
+mod tests;

@@ -1,0 +1,96 @@
+//! `stats detail`: how often keys with the same beginning are asked for, while that is counted.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::shared::lock;
+
+/// Ends a key's prefix.
+const DELIMITER: u8 = b':';
+/// Most prefixes that are counted; further ones are not.
+const PREFIXES_MAX: usize = 1 << 16;
+
+/// What is done to a key.
+#[derive(Clone, Copy)]
+pub(super) enum Deed {
+    Get { hit: bool },
+    Set,
+    Delete,
+}
+
+#[derive(Default)]
+struct Counts {
+    gets: u64,
+    hits: u64,
+    sets: u64,
+    deletes: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Prefixes {
+    counted: AtomicBool,
+    by_prefix: Mutex<BTreeMap<Vec<u8>, Counts>>,
+}
+
+impl Prefixes {
+    /// Counts from now on, or no longer.
+    pub(super) fn turn(&self, on: bool) {
+        self.counted.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether it counts.
+    pub(super) fn counted(&self) -> bool {
+        self.counted.load(Ordering::Relaxed)
+    }
+
+    /// Forgets what was counted.
+    pub(super) fn clear(&self) {
+        lock(&self.by_prefix).clear();
+    }
+
+    /// Counts, if that is asked for.
+    #[inline]
+    pub(super) fn note(&self, key: &[u8], deed: Deed) {
+        if self.counted() {
+            self.count(key, deed);
+        }
+    }
+
+    #[cold]
+    fn count(&self, key: &[u8], deed: Deed) {
+        let Some(end) = key.iter().position(|&b| b == DELIMITER) else {
+            return;
+        };
+        let prefix = &key[..end];
+        let mut counts = lock(&self.by_prefix);
+        if counts.len() >= PREFIXES_MAX && !counts.contains_key(prefix) {
+            return;
+        }
+        let counts = counts.entry(prefix.to_vec()).or_default();
+        match deed {
+            Deed::Get { hit } => {
+                counts.gets += 1;
+                counts.hits += u64::from(hit);
+            }
+            Deed::Set => counts.sets += 1,
+            Deed::Delete => counts.deletes += 1,
+        }
+    }
+
+    /// Appends what was counted, a line a prefix.
+    pub(super) fn dump(&self, out: &mut Vec<u8>) {
+        for (prefix, counts) in lock(&self.by_prefix).iter() {
+            let Counts {
+                gets,
+                hits,
+                sets,
+                deletes,
+            } = counts;
+            out.extend_from_slice(b"PREFIX ");
+            out.extend_from_slice(prefix);
+            let line = format!(" get {gets} hit {hits} set {sets} del {deletes}\r\n");
+            out.extend_from_slice(line.as_bytes());
+        }
+    }
+}

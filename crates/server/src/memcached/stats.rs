@@ -1,0 +1,290 @@
+//! Figures: `stats`, and `stats settings | items | slabs | sizes | conns | detail | reset | cachedump`.
+//!
+//! Fields have memcached's names where they mean the same thing, so that dashboards find them. Figures of
+//! requests are those of all connections of the server, Redis's too; figures of the store are its own. What
+//! only memcached's own memory has is not there.
+
+use std::fmt::{Display, Write};
+use std::sync::atomic::Ordering;
+
+use farbank_kv::store::{Class, Stats};
+
+use super::parse::u32_of;
+use super::{BAD_FORMAT, Ctx, ERROR, VERSION, Words};
+use crate::settings::Protocol;
+use crate::shared::{Count, Shared, lock};
+
+/// Most keys of a `cachedump`.
+const DUMP_KEYS_MAX: usize = 1 << 16;
+
+/// Lines of figures.
+struct Lines<'a>(&'a mut Vec<u8>);
+
+impl Lines<'_> {
+    fn stat(&mut self, name: &str, value: impl Display) {
+        let mut line = String::new();
+        let written = write!(line, "STAT {name} {value}\r\n");
+        debug_assert!(written.is_ok(), "a string takes all");
+        self.0.extend_from_slice(line.as_bytes());
+    }
+}
+
+macro_rules! stats {
+    ($lines:ident, $($name:literal: $value:expr),* $(,)?) => {
+        $($lines.stat($name, $value);)*
+    };
+}
+
+/// `stats [what [...]]`
+pub(super) fn stats(ctx: &mut Ctx<'_>, mut args: Words<'_>) {
+    let what = args.next();
+    let figures = ctx.shared.store.stats();
+    // The worker's own counts are shown to the others once a turn; its client wants to see the last.
+    let desk = ctx.shared.floor.desks.get(ctx.worker);
+    if let Some(desk) = desk {
+        desk.publish(ctx.tally);
+    }
+    let lines = &mut Lines(ctx.out);
+    match what {
+        None => general(ctx.shared, &figures, lines),
+        Some(b"settings") => settings(ctx.shared, &figures, lines),
+        Some(b"items") => items(&figures.classes, lines),
+        Some(b"slabs") => slabs(&figures, lines),
+        Some(b"sizes") => lines.stat("sizes_status", "disabled"),
+        Some(b"conns") => conns(ctx.shared, lines),
+        Some(b"detail") => return detail(ctx, args.next().unwrap_or_default()),
+        Some(b"cachedump") => return cachedump(ctx, args),
+        Some(b"reset") => {
+            *lock(&ctx.shared.reset) = ctx.shared.totals();
+            ctx.shared.memo.prefixes.clear();
+            return ctx.say("RESET", false);
+        }
+        Some(_) => return ctx.refuse(ERROR),
+    }
+    ctx.say("END", false);
+}
+
+fn general(shared: &Shared<'_>, figures: &Stats, lines: &mut Lines<'_>) {
+    let counts = shared.totals().since(&lock(&shared.reset));
+    let count = |what| counts.get(what);
+    let (touch_hits, touch_misses) = (count(Count::TouchHits), count(Count::TouchMisses));
+    let (user, system) = crate::cmd::info::cpu_secs();
+    let time = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    stats!(lines,
+        "pid": std::process::id(),
+        "uptime": shared.uptime_secs(),
+        "time": time.as_secs(),
+        "version": VERSION,
+        "farbank_version": env!("CARGO_PKG_VERSION"),
+        "pointer_size": usize::BITS,
+        "rusage_user": format_args!("{user:.6}"),
+        "rusage_system": format_args!("{system:.6}"),
+        "max_connections": shared.settings.clients_max.load(Ordering::Relaxed),
+        "curr_connections": shared.clients.count(),
+        "total_connections": shared.accepted.load(Ordering::Relaxed),
+        "rejected_connections": shared.rejected.load(Ordering::Relaxed),
+        "connection_structures": shared.clients.count(),
+        "cmd_get": count(Count::Hits) + count(Count::Misses),
+        "cmd_set": count(Count::Sets),
+        "cmd_flush": count(Count::Flushes),
+        "cmd_touch": touch_hits + touch_misses,
+        "cmd_meta": count(Count::Metas),
+        "get_hits": count(Count::Hits),
+        "get_misses": count(Count::Misses),
+        "get_expired": 0,
+        "get_flushed": 0,
+        "delete_misses": count(Count::DeleteMisses),
+        "delete_hits": count(Count::DeleteHits),
+        "incr_misses": count(Count::IncrMisses),
+        "incr_hits": count(Count::IncrHits),
+        "decr_misses": count(Count::DecrMisses),
+        "decr_hits": count(Count::DecrHits),
+        "cas_misses": count(Count::CasMisses),
+        "cas_hits": count(Count::CasHits),
+        "cas_badval": count(Count::CasBad),
+        "touch_hits": touch_hits,
+        "touch_misses": touch_misses,
+        "store_too_large": count(Count::TooLarge),
+        "store_no_memory": count(Count::NoMemory),
+        "auth_cmds": 0,
+        "auth_errors": 0,
+        "bytes_read": count(Count::BytesIn),
+        "bytes_written": count(Count::BytesOut),
+        "limit_maxbytes": figures.capacity_bytes,
+        "accepting_conns": 1,
+        "listen_disabled_num": 0,
+        "time_in_listen_disabled_us": 0,
+        "threads": shared.floor.desks.len(),
+        "conn_yields": 0,
+        "hash_bytes": figures.index_bytes,
+        "hash_is_expanding": 0,
+        "bytes": figures.live_bytes,
+        "curr_items": figures.keys.iter().sum::<u64>(),
+        "total_items": count(Count::Stored),
+        "expired_unfetched": 0,
+        "evicted_unfetched": 0,
+        "evictions": figures.evictions,
+        "reclaimed": figures.reclaimed,
+        "lrutail_reflocked": 0,
+        "farbank_batches": count(Count::Batches),
+        "farbank_expired_keys": figures.expired_keys,
+        "farbank_pool_bytes": figures.pool_bytes,
+        "farbank_damaged_records": figures.damaged_records,
+    );
+}
+
+fn settings(shared: &Shared<'_>, figures: &Stats, lines: &mut Lines<'_>) {
+    let yes = |is: bool| if is { "yes" } else { "no" };
+    let inter: Vec<_> = shared
+        .endpoints
+        .iter()
+        .filter(|endpoint| endpoint.protocol == Protocol::Memcached)
+        .map(|endpoint| endpoint.addr.ip().to_string())
+        .collect();
+    stats!(lines,
+        "maxbytes": figures.capacity_bytes,
+        "maxconns": shared.settings.clients_max.load(Ordering::Relaxed),
+        "tcpport": shared.port(Protocol::Memcached).unwrap_or(0),
+        "udpport": 0,
+        "inter": inter.join(","),
+        "verbosity": 0,
+        "evictions": if figures.classes.is_empty() { "off" } else { "on" },
+        "domain_socket": "NULL",
+        "shutdown_command": "no",
+        "num_threads": shared.floor.desks.len(),
+        "stat_key_prefix": ":",
+        "detail_enabled": yes(shared.memo.prefixes.counted()),
+        "cas_enabled": "yes",
+        "binding_protocol": "ascii",
+        "auth_enabled_sasl": "no",
+        "auth_enabled_ascii": "no",
+        "item_size_max": shared.options.item_bytes_max,
+        "maxconns_fast": "yes",
+        "flush_enabled": yes(shared.options.flush_allowed),
+        "dump_enabled": "yes",
+        "hash_algorithm": "xxh3",
+        "idle_timeout": shared.settings.timeout_secs.load(Ordering::Relaxed),
+        "track_sizes": "no",
+        "memory_file": &shared.options.pool,
+    );
+}
+
+fn items(classes: &[Class], lines: &mut Lines<'_>) {
+    for class in classes.iter().filter(|class| class.items > 0) {
+        let mut item = |name: &str, value: u64| {
+            lines.stat(&format!("items:{}:{name}", class.id), value);
+        };
+        item("number", class.items);
+        item("age", class.age_secs);
+        item("mem_requested", class.item_bytes);
+        item("evicted", class.evicted);
+        item("evicted_nonzero", class.evicted_nonzero);
+        item("evicted_time", class.evicted_time);
+        item("outofmemory", class.out_of_memory);
+        item("tailrepairs", 0);
+        item("reclaimed", class.reclaimed);
+    }
+}
+
+fn slabs(figures: &Stats, lines: &mut Lines<'_>) {
+    let mut bytes = 0;
+    for class in &figures.classes {
+        let slots = class.pages * class.slots_per_page;
+        let mut slab = |name: &str, value: u64| {
+            lines.stat(&format!("{}:{name}", class.id), value);
+        };
+        slab("chunk_size", class.slot_bytes);
+        slab("chunks_per_page", class.slots_per_page);
+        slab("total_pages", class.pages);
+        slab("total_chunks", slots);
+        slab("used_chunks", class.slots_used);
+        slab("free_chunks", class.slots_free);
+        slab("free_chunks_end", 0);
+        slab("mem_requested", class.item_bytes);
+        bytes += slots * class.slot_bytes;
+    }
+    let all = match figures.classes.is_empty() {
+        true => figures.live_bytes,
+        false => bytes,
+    };
+    lines.stat("active_slabs", figures.classes.len());
+    lines.stat("total_malloced", all);
+}
+
+fn conns(shared: &Shared<'_>, lines: &mut Lines<'_>) {
+    for (at, endpoint) in shared.endpoints.iter().enumerate() {
+        lines.stat(&format!("{at}:addr"), format_args!("tcp:{}", endpoint.addr));
+        lines.stat(&format!("{at}:state"), "conn_listening");
+    }
+    let now_ms = shared.clock_ms();
+    for (at, card) in shared.clients.all().iter().enumerate() {
+        let at = shared.endpoints.len() + at;
+        let idle_ms = now_ms.saturating_sub(card.active_ms.load(Ordering::Relaxed));
+        let state = match card.reads_value.load(Ordering::Relaxed) {
+            true => "conn_nread",
+            false => "conn_parse_cmd",
+        };
+        lines.stat(&format!("{at}:addr"), format_args!("tcp:{}", card.addr));
+        lines.stat(
+            &format!("{at}:listen_addr"),
+            format_args!("tcp:{}", card.laddr),
+        );
+        lines.stat(&format!("{at}:state"), state);
+        lines.stat(&format!("{at}:secs_since_last_cmd"), idle_ms / 1000);
+    }
+}
+
+fn detail(ctx: &mut Ctx<'_>, what: &[u8]) {
+    let prefixes = &ctx.shared.memo.prefixes;
+    match what {
+        b"on" => prefixes.turn(true),
+        b"off" => prefixes.turn(false),
+        b"dump" => {
+            prefixes.dump(ctx.out);
+            return ctx.say("END", false);
+        }
+        _ => return ctx.refuse("CLIENT_ERROR usage: stats detail on|off|dump"),
+    }
+    ctx.say("OK", false);
+}
+
+/// `stats cachedump class limit`: some keys. All are of class 1 where there are no slabs.
+fn cachedump(ctx: &mut Ctx<'_>, mut args: Words<'_>) {
+    let (Some(class), Some(limit)) = (args.next(), args.next()) else {
+        return ctx.refuse("CLIENT_ERROR bad command line");
+    };
+    let (Some(_), Some(limit)) = (u32_of(class), u32_of(limit)) else {
+        return ctx.refuse(BAD_FORMAT);
+    };
+    let from = ctx.out.len();
+    ctx.reads();
+    let most = match limit {
+        0 => DUMP_KEYS_MAX,
+        limit => DUMP_KEYS_MAX.min(limit as usize),
+    };
+    let (mut cursor, mut count) = (0, 0);
+    loop {
+        let out = &mut *ctx.out;
+        let scanned = ctx.session.scan(0, cursor, most - count, &mut |key, meta| {
+            if count < most {
+                count += 1;
+                out.extend_from_slice(b"ITEM ");
+                out.extend_from_slice(key);
+                let (bytes, expires) = (meta.value_bytes, meta.expires_ms / 1000);
+                out.extend_from_slice(format!(" [{bytes} b; {expires} s]\r\n").as_bytes());
+            }
+        });
+        cursor = match scanned {
+            Ok(next) => next,
+            Err(error) => {
+                let (first, quiet) = (false, false);
+                return ctx.failed(&error, super::Start { from, first, quiet });
+            }
+        };
+        if cursor == 0 || count >= most {
+            return ctx.say("END", false);
+        }
+    }
+}

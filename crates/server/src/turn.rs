@@ -1,0 +1,32 @@
+//! One connection's turn: what its protocol works with while requests are executed.
+//!
+//! The worker lends its session and tally, the connection its buffers; `cmd::pipeline`
+//! and `memcached` read requests from the one, a window ahead, and append replies
+//! to the other. Neither knows a socket or a ticket: what must wait is behind the output's mark.
+
+use farbank_kv::store::Session;
+
+use crate::conn::{Input, Output};
+use crate::shared::{Shared, Tally};
+
+/// Requests of a connection that are read ahead.
+pub(crate) const WINDOW: usize = 16;
+/// Unread replies at which a connection's requests wait: many times what sockets buffer, so that a
+/// client that sends a long pipeline before it reads is not left waiting for itself.
+pub(crate) const STALL_BYTES: usize = 64 << 20;
+
+pub(crate) struct Turn<'a> {
+    pub(crate) session: &'a mut dyn Session,
+    pub(crate) shared: &'a Shared<'a>,
+    /// The worker's number.
+    pub(crate) worker: usize,
+    pub(crate) tally: &'a mut Tally,
+    pub(crate) input: &'a mut Input,
+    pub(crate) output: &'a mut Output,
+    /// Set when nothing more is to be read or executed.
+    pub(crate) closing: &'a mut bool,
+    /// Set when the client must read before more is executed.
+    pub(crate) stalled: &'a mut bool,
+    /// Requests executed since the last commit.
+    pub(crate) requests: &'a mut usize,
+}
