@@ -8,6 +8,7 @@ mod bench;
 mod check;
 mod index;
 mod judge;
+mod memcached;
 mod place;
 mod pool;
 mod progress;
@@ -33,6 +34,12 @@ struct Cli {
 enum Verb {
     /// Serve a pool to Redis clients and to memcached's.
     Serve(serve::Serve),
+    /// Serve memcached's clients, with memcached's own flags (see `farbank memcached -h`).
+    #[command(disable_help_flag = true)]
+    Memcached {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        flags: Vec<OsString>,
+    },
     /// Make a pool, look into it, check it, write out what it holds.
     #[command(subcommand)]
     Pool(pool::Pool),
@@ -68,6 +75,13 @@ impl Failure {
 
 fn run() -> Result<(), Failure> {
     let own: Vec<OsString> = std::env::args_os().collect();
+    let own = match memcached::flags(&own) {
+        Some(flags) => match memcached::translate(flags)? {
+            Some(args) => args,
+            None => return Ok(()),
+        },
+        None => own,
+    };
     let args = settings::with_file(own.clone())?;
     let cli = Cli::try_parse_from(&args).unwrap_or_else(|error| {
         if args != own && error.use_stderr() {
@@ -77,6 +91,8 @@ fn run() -> Result<(), Failure> {
     });
     match cli.verb {
         Verb::Serve(serve) => serve.run(),
+        // It was translated before the line was read; what is left of it is a mistake.
+        Verb::Memcached { .. } => Err(Failure::Usage("memcached stands first".into())),
         Verb::Pool(pool) => pool.run(),
         Verb::Check(check) => check.run(),
         Verb::Bench(bench) => bench.run(),

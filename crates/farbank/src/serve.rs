@@ -16,7 +16,7 @@ use clap::Args;
 use farbank_kv::store::{Opened, Store, VALUE_BYTES_MAX};
 use farbank_kv::{Config, Kv};
 use farbank_pm::Medium;
-use farbank_pm::media::{AnyMedium, SyncPolicy};
+use farbank_pm::media::{AnyMedium, Mapped, SyncPolicy};
 use farbank_server::{Endpoint, Handle, Options, Protocol, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -66,7 +66,8 @@ pub(crate) struct Serve {
     /// Check the options, those of --config too, and leave.
     #[arg(long)]
     check_config: bool,
-    /// The pool: a file, or a devdax device. Made if it is not there.
+    /// The pool: a file, or a devdax device. Made if it is not there. "none" is memory of this process,
+    /// gone with it.
     #[arg(long, value_name = "PATH", default_value = "./farbank.pool")]
     pool: PathBuf,
     #[command(flatten)]
@@ -208,6 +209,10 @@ impl Serve {
 
     /// Opens the pool's medium, or makes it; whether it was made.
     fn medium(&self) -> Result<(AnyMedium, bool), Failure> {
+        if self.pool == Path::new("none") {
+            let medium = Mapped::anonymous(self.place.size).map_err(Failure::failed)?;
+            return Ok((AnyMedium::Mapped(medium), true));
+        }
         let there = self.pool.exists();
         let medium = match there {
             true => self.place.open(&self.pool),
@@ -230,7 +235,7 @@ impl Serve {
         };
         let store = if made {
             let store = Kv::create(medium, self.place.segment_bytes(), config);
-            if store.is_err() {
+            if store.is_err() && self.pool.exists() {
                 // What was made here a moment ago holds nothing, and would be in the way.
                 remove(&self.pool);
             }

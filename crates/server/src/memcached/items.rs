@@ -4,6 +4,8 @@
 
 use farbank_kv::store::{Change, Error, Item, KIND_STALE, KIND_TYPE, KIND_WON, Meta, Value};
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::parse::{How, u64_of};
 use super::{Ctx, key};
 use crate::resp::number::Decimal;
@@ -24,12 +26,23 @@ pub(super) fn expires_ms(exptime: i32, now_ms: impl FnOnce() -> u64) -> u64 {
     }
 }
 
+/// What clients are told of a version of the item at `name`: no other item has the same, but by a chance of
+/// one in 2^16, and a later one of the same item has a larger one. A store counts versions of one key, or
+/// of a few.
+#[inline]
+pub(super) fn cas_of(name: &[u8], version: u64) -> u64 {
+    match version {
+        0 => 0,
+        version => version << 16 | xxh3_64(name) & 0xffff,
+    }
+}
+
 /// Something to be stored.
 pub(super) struct Write<'a> {
     pub(super) how: How,
     pub(super) key: &'a [u8],
     pub(super) value: Value<'a>,
-    /// The version it must have; 0 is any, but for [`How::Cas`].
+    /// What it must be known by ([`cas_of`]); 0 is anything, but for [`How::Cas`].
     pub(super) cas: u64,
     /// A version that is older than the item's stores a stale item.
     pub(super) may_be_stale: bool,
@@ -112,8 +125,9 @@ fn absent(write: &Write<'_>) -> (Outcome, Change) {
 }
 
 fn present(write: &Write<'_>, item: Item<'_>) -> (Outcome, Change) {
-    let other = write.cas != 0 && write.cas != item.meta.version;
-    let outdated = other && write.may_be_stale && write.cas < item.meta.version;
+    let cas = cas_of(write.key, item.meta.version);
+    let other = write.cas != 0 && write.cas != cas;
+    let outdated = other && write.may_be_stale && write.cas < cas;
     let refused = |outcome| (outcome, Change::Keep);
     match write.how {
         How::Set | How::Replace => (Outcome::Stored, put(write.value)),
@@ -219,7 +233,7 @@ pub(super) struct Sum<'a> {
     pub(super) key: &'a [u8],
     pub(super) sign: Sign,
     pub(super) delta: u64,
-    /// The version it must have; 0 is any.
+    /// What it must be known by; 0 is anything.
     pub(super) cas: u64,
     /// Another expiry.
     pub(super) expires_ms: Option<u64>,
@@ -276,7 +290,7 @@ fn added(sum: &Sum<'_>, item: Option<Item<'_>>) -> (Total, Change) {
         };
         return (Total::Began(value), change);
     };
-    if sum.cas != 0 && sum.cas != item.meta.version {
+    if sum.cas != 0 && sum.cas != cas_of(sum.key, item.meta.version) {
         return (Total::Exists, Change::Keep);
     }
     let Some(old) = u64_of(item.bytes) else {

@@ -255,7 +255,7 @@ impl Shown {
                 b'N' if self.created => expires_ms = meta.expires_ms,
                 b's' => number(out, b's', meta.value_bytes as u64),
                 b't' => time_left(out, expires_ms, self.now_ms),
-                b'c' => number(out, b'c', meta.version),
+                b'c' => number(out, b'c', items::cas_of(asked.key(), meta.version)),
                 b'f' => number(out, b'f', meta.flags.into()),
                 b'l' => number(out, b'l', self.now_secs.saturating_sub(self.used.secs)),
                 b'h' => number(out, b'h', self.used.read.into()),
@@ -551,7 +551,7 @@ pub(super) fn set(ctx: &mut Ctx<'_>, sent: &[u8], flags: Words<'_>, payload: Pay
             });
             for flag in asked.flags() {
                 match flag[0] {
-                    b'c' => number(ctx.out, b'c', version),
+                    b'c' => number(ctx.out, b'c', items::cas_of(asked.key(), version)),
                     _ => asked.echo_one(flag, ctx.out),
                 }
             }
@@ -604,7 +604,10 @@ fn delete_if(ctx: &mut Ctx<'_>, asked: &Asked<'_>) -> Result<&'static str, Error
             code = "NF";
             return Change::Keep;
         };
-        if asked.cas.is_some_and(|cas| cas != item.meta.version) {
+        if asked
+            .cas
+            .is_some_and(|cas| cas != items::cas_of(asked.key(), item.meta.version))
+        {
             code = "EX";
             return Change::Keep;
         }
@@ -668,7 +671,7 @@ pub(super) fn arithmetic(ctx: &mut Ctx<'_>, words: Words<'_>) {
             b'T' => expires_ms = times.exptime.unwrap_or(0),
             b'N' if created => expires_ms = times.vivify.unwrap_or(0),
             b't' => time_left(ctx.out, expires_ms, times.now_ms),
-            b'c' => number(ctx.out, b'c', version),
+            b'c' => number(ctx.out, b'c', items::cas_of(asked.key(), version)),
             _ => asked.echo_one(flag, ctx.out),
         }
     }
@@ -718,7 +721,7 @@ pub(super) fn debug(ctx: &mut Ctx<'_>, mut words: Words<'_>) {
     let line = format!(
         " exp={left} la={} cas={} fetch={} cls=1 size={}\r\n",
         ctx.now_secs.saturating_sub(secs),
-        meta.version,
+        items::cas_of(name, meta.version),
         if read { "yes" } else { "no" },
         ITEM_HEAD_BYTES + name.len() + meta.value_bytes,
     );

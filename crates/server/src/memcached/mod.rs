@@ -398,6 +398,7 @@ fn line(ctx: &mut Ctx<'_>, words: Words<'_>) {
         b"flush_all" => text::flush_all(ctx, args),
         b"verbosity" => text::verbosity(ctx, args),
         b"version" => ctx.say(&format!("VERSION {VERSION}"), false),
+        b"slabs" => text::slabs(ctx, args),
         b"quit" => ctx.leaving = true,
         b"shutdown" => ctx.refuse("ERROR: shutdown not enabled"),
         b"stats" => stats::stats(ctx, args),

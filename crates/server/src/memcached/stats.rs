@@ -206,7 +206,7 @@ fn slabs(figures: &Stats, lines: &mut Lines<'_>) {
         bytes += slots * class.slot_bytes;
     }
     let all = match figures.classes.is_empty() {
-        true => figures.live_bytes,
+        true => figures.pool_bytes,
         false => bytes,
     };
     lines.stat("active_slabs", figures.classes.len());

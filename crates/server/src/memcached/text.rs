@@ -33,7 +33,8 @@ fn value_line(out: &mut Vec<u8>, key: &[u8], meta: &Meta, cas: bool) {
     out.extend_from_slice(Decimal::unsigned(meta.value_bytes as u64).as_bytes());
     if cas {
         out.push(b' ');
-        out.extend_from_slice(Decimal::unsigned(meta.version).as_bytes());
+        let known_by = items::cas_of(key, meta.version);
+        out.extend_from_slice(Decimal::unsigned(known_by).as_bytes());
     }
     out.extend_from_slice(b"\r\n");
 }
@@ -379,6 +380,16 @@ pub(super) fn flush_all(ctx: &mut Ctx<'_>, mut words: Words<'_>) {
         }
     }
     ctx.say("OK", quiet);
+}
+
+/// `slabs automove level`: taken, and nothing follows from it. Pages are no client's to move.
+pub(super) fn slabs(ctx: &mut Ctx<'_>, mut words: Words<'_>) {
+    match (words.next(), words.next().map(u32_of)) {
+        (Some(b"automove"), Some(None)) => ctx.refuse(BAD_FORMAT),
+        (Some(b"automove"), Some(Some(0..=2))) => ctx.say("OK", false),
+        (Some(b"reassign"), Some(_)) => ctx.refuse("CLIENT_ERROR slab reassignment disabled"),
+        _ => ctx.refuse(ERROR),
+    }
 }
 
 /// `verbosity level [noreply]`
