@@ -147,6 +147,17 @@ impl Client {
         self.expect(&format!("{expected}$4\r\ndone\r\n"));
     }
 
+    /// One line, without its end.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            let mut byte = [0];
+            self.stream.read_exact(&mut byte).unwrap();
+            line.push(byte[0]);
+        }
+        show(&line[..line.len() - 2])
+    }
+
     /// Everything until the server closes the connection.
     pub(crate) fn drain(&mut self) -> String {
         loop {
@@ -164,15 +175,7 @@ impl Client {
     /// One bulk string's text.
     pub(crate) fn bulk(&mut self, line: &str) -> String {
         self.send(line);
-        let mut header = Vec::new();
-        while !header.ends_with(b"\r\n") {
-            let mut byte = [0];
-            self.stream.read_exact(&mut byte).unwrap();
-            header.push(byte[0]);
-        }
-        let len: usize = String::from_utf8_lossy(&header[1..header.len() - 2])
-            .parse()
-            .unwrap();
+        let len: usize = self.line()[1..].parse().unwrap();
         let mut body = vec![0; len + 2];
         self.stream.read_exact(&mut body).unwrap();
         show(&body[..len])

@@ -8,6 +8,8 @@ mod control;
 mod durability;
 mod harness;
 mod limits;
+mod memcached;
+mod memcached_wire;
 mod transactions;
 #[path = "../support/volatile.rs"]
 mod volatile;

@@ -1,0 +1,426 @@
+//! `farbank memcached`, and the binary when it is called `memcached`: memcached's command line.
+//!
+//! ```text
+//!   memcached -m 64 -p 11211 -c 1024 -e /mnt/pmem0/cache
+//!   farbank serve --port off --size 64mb --memcached-port 11211 --maxclients 1024 --pool /mnt/pmem0/cache
+//! ```
+//!
+//! Flags are translated into those of `serve`; there is no other way to start a server. What only concerns
+//! memcached's own memory or threads is taken and does nothing ([`MEANINGLESS`], [`MEANINGLESS_OPTIONS`]);
+//! what cannot be had is refused with its name. docs/compatibility.md lists all of them.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::{Failure, size};
+
+const HELP: &str = "\
+memcached's command line for `farbank serve`: memcached's clients only, no Redis
+-p, --port=<num>          TCP port to listen on (default: 11211)
+-l, --listen=<addr>       addresses to listen on (default: loopback)
+-m, --memory-limit=<num>  item memory in megabytes (default: 64)
+-e, --memory-file=<file>  where items are kept, through a kill and, on media that can, a power cut;
+                          without it they are gone with the process
+-I, --max-item-size=<num> largest item (default: 1m, max: 512m)
+-c, --conn-limit=<num>    most connections at a time (default: 1024)
+-t, --threads=<num>       threads (default: 4)
+-F, --disable-flush-all   refuse flush_all
+-u, --user=<user>         must be who runs it: nothing is dropped
+-P, --pidfile=<file>      write the process's number there
+-d, --daemon              run in the background
+-v, --verbose             say more (-vv, -vvv)
+-V, --version             print the version and exit
+-h, --help                print this help and exit
+-o, --extended=<list>     options after commas; those of memcached's own memory and threads do nothing
+These do nothing: -U 0, -M, -k, -L, -r, -f, -n, -R, -b, -a, -B auto|ascii";
+
+/// How a flag is spelled, and what follows it.
+struct Flag(char, &'static str, bool);
+
+/// Flags that are translated.
+const FLAGS: [Flag; 18] = [
+    Flag('p', "port", true),
+    Flag('l', "listen", true),
+    Flag('m', "memory-limit", true),
+    Flag('e', "memory-file", true),
+    Flag('I', "max-item-size", true),
+    Flag('c', "conn-limit", true),
+    Flag('t', "threads", true),
+    Flag('F', "disable-flush-all", false),
+    Flag('u', "user", true),
+    Flag('P', "pidfile", true),
+    Flag('d', "daemon", false),
+    Flag('v', "verbose", false),
+    Flag('V', "version", false),
+    Flag('h', "help", false),
+    Flag('o', "extended", true),
+    Flag('U', "udp-port", true),
+    Flag('B', "protocol", true),
+    Flag('D', "prefix-delimiter", true),
+];
+
+/// Flags that are taken and do nothing here.
+const MEANINGLESS: [Flag; 9] = [
+    Flag('M', "disable-evictions", false),
+    Flag('k', "lock-memory", false),
+    Flag('L', "enable-largepages", false),
+    Flag('r', "enable-coredumps", false),
+    Flag('f', "slab-growth-factor", true),
+    Flag('n', "slab-min-size", true),
+    Flag('R', "max-reqs-per-event", true),
+    Flag('b', "listen-backlog", true),
+    Flag('a', "unix-mask", true),
+];
+
+/// Words of `-o` that are taken and do nothing here.
+const MEANINGLESS_OPTIONS: [&str; 31] = [
+    "modern",
+    "no_modern",
+    "maxconns_fast",
+    "no_maxconns_fast",
+    "hashpower",
+    "no_hashexpand",
+    "hash_algorithm",
+    "tail_repair_time",
+    "slab_reassign",
+    "no_slab_reassign",
+    "slab_automove",
+    "slab_automove_ratio",
+    "slab_automove_window",
+    "slab_chunk_max",
+    "lru_crawler",
+    "no_lru_crawler",
+    "lru_crawler_sleep",
+    "lru_crawler_tocrawl",
+    "lru_maintainer",
+    "no_lru_maintainer",
+    "hot_lru_pct",
+    "warm_lru_pct",
+    "hot_max_factor",
+    "warm_max_factor",
+    "temporary_ttl",
+    "watcher_logbuf_size",
+    "worker_logbuf_size",
+    "read_buf_mem_limit",
+    "inline_ascii_resp",
+    "no_inline_ascii_resp",
+    "relaxed_privileges",
+];
+
+/// What the command line asks for.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Asked {
+    /// The arguments of `serve`.
+    serve: Vec<OsString>,
+    pidfile: Option<PathBuf>,
+    in_background: bool,
+    verbose: usize,
+    listens: bool,
+    files: bool,
+    prints: Option<String>,
+    bytes: u64,
+    item_bytes: u64,
+}
+
+/// The flags of a command line that is memcached's: by the program's name, or by the verb.
+pub(crate) fn flags(args: &[OsString]) -> Option<&[OsString]> {
+    let program = std::path::Path::new(args.first()?);
+    if program.file_name() == Some(OsStr::new("memcached")) {
+        return args.get(1..);
+    }
+    let verb = args.get(1)?;
+    (verb == "memcached").then(|| &args[2..])
+}
+
+/// What `args`, the words after the program's name, come to: arguments for `serve`, or nothing if there is
+/// no more to do in this process.
+pub(crate) fn translate(args: &[OsString]) -> Result<Option<Vec<OsString>>, Failure> {
+    let asked = read(args)?;
+    if let Some(text) = asked.prints {
+        println!("{text}");
+        return Ok(None);
+    }
+    if asked.in_background {
+        return in_background(args).map(|()| None);
+    }
+    if let Some(path) = &asked.pidfile {
+        std::fs::write(path, format!("{}\n", std::process::id()))
+            .map_err(|e| Failure::failed(format!("{}: {e}", path.display())))?;
+    }
+    Ok(Some(asked.arguments()))
+}
+
+/// Starts the same once more, without a terminal.
+fn in_background(args: &[OsString]) -> Result<(), Failure> {
+    let program = std::env::current_exe().map_err(Failure::failed)?;
+    let stays = args.iter().filter(|arg| *arg != "-d" && *arg != "--daemon");
+    let mut command = Command::new(program);
+    command.arg("memcached").args(stays).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    command.spawn().map_err(Failure::failed)?;
+    Ok(())
+}
+
+impl Asked {
+    fn arguments(mut self) -> Vec<OsString> {
+        if !self.listens {
+            self.put("bind", "127.0.0.1");
+        }
+        if !self.files {
+            self.put("pool", "none");
+        }
+        let level = ["warn", "info", "debug", "trace"][self.verbose.min(3)];
+        self.put("log-level", level);
+        let mut arguments: Vec<OsString> = ["farbank", "serve", "--port", "off", "--size", "64mb"]
+            .map(OsString::from)
+            .into();
+        arguments.extend(["--maxclients", "1024", "--workers", "4"].map(OsString::from));
+        arguments.extend(self.serve);
+        arguments
+    }
+
+    fn put(&mut self, option: &str, value: impl AsRef<OsStr>) {
+        let mut argument = OsString::from(format!("--{option}="));
+        argument.push(value);
+        self.serve.push(argument);
+    }
+
+    /// One flag with its value.
+    fn take(&mut self, letter: char, value: &OsStr) -> Result<(), String> {
+        let text = value.to_string_lossy();
+        match letter {
+            'p' => self.put("memcached-port", value),
+            'l' => self.listen(&text)?,
+            'm' => {
+                self.bytes = size::parse(&format!("{text}mb"))?;
+                self.put("size", format!("{text}mb"));
+            }
+            'e' => {
+                self.files = true;
+                self.put("pool", value);
+            }
+            'I' => {
+                self.item_bytes = size::parse(&text)?;
+                self.put("memcached-item-size", value);
+            }
+            'c' | 't' if text.parse().is_ok_and(|n: u64| n == 0) => {
+                return Err(format!("-{letter} must be more than 0"));
+            }
+            'c' => self.put("maxclients", value),
+            't' => self.put("workers", value),
+            'F' => self.serve.push("--memcached-no-flush".into()),
+            'u' => runs_as(&text)?,
+            'P' => self.pidfile = Some(value.into()),
+            'd' => self.in_background = true,
+            'v' => self.verbose += 1,
+            'V' => self.prints = Some(format!("memcached 1.6.18 (farbank {VERSION})")),
+            'h' => self.prints = Some(format!("memcached 1.6.18 (farbank {VERSION})\n{HELP}")),
+            'o' => {
+                for option in text.split(',') {
+                    let name = option.split('=').next().unwrap_or_default();
+                    if !MEANINGLESS_OPTIONS.contains(&name) {
+                        return Err(format!("Illegal suboption \"{name}\""));
+                    }
+                }
+            }
+            'U' if text != "0" => return Err("-U: there is no UDP; only -U 0 is taken".into()),
+            'B' if text != "auto" && text != "ascii" => {
+                return Err(format!("-B {text}: there is only the text protocol"));
+            }
+            'D' if text != ":" => return Err("-D: the delimiter is \":\"".into()),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// `-l addr[:port][,addr[:port]...]`
+    fn listen(&mut self, list: &str) -> Result<(), String> {
+        let mut addrs = String::new();
+        for addr in list.split(',') {
+            let (ip, port) = match addr.parse::<std::net::SocketAddr>() {
+                Ok(addr) => (addr.ip().to_string(), Some(addr.port())),
+                Err(_) if addr == "localhost" => ("127.0.0.1".into(), None),
+                Err(_) => (addr.to_owned(), None),
+            };
+            if let Some(port) = port {
+                self.put("memcached-port", port.to_string());
+            }
+            let comma = if addrs.is_empty() { "" } else { "," };
+            write!(addrs, "{comma}{ip}").map_err(|e| e.to_string())?;
+        }
+        self.listens = true;
+        self.put("bind", addrs);
+        // Whoever names an address means it: there is no password in memcached either.
+        self.serve.push("--unsafe-no-auth".into());
+        Ok(())
+    }
+}
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+fn runs_as(user: &str) -> Result<(), String> {
+    let own = rustix::process::geteuid().as_raw().to_string();
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let id_of = |line: &str| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(user)).then(|| fields.nth(1).map(str::to_owned))?
+    };
+    if user == own || users.lines().find_map(id_of) == Some(own) {
+        return Ok(());
+    }
+    Err(format!(
+        "-u {user}: start it as {user} instead, it cannot become someone else"
+    ))
+}
+
+fn read(args: &[OsString]) -> Result<Asked, Failure> {
+    let mut asked = Asked {
+        bytes: 64 << 20,
+        ..Asked::default()
+    };
+    let mut words = args.iter();
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy();
+        let taken = match text.strip_prefix("--") {
+            Some(long) => take_long(&mut asked, long, &mut words),
+            None => match text.strip_prefix('-') {
+                Some(letters) => take_letters(&mut asked, letters, &mut words),
+                None => Err(format!("{text:?}: a flag starts with -")),
+            },
+        };
+        taken.map_err(Failure::Usage)?;
+    }
+    if asked.item_bytes > asked.bytes / 2 {
+        let text = "-I: an item cannot be larger than half of -m";
+        return Err(Failure::Usage(text.into()));
+    }
+    Ok(asked)
+}
+
+fn known() -> impl Iterator<Item = &'static Flag> {
+    FLAGS.iter().chain(&MEANINGLESS)
+}
+
+type Rest<'a> = std::slice::Iter<'a, OsString>;
+
+/// `--name`, `--name=value`, `--name value`
+fn take_long(asked: &mut Asked, long: &str, words: &mut Rest<'_>) -> Result<(), String> {
+    let (name, value) = match long.split_once('=') {
+        Some((name, value)) => (name, Some(OsString::from(value))),
+        None => (long, None),
+    };
+    let flag = known().find(|flag| flag.1 == name);
+    let Flag(letter, _, valued) = flag.ok_or(format!("unrecognized option '--{name}'"))?;
+    let value = match (valued, value) {
+        (true, None) => words.next().cloned(),
+        (true, value) => value,
+        (false, _) => Some(OsString::new()),
+    };
+    let value = value.ok_or(format!("option '--{name}' requires an argument"))?;
+    asked.take(*letter, &value)
+}
+
+/// `-v`, `-vv`, `-p 11211`, `-p11211`
+fn take_letters(asked: &mut Asked, letters: &str, words: &mut Rest<'_>) -> Result<(), String> {
+    for (at, letter) in letters.char_indices() {
+        let flag = known().find(|flag| flag.0 == letter);
+        let Flag(_, _, valued) = flag.ok_or(format!("invalid option -- '{letter}'"))?;
+        if !valued {
+            asked.take(letter, OsStr::new(""))?;
+            continue;
+        }
+        let joined = &letters[at + letter.len_utf8()..];
+        let value = match joined {
+            "" => words.next().cloned(),
+            joined => Some(OsString::from(joined)),
+        };
+        let value = value.ok_or(format!("option requires an argument -- '{letter}'"))?;
+        return asked.take(letter, &value);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(line: &str) -> Result<Vec<String>, String> {
+        let args: Vec<_> = line.split_whitespace().map(OsString::from).collect();
+        match translate(&args) {
+            Ok(Some(args)) => Ok(args.into_iter().map(|a| a.into_string().unwrap()).collect()),
+            Ok(None) => Ok(Vec::new()),
+            Err(Failure::Usage(why)) => Err(why),
+            Err(_) => panic!("flags are mistaken, nothing has failed"),
+        }
+    }
+
+    #[test]
+    fn flags_become_those_of_serve() {
+        let given =
+            arguments("-m 128 -p11212 -l 127.0.0.1 -c 50 -t2 -I 2m -e /x/y -F -vv -U 0 -o modern");
+        let given = given.unwrap();
+        for expected in [
+            "--size=128mb",
+            "--memcached-port=11212",
+            "--bind=127.0.0.1",
+            "--maxclients=50",
+            "--workers=2",
+            "--memcached-item-size=2m",
+            "--pool=/x/y",
+            "--memcached-no-flush",
+            "--log-level=debug",
+        ] {
+            assert!(
+                given.iter().any(|arg| arg == expected),
+                "{expected}: {given:?}"
+            );
+        }
+        let given = arguments("--port=1 --memory-limit 2 --listen ::1,127.0.0.1:5").unwrap();
+        for expected in [
+            "--memcached-port=5",
+            "--size=2mb",
+            "--bind=::1,127.0.0.1",
+            "--pool=none",
+        ] {
+            assert!(
+                given.iter().any(|arg| arg == expected),
+                "{expected}: {given:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_translation_is_a_command_line_of_serve() {
+        use clap::Parser;
+        for line in [
+            "",
+            "-m 10 -p 0 -l ::1 -c 1 -t 1 -I 1m -F -v",
+            "-k -L -r -M -f 1.2 -R 5 -b 9",
+        ] {
+            let given = arguments(line).unwrap();
+            assert!(crate::Cli::try_parse_from(&given).is_ok(), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        for (line, why) in [
+            ("-S", "invalid option -- 'S'"),
+            ("--enable-ssl", "unrecognized option '--enable-ssl'"),
+            ("-p", "requires an argument"),
+            ("-U 11211", "no UDP"),
+            ("-B binary", "only the text protocol"),
+            ("-o modern,ext_path=/x", "Illegal suboption \"ext_path\""),
+            ("-I 256m", "half of -m"),
+            ("-t 0", "more than 0"),
+            ("-u nobody-here", "cannot become someone else"),
+            ("stray", "a flag starts with -"),
+        ] {
+            let error = arguments(line).unwrap_err();
+            assert!(error.contains(why), "{line}: {error}");
+        }
+    }
+}
