@@ -12,7 +12,7 @@ use crate::Size;
 use crate::run::{install, root, succeed, target, works};
 use crate::sanitize::TRIPLE;
 
-const TARGETS: [&str; 3] = ["pool_image", "resp", "superblock"];
+const TARGETS: [&str; 4] = ["memcached", "pool_image", "resp", "superblock"];
 
 /// What has libFuzzer see where the code goes and what it compares.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \

@@ -17,6 +17,7 @@ mod clients;
 mod contest;
 mod fuzz;
 mod guest;
+mod memcached;
 mod model;
 mod pibench;
 mod run;
@@ -44,6 +45,11 @@ const LANES: &[Lane] = &[
         "redis-clients",
         "Redis's own clients work unmodified",
         clients::run,
+    ),
+    Lane(
+        "memcached",
+        "memcached's own tests pass, and nothing acknowledged is lost when it is killed",
+        memcached::run,
     ),
     Lane(
         "kill",

@@ -220,8 +220,10 @@ impl Asked {
             'h' => self.prints = Some(format!("memcached 1.6.18 (farbank {VERSION})\n{HELP}")),
             'o' => {
                 for option in text.split(',') {
-                    let name = option.split('=').next().unwrap_or_default();
-                    if !MEANINGLESS_OPTIONS.contains(&name) {
+                    let (name, value) = option.split_once('=').unwrap_or((option, ""));
+                    if name == "idle_timeout" {
+                        self.put("idle-timeout", value);
+                    } else if !MEANINGLESS_OPTIONS.contains(&name) {
                         return Err(format!("Illegal suboption \"{name}\""));
                     }
                 }

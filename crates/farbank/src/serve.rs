@@ -101,6 +101,9 @@ pub(crate) struct Serve {
     /// Most clients at a time.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     maxclients: u64,
+    /// Seconds after which an idle client is disconnected; 0 is never.
+    #[arg(long, value_name = "SECS", default_value_t = 0)]
+    idle_timeout: u64,
     /// Let anyone who can reach the address read and change everything: there is no password.
     #[arg(long)]
     unsafe_no_auth: bool,
@@ -194,6 +197,7 @@ impl Serve {
             },
             pool: pool.display().to_string(),
             item_bytes_max: usize::try_from(self.memcached_item_size).unwrap_or(usize::MAX),
+            idle_secs: self.idle_timeout,
             flush_allowed: !self.memcached_no_flush,
         };
         Server::bind(&endpoints, options).map_err(|error| {

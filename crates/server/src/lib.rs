@@ -21,12 +21,13 @@
 //! * [`resp`] reads Redis's requests and writes replies; `cmd` has a file for each family of commands, and
 //!   the one table of them all.
 //! * [`memcached`] is the other protocol, requests and commands.
-//! * [`glob`] are the patterns of SCAN, KEYS and CONFIG GET.
+//! * `hotkeys` are those asked for most; [`glob`] are the patterns of SCAN, KEYS and CONFIG GET.
 #![forbid(unsafe_code)]
 
 mod cmd;
 mod conn;
 pub mod glob;
+mod hotkeys;
 mod listener;
 pub mod memcached;
 pub mod resp;

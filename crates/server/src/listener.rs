@@ -112,7 +112,10 @@ impl Server {
         let shared = Shared {
             store,
             options: &self.options,
-            settings: Settings::new(clients_max(self.options.clients_max)),
+            settings: Settings::new(
+                clients_max(self.options.clients_max),
+                self.options.idle_secs,
+            ),
             floor: self.floor,
             clients: Clients::default(),
             endpoints: self.endpoints,

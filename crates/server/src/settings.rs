@@ -63,6 +63,8 @@ pub struct Options {
     pub pool: String,
     /// Largest item of memcached's protocol, key and header included.
     pub item_bytes_max: usize,
+    /// Seconds after which an idle connection is closed; 0 is never.
+    pub idle_secs: u64,
     /// Whether memcached's clients may `flush_all`.
     pub flush_allowed: bool,
 }
@@ -75,6 +77,7 @@ impl Default for Options {
             sync: "always",
             pool: String::new(),
             item_bytes_max: 1 << 20,
+            idle_secs: 0,
             flush_allowed: true,
         }
     }
@@ -106,10 +109,10 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn new(clients_max: u64) -> Settings {
+    pub(crate) fn new(clients_max: u64, idle_secs: u64) -> Settings {
         Settings {
             clients_max: AtomicU64::new(clients_max),
-            timeout_secs: AtomicU64::new(0),
+            timeout_secs: AtomicU64::new(idle_secs),
             keepalive_secs: AtomicU64::new(300),
             bulk_bytes_max: AtomicU64::new(512 << 20),
             input_bytes_max: AtomicU64::new(1 << 30),

@@ -12,6 +12,7 @@ use farbank_kv::store::Store;
 use mio::Waker;
 use mio::net::TcpStream;
 
+use crate::hotkeys::{self, Hot, HotKeys};
 use crate::memcached::Memo;
 use crate::settings::{Endpoint, Options, Protocol, Settings};
 
@@ -58,6 +59,11 @@ impl Shared<'_> {
         let mut endpoints = self.endpoints.iter();
         let first = endpoints.find(|endpoint| endpoint.protocol == protocol);
         first.map(|endpoint| endpoint.addr.port())
+    }
+
+    /// The keys asked for most.
+    pub(crate) fn hot_keys(&self) -> Vec<Hot> {
+        hotkeys::report(self.floor.desks.iter().map(|desk| &desk.hot))
     }
 
     /// Totals over all workers since the start.
@@ -134,6 +140,8 @@ pub(crate) struct Desk {
     /// Connections assigned to this worker.
     pub(crate) connections: AtomicUsize,
     waiting: AtomicBool,
+    /// The keys its connections ask for most.
+    pub(crate) hot: HotKeys,
     figures: [AtomicU64; TALLIES],
 }
 
@@ -144,6 +152,7 @@ impl Desk {
             waker,
             connections: AtomicUsize::new(0),
             waiting: AtomicBool::new(false),
+            hot: HotKeys::default(),
             figures: Default::default(),
         }
     }
@@ -180,7 +189,7 @@ impl Desk {
     }
 }
 
-const TALLIES: usize = 27;
+const TALLIES: usize = Count::Flushes as usize + 1;
 
 /// What is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -194,6 +203,7 @@ pub(crate) enum Count {
     Writes,
     Errors,
     Batches,
+    IdleKicks,
     /// From here on what memcached's clients do.
     Sets,
     Stored,
@@ -213,8 +223,6 @@ pub(crate) enum Count {
     Metas,
     Flushes,
 }
-
-const _: () = assert!(Count::Flushes as usize + 1 <= TALLIES);
 
 /// Counts of one worker, or of all.
 #[derive(Clone, Copy, Default, Debug)]

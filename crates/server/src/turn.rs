@@ -7,7 +7,8 @@
 use farbank_kv::store::Session;
 
 use crate::conn::{Input, Output};
-use crate::shared::{Shared, Tally};
+use crate::hotkeys::Stride;
+use crate::shared::{Desk, Shared, Tally};
 
 /// Requests of a connection that are read ahead.
 pub(crate) const WINDOW: usize = 16;
@@ -18,8 +19,9 @@ pub(crate) const STALL_BYTES: usize = 64 << 20;
 pub(crate) struct Turn<'a> {
     pub(crate) session: &'a mut dyn Session,
     pub(crate) shared: &'a Shared<'a>,
-    /// The worker's number.
-    pub(crate) worker: usize,
+    /// The worker's desk, where others see what it does.
+    pub(crate) desk: &'a Desk,
+    pub(crate) stride: &'a mut Stride,
     pub(crate) tally: &'a mut Tally,
     pub(crate) input: &'a mut Input,
     pub(crate) output: &'a mut Output,

@@ -21,6 +21,7 @@ use farbank_pm::{Poisoned, Ticket};
 use mio::{Events, Interest, Poll, Token};
 
 use crate::conn::{Conn, READ_BYTES, Speech};
+use crate::hotkeys::Stride;
 use crate::settings::size;
 use crate::shared::{Card, Count, Mail, Shared, Tally};
 use crate::turn::{STALL_BYTES, Turn};
@@ -57,6 +58,7 @@ pub(crate) struct Worker<'a> {
     touched: Vec<usize>,
     held: VecDeque<Batch>,
     tally: Tally,
+    stride: Stride,
     batch_requests: usize,
     batch_bytes: usize,
     inputs: Vec<Vec<u8>>,
@@ -77,6 +79,7 @@ impl<'a> Worker<'a> {
             touched: Vec::new(),
             held: VecDeque::new(),
             tally: Tally::default(),
+            stride: Stride::default(),
             batch_requests: 0,
             batch_bytes: 0,
             inputs: Vec::new(),
@@ -284,7 +287,8 @@ impl<'a> Worker<'a> {
         let turn = Turn {
             session: self.session.as_mut(),
             shared: self.shared,
-            worker: self.number,
+            desk: &self.shared.floor.desks[self.number],
+            stride: &mut self.stride,
             tally: &mut self.tally,
             input: &mut conn.input,
             output: &mut conn.output,
@@ -468,6 +472,7 @@ impl<'a> Worker<'a> {
             let slow = since.is_some_and(|since| now - since >= soft_ms);
             if slow || (idle_ms > 0 && idle > idle_ms && !conn.output.holds()) {
                 tracing::debug!(client = conn.card.id, slow, "closed: idle or slow");
+                self.tally.count(Count::IdleKicks, usize::from(!slow));
                 self.close(slot);
             }
         }

@@ -10,6 +10,7 @@ use farbank_kv::store::Stats;
 
 use super::connection::REDIS_VERSION;
 use super::{Ctx, Fail};
+use crate::hotkeys::Hot;
 use crate::resp::{Args, reply};
 use crate::settings::Protocol;
 use crate::shared::{Count, Shared, lock};
@@ -27,6 +28,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("Cluster", cluster),
     ("Keyspace", keyspace),
     ("Farbank", farbank),
+    ("Hotkeys", hot_keys),
 ];
 
 /// `INFO [section ...]`
@@ -226,6 +228,15 @@ fn keyspace(_: &Shared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Resu
         .filter(|(_, keys)| **keys > 0)
     {
         write!(out, "db{db}:keys={keys},expires=0,avg_ttl=0\r\n")?;
+    }
+    Ok(())
+}
+
+/// The keys asked for most, and their part of all keys asked for, in percent.
+fn hot_keys(shared: &Shared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result {
+    for (at, hot) in shared.hot_keys().iter().enumerate() {
+        let Hot { db, key, share } = hot;
+        write!(out, "hotkey{at}:key={key},db={db},share={share:.2}\r\n")?;
     }
     Ok(())
 }

@@ -19,7 +19,8 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut Client, parser: &mut Parser) 
         closing,
         stalled,
         requests,
-        ..
+        desk,
+        stride,
     } = turn;
     let limits = shared.settings.limits();
     let unacknowledged = output.holds();
@@ -35,7 +36,8 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut Client, parser: &mut Parser) 
     };
     while !*closing {
         let read = parser.read(input.unread(), limits, WINDOW);
-        let (window, count) = look_ahead(&mut ctx, parser, input.unread());
+        let mut pass = |keys: &[Key<'_>]| stride.pass(keys, &desk.hot);
+        let (window, count) = look_ahead(&mut ctx, parser, input.unread(), &mut pass);
         for (index, &command) in window[..count].iter().enumerate() {
             run(&mut ctx, command, parser.args(input.unread(), index));
             *requests += 1;
@@ -66,6 +68,7 @@ fn look_ahead(
     ctx: &mut Ctx<'_>,
     parser: &Parser,
     input: &[u8],
+    pass: &mut impl FnMut(&[Key<'_>]),
 ) -> ([Option<&'static Command>; WINDOW], usize) {
     let mut window = [None; WINDOW];
     let mut keys = [Key {
@@ -82,6 +85,7 @@ fn look_ahead(
             reads |= slot.is_some_and(|command| command.flags & flag::READONLY != 0);
         }
     }
+    pass(&keys[..found]);
     if found > 1
         && let Door::Session(session) = &mut ctx.door
     {

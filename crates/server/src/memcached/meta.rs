@@ -339,7 +339,7 @@ fn look(ctx: &mut Ctx<'_>, asked: &Asked<'_>) -> Option<bool> {
     match found {
         Ok(true) if wins => {
             ctx.out.truncate(from);
-            return None;
+            None
         }
         Ok(hit) => {
             if hit && asked.value {

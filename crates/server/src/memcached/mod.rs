@@ -31,7 +31,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use farbank_kv::store::{Error, Key, Session, View};
 
-use crate::shared::{Card, Count, Shared, Tally};
+use crate::hotkeys::Stride;
+use crate::shared::{Card, Count, Desk, Shared, Tally};
 use crate::turn::{STALL_BYTES, Turn, WINDOW};
 use parse::{BAD_FORMAT, ERROR, KEY_BYTES_MAX, Limits, Request, Step, Words};
 use prefixes::Prefixes;
@@ -103,8 +104,8 @@ impl Talk {
 struct Ctx<'a> {
     session: &'a mut dyn Session,
     shared: &'a Shared<'a>,
-    /// The worker's number.
-    worker: usize,
+    desk: &'a Desk,
+    stride: &'a mut Stride,
     tally: &'a mut Tally,
     out: &'a mut Vec<u8>,
     /// Where the first reply starts that must wait for this batch's ticket.
@@ -224,7 +225,8 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
     let Turn {
         session,
         shared,
-        worker,
+        desk,
+        stride,
         tally,
         input,
         output,
@@ -236,7 +238,8 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
     let mut ctx = Ctx {
         session,
         shared,
-        worker,
+        desk,
+        stride,
         tally,
         unacknowledged: output.holds(),
         out: &mut output.buffer,
@@ -360,6 +363,7 @@ fn prefetch(ctx: &mut Ctx<'_>, window: &[(Request<'_>, usize)]) {
             found += 1;
         }
     }
+    ctx.stride.pass(&keys[..found], &ctx.desk.hot);
     if found > 1 {
         ctx.session.prefetch(&keys[..found], reads);
     }

@@ -1,4 +1,5 @@
-//! Figures: `stats`, and `stats settings | items | slabs | sizes | conns | detail | reset | cachedump`.
+//! Figures: `stats`, and `stats settings | items | slabs | sizes | conns | hotkeys | detail | reset |
+//! cachedump`.
 //!
 //! Fields have memcached's names where they mean the same thing, so that dashboards find them. Figures of
 //! requests are those of all connections of the server, Redis's too; figures of the store are its own. What
@@ -40,10 +41,7 @@ pub(super) fn stats(ctx: &mut Ctx<'_>, mut args: Words<'_>) {
     let what = args.next();
     let figures = ctx.shared.store.stats();
     // The worker's own counts are shown to the others once a turn; its client wants to see the last.
-    let desk = ctx.shared.floor.desks.get(ctx.worker);
-    if let Some(desk) = desk {
-        desk.publish(ctx.tally);
-    }
+    ctx.desk.publish(ctx.tally);
     let lines = &mut Lines(ctx.out);
     match what {
         None => general(ctx.shared, &figures, lines),
@@ -52,6 +50,7 @@ pub(super) fn stats(ctx: &mut Ctx<'_>, mut args: Words<'_>) {
         Some(b"slabs") => slabs(&figures, lines),
         Some(b"sizes") => lines.stat("sizes_status", "disabled"),
         Some(b"conns") => conns(ctx.shared, lines),
+        Some(b"hotkeys") => hot_keys(ctx.shared, lines),
         Some(b"detail") => return detail(ctx, args.next().unwrap_or_default()),
         Some(b"cachedump") => return cachedump(ctx, args),
         Some(b"reset") => {
@@ -93,6 +92,7 @@ fn general(shared: &Shared<'_>, figures: &Stats, lines: &mut Lines<'_>) {
         "cmd_meta": count(Count::Metas),
         "get_hits": count(Count::Hits),
         "get_misses": count(Count::Misses),
+        "idle_kicks": count(Count::IdleKicks),
         "get_expired": 0,
         "get_flushed": 0,
         "delete_misses": count(Count::DeleteMisses),
@@ -233,6 +233,17 @@ fn conns(shared: &Shared<'_>, lines: &mut Lines<'_>) {
         );
         lines.stat(&format!("{at}:state"), state);
         lines.stat(&format!("{at}:secs_since_last_cmd"), idle_ms / 1000);
+    }
+}
+
+fn hot_keys(shared: &Shared<'_>, lines: &mut Lines<'_>) {
+    for (at, hot) in shared.hot_keys().iter().enumerate() {
+        lines.stat(&format!("hotkeys:{at}:key"), &hot.key);
+        lines.stat(&format!("hotkeys:{at}:db"), hot.db);
+        lines.stat(
+            &format!("hotkeys:{at}:share"),
+            format_args!("{:.2}", hot.share),
+        );
     }
 }
 

@@ -1,0 +1,366 @@
+//! Lane `memcached`: memcached's own tests, from Debian's source package, against our binary.
+//!
+//! The tests start a `memcached-debug` that lies beside them. Ours is a script that runs `farbank memcached` with
+//! the flags it is given, but for those nothing corresponds to. The tests' way to push the clock, a command of a debug
+//! build, becomes waiting. What cannot pass is listed here with its reason, and in docs/compatibility.md.
+//!
+//! After them come `memccapable`, the same for text from libmemcached, and the promise of `restart.t` with
+//! SIGKILL instead of a clean stop.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::Size;
+use crate::run::{install, root, succeed, target, works};
+
+/// Files of `t/` that pass whole.
+const WHOLE: &[&str] = &[
+    "bogus-commands",
+    "cas",
+    "expirations",
+    "flags",
+    "getandtouch",
+    "getset",
+    "incrdecr",
+    "issue_104",
+    "issue_108",
+    "issue_14",
+    "issue_152",
+    "issue_3",
+    "issue_41",
+    "issue_68",
+    "issue_70",
+    "item_size_max",
+    "line-lengths",
+    "malicious-commands",
+    "maxconns",
+    "metaget",
+    "multiversioning",
+    "noreply",
+    "quit",
+    "stats-detail",
+    "strtol-testing",
+    "touch",
+];
+
+/// A file of `t/` that passes in part: how many of its assertions fail, and why.
+struct Part(&'static str, usize, &'static str);
+
+const PARTS: &[Part] = &[Part(
+    "stats",
+    4,
+    "fewer figures, nothing is evicted, what expired is not told from a miss",
+)];
+
+/// Seconds a file may take.
+const SECONDS_MAX: &str = "60";
+
+pub(crate) fn run(_size: Size) -> Result<(), String> {
+    packages()?;
+    let folder = suite()?;
+    let (mut ok, mut files) = (0, 0);
+    let mut wrong = Vec::new();
+    let whole = WHOLE.iter().map(|name| (*name, 0));
+    let parts = PARTS.iter().map(|Part(name, fail, _)| (*name, *fail));
+    for (name, may_fail) in whole.chain(parts) {
+        let tally = file(&folder, name)?;
+        println!(
+            "{name}: {} ok, {} not ok{}",
+            tally.ok,
+            tally.failed,
+            tally.note()
+        );
+        ok += tally.ok;
+        files += 1;
+        if tally.failed > may_fail || !tally.ended || tally.ok == 0 {
+            wrong.push(name);
+        }
+    }
+    println!("{files} files, {ok} assertions ok");
+    for Part(name, fail, why) in PARTS {
+        println!("in part: {name}, {fail} not ok: {why}");
+    }
+    if !wrong.is_empty() {
+        return Err(format!("not as expected: {}", wrong.join(", ")));
+    }
+    capable()?;
+    kill_and_compare()
+}
+
+fn packages() -> Result<(), String> {
+    let mut missing = Vec::new();
+    if !works("prove", &["--version"]) {
+        missing.push("perl");
+    }
+    if !works("xz", &["--version"]) {
+        missing.push("xz-utils");
+    }
+    if !works("memccapable", &["-h", "127.0.0.1", "-p", "1", "-T", "none"])
+        && !Path::new("/usr/bin/memccapable").exists()
+    {
+        missing.push("libmemcached-tools");
+    }
+    match missing.is_empty() {
+        true => Ok(()),
+        false => install(&missing),
+    }
+}
+
+/// The folder from which the tests run; made if it is not there.
+fn suite() -> Result<PathBuf, String> {
+    let folder = target().join("memcached-suite");
+    fetch(&folder)?;
+    let told = |path: &Path| {
+        let path = path.display().to_string();
+        move |e: std::io::Error| format!("{path}: {e}")
+    };
+    let library = folder.join("t/lib/MemcachedTest.pm");
+    let text = fs::read_to_string(&library).map_err(told(&library))?;
+    let text = text.replace(
+        "print $sock \"debugtime $move\\r\\n\";\n    <$sock>;",
+        "MemcachedTest::sleep($move);",
+    );
+    fs::write(&library, text).map_err(told(&library))?;
+    let program = target().join("release/farbank");
+    let program = program.display();
+    // -U is a port in these tests, and there is no UDP. What memcached would evict must fit instead, but where
+    // that is what is tested (-M), or what an item may be at most (-I).
+    let wrapper = format!(
+        "#!/usr/bin/perl\n\
+         my (@flags, $limited);\n\
+         while (defined(my $flag = shift @ARGV)) {{\n\
+             if ($flag eq '-U') {{ shift @ARGV; next; }}\n\
+             $limited = 1 if $flag =~ /^-[MI]/;\n\
+             push @flags, $flag;\n\
+         }}\n\
+         push @flags, '-m', '1024' unless $limited;\n\
+         exec '{program}', 'memcached', @flags;\n"
+    );
+    for (name, text) in [
+        ("memcached-debug", wrapper.as_str()),
+        ("timedrun", "#!/bin/sh\nshift\nexec \"$@\"\n"),
+    ] {
+        let path = folder.join(name);
+        fs::write(&path, text).map_err(told(&path))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(told(&path))?;
+    }
+    Ok(folder)
+}
+
+/// Debian's source of memcached, unpacked into `folder`.
+fn fetch(folder: &Path) -> Result<(), String> {
+    if folder.join("t/lib").is_dir() {
+        return Ok(());
+    }
+    let told = |e: std::io::Error| format!("{}: {e}", folder.display());
+    let lists = folder.join("lists");
+    fs::create_dir_all(&lists).map_err(told)?;
+    let release = fs::read_to_string("/etc/os-release").map_err(told)?;
+    let codename = release
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let codename = codename.ok_or("/etc/os-release names no version of Debian")?;
+    let sources = folder.join("sources.list");
+    let line = format!("deb-src http://deb.debian.org/debian {codename} main\n");
+    fs::write(&sources, line).map_err(told)?;
+    let apt = || {
+        let mut command = Command::new("apt-get");
+        command.current_dir(folder).arg("-qq");
+        command
+            .arg("-o")
+            .arg(format!("Dir::Etc::SourceList={}", sources.display()));
+        command.args(["-o", "Dir::Etc::SourceParts=-"]);
+        command
+            .arg("-o")
+            .arg(format!("Dir::State::Lists={}", lists.display()));
+        command
+    };
+    succeed(apt().arg("update"))?;
+    succeed(apt().args(["source", "--download-only", "memcached"]))?;
+    let unpack = "tar --strip-components=1 -xf memcached_*.orig.tar.*";
+    succeed(Command::new("sh").args(["-c", unpack]).current_dir(folder))
+}
+
+/// What a file's assertions came to.
+struct Tally {
+    ok: usize,
+    failed: usize,
+    /// It ran to its end.
+    ended: bool,
+}
+
+impl Tally {
+    fn note(&self) -> &'static str {
+        if self.ended {
+            ""
+        } else {
+            ", and did not end well"
+        }
+    }
+}
+
+fn file(folder: &Path, name: &str) -> Result<Tally, String> {
+    let mut command = Command::new("timeout");
+    command.args([SECONDS_MAX, "perl", &format!("t/{name}.t")]);
+    command
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null());
+    let output = command
+        .output()
+        .map_err(|e| format!("perl cannot be run: {e}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let count = |what: &str| text.lines().filter(|line| line.starts_with(what)).count();
+    let (ok, failed) = (count("ok "), count("not ok "));
+    // perl's exit code is the number of failed assertions.
+    let ended = output.status.code() == Some(i32::try_from(failed.min(254)).unwrap_or(0));
+    Ok(Tally { ok, failed, ended })
+}
+
+fn capable() -> Result<(), String> {
+    let server = Server::start(&["-m", "64"])?;
+    let mut command = Command::new("memccapable");
+    command.args(["-h", "127.0.0.1", "-p", &server.port, "-a"]);
+    let text = crate::run::output(&mut command)?;
+    match text.contains("All tests passed") {
+        true => Ok(()),
+        false => Err("memccapable found something".into()),
+    }
+}
+
+/// What was acknowledged is there after SIGKILL: values, flags, expiries and what items are known by.
+fn kill_and_compare() -> Result<(), String> {
+    let pool = target().join("memcached-suite/pool");
+    let _ = fs::remove_file(&pool);
+    let path = pool.display().to_string();
+    let flags = ["-m", "64", "-e", &path];
+    let server = Server::start(&flags)?;
+    let mut client = server.connect()?;
+    for number in 0..1000 {
+        let value = "v".repeat(number * 7 % 3000);
+        let len = value.len();
+        let exptime = if number % 3 == 0 { 86_400 } else { 0 };
+        let replies = client.ask(
+            &format!("set key{number} {number} {exptime} {len}\r\n{value}\r\n"),
+            1,
+        )?;
+        if replies != ["STORED"] {
+            return Err(format!("key{number}: {replies:?}"));
+        }
+    }
+    client.ask(
+        "incr key0 1\r\ndelete key1\r\ntouch key2 0\r\nappend key3 0 0 1\r\nx\r\n",
+        4,
+    )?;
+    let before = client.everything()?;
+    drop(server);
+    let after = Server::start(&flags)?.connect()?.everything()?;
+    let _ = fs::remove_file(&pool);
+    println!(
+        "{} lines about 1000 keys, before SIGKILL and after",
+        before.len()
+    );
+    match before
+        .iter()
+        .zip(&after)
+        .find(|(before, after)| before != after)
+    {
+        None if before.len() == after.len() => Ok(()),
+        Some((before, after)) => Err(format!("before the kill {before:?}, after it {after:?}")),
+        None => Err("the kill made answers longer or shorter".into()),
+    }
+}
+
+/// A connection.
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    /// Sends `text` and reads `lines` lines.
+    fn ask(&mut self, text: &str, lines: usize) -> Result<Vec<String>, String> {
+        let told = |e: std::io::Error| format!("the server is gone: {e}");
+        self.0.get_mut().write_all(text.as_bytes()).map_err(told)?;
+        let mut read = Vec::new();
+        for _ in 0..lines {
+            let mut line = String::new();
+            self.0.read_line(&mut line).map_err(told)?;
+            read.push(line.trim_end().to_owned());
+        }
+        Ok(read)
+    }
+
+    /// All there is to know of the keys.
+    fn everything(&mut self) -> Result<Vec<String>, String> {
+        let mut all = Vec::new();
+        for number in 0..1000 {
+            let line = self.ask(&format!("mg key{number} v f c\r\n"), 1)?.remove(0);
+            if line.starts_with("VA ") {
+                all.extend(self.ask("", 1)?);
+            }
+            all.push(line);
+            let line = self.ask(&format!("mg key{number} t\r\n"), 1)?.remove(0);
+            // How much of a day is left has changed; whether there is an end has not.
+            all.push(if line == "HD t-1" || line == "EN" {
+                line
+            } else {
+                "ends".into()
+            });
+        }
+        Ok(all)
+    }
+}
+
+/// A server on a free port; killed when this goes.
+struct Server {
+    child: Child,
+    port: String,
+}
+
+impl Server {
+    fn start(flags: &[&str]) -> Result<Server, String> {
+        let mut command = crate::run::farbank();
+        command
+            .args(["memcached", "-p", "0"])
+            .args(flags)
+            .current_dir(root());
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let child = child.map_err(|e| format!("the server does not start: {e}"))?;
+        let mut server = Server {
+            child,
+            port: String::new(),
+        };
+        let stdout = server
+            .child
+            .stdout
+            .take()
+            .ok_or("the server has no output")?;
+        for line in BufReader::new(stdout).lines().take(4) {
+            let line = line.map_err(|e| e.to_string())?;
+            if let Some((_, addr)) = line.split_once("memcached://") {
+                server.port = addr.rsplit(':').next().unwrap_or_default().into();
+            }
+        }
+        match server.port.is_empty() {
+            true => Err("the server said no address".into()),
+            false => Ok(server),
+        }
+    }
+
+    fn connect(&self) -> Result<Client, String> {
+        let stream = TcpStream::connect(format!("127.0.0.1:{}", self.port));
+        let stream = stream.map_err(|e| format!("no connection: {e}"))?;
+        stream.set_nodelay(true).map_err(|e| e.to_string())?;
+        Ok(Client(BufReader::new(stream)))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It is gone already, or it is told to go.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
