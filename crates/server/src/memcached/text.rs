@@ -110,6 +110,7 @@ fn get_all(
     from: usize,
 ) -> Result<(), Fail> {
     let most = ctx.shared.settings.output_bytes_max();
+    let mut first = true;
     loop {
         let mut keys = [key(&[]); WINDOW];
         let mut count = 0;
@@ -120,6 +121,9 @@ fn get_all(
         if keys.iter().any(|key| key.bytes.len() > KEY_BYTES_MAX) {
             return Err(Fail::Is(BAD_FORMAT));
         }
+        // The first of all was passed when it was read ahead.
+        ctx.stride.pass(&keys[count.min(first.into())..count], &ctx.desk.hot);
+        first = false;
         ctx.session.prefetch(&keys[..count], true);
         for key in &keys[..count] {
             get_one(ctx, key.bytes, view, cas)?;
