@@ -122,7 +122,8 @@ fn get_all(
             return Err(Fail::Is(BAD_FORMAT));
         }
         // The first of all was passed when it was read ahead.
-        ctx.stride.pass(&keys[count.min(first.into())..count], &ctx.desk.hot);
+        ctx.stride
+            .pass(&keys[count.min(first.into())..count], &ctx.desk.hot);
         first = false;
         ctx.session.prefetch(&keys[..count], true);
         for key in &keys[..count] {
@@ -253,7 +254,9 @@ fn args<'a, const N: usize>(
         ctx.refuse(ERROR);
         return None;
     }
-    Some((found, last == Some(b"noreply")))
+    // Whatever the last word stands for: memcached looks only at it.
+    let quiet = last.or(found.last().copied()) == Some(b"noreply");
+    Some((found, quiet))
 }
 
 /// `touch key exptime [noreply]`

@@ -201,7 +201,7 @@ fn who_wants_no_reply_gets_none_and_what_was_asked_is_done() {
         "END\r\n",
     );
     client.says(
-        "verbosity 1 noreply\r\nverbosity 1\r\nverbosity x\r\n",
+        "verbosity 1 noreply\r\nverbosity noreply\r\nverbosity 1\r\nverbosity x\r\n",
         "OK\r\nCLIENT_ERROR bad command line format\r\n",
     );
     client.says(
