@@ -7,7 +7,7 @@
 //! Keys are those of database 0, so that Redis's clients see the same values. What an item has besides,
 //! the store keeps: flags, expiry, the version as its `cas`, and the marks *stale* and *won* in the high bits
 //! of the kind ([`KIND_STALE`](farbank_kv::store::KIND_STALE)). Only when a key was last used is not
-//! kept there but in DRAM ([`recency`]).
+//! kept there but in DRAM (`recency`).
 //!
 //! * [`parse`] cuts requests out of bytes; it knows what is one and how long it is.
 //! * `text` are the classic commands, `meta` those of two letters; both write by `items`.
