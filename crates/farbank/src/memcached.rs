@@ -142,26 +142,28 @@ pub(crate) fn translate(args: &[OsString]) -> Result<Option<Vec<OsString>>, Fail
         println!("{text}");
         return Ok(None);
     }
-    if asked.in_background {
-        return in_background(args).map(|()| None);
-    }
-    if let Some(path) = &asked.pidfile {
-        std::fs::write(path, format!("{}\n", std::process::id()))
+    let (pidfile, in_background) = (asked.pidfile.clone(), asked.in_background);
+    let arguments = asked.arguments();
+    let process = match in_background {
+        true => start(&arguments)?,
+        false => std::process::id(),
+    };
+    if let Some(path) = &pidfile {
+        std::fs::write(path, format!("{process}\n"))
             .map_err(|e| Failure::failed(format!("{}: {e}", path.display())))?;
     }
-    Ok(Some(asked.arguments()))
+    Ok(Some(arguments).filter(|_| !in_background))
 }
 
-/// Starts the same once more, without a terminal.
-fn in_background(args: &[OsString]) -> Result<(), Failure> {
+/// Starts this program with `arguments`, its name among them, away from the terminal; the process's number.
+fn start(arguments: &[OsString]) -> Result<u32, Failure> {
     let program = std::env::current_exe().map_err(Failure::failed)?;
-    let stays = args.iter().filter(|arg| *arg != "-d" && *arg != "--daemon");
     let mut command = Command::new(program);
-    command.arg("memcached").args(stays).stdin(Stdio::null());
+    command.args(&arguments[1..]).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::null());
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    command.spawn().map_err(Failure::failed)?;
-    Ok(())
+    let child = command.spawn().map_err(Failure::failed)?;
+    Ok(child.id())
 }
 
 impl Asked {
