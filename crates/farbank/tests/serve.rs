@@ -215,3 +215,38 @@ fn systemd_is_told_when_the_store_is_ready() {
     assert_eq!(&told[..bytes], b"STOPPING=1");
     assert!(child.wait().unwrap().success());
 }
+
+/// Starts memcached by its own flags, under its own name, and says where it listens.
+fn memcached(program: &Path, pool: &Path) -> (Child, String) {
+    let mut command = Command::new(program);
+    command.args(["-p", "0", "-m", "16", "-U", "0", "-o", "modern", "-e"]);
+    let mut child = command.arg(pool).stdout(Stdio::piped()).spawn().unwrap();
+    let stdout = BufReader::new(child.stdout.take().unwrap());
+    let banner: Vec<_> = stdout.lines().take(4).map(Result::unwrap).collect();
+    let addr = banner[0].split("memcached://").nth(1);
+    let addr = addr.unwrap_or_else(|| panic!("no address in {banner:?}"));
+    (child, addr.to_owned())
+}
+
+#[test]
+fn called_memcached_it_takes_its_flags_and_its_items_survive_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let (program, pool) = (folder.path().join("memcached"), folder.path().join("pool"));
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_farbank"), &program).unwrap();
+    for (request, lines, replies) in [
+        ("set k 7 0 2\r\nhi\r\nincr n 1\r\n", 2, "STORED NOT_FOUND "),
+        ("get k\r\n", 3, "VALUE k 7 2 hi END "),
+    ] {
+        let (mut server, addr) = memcached(&program, &pool);
+        let mut stream = TcpStream::connect(&addr).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let told = BufReader::new(stream).lines().take(lines);
+        let told: String = told.map(|line| line.unwrap() + " ").collect();
+        assert_eq!(told, replies);
+        kill_process(Pid::from_child(&server), Signal::KILL).unwrap();
+        server.wait().unwrap();
+    }
+    let (code, error) = refused(Command::new(&program).arg("-S"));
+    assert_eq!(code, Some(2));
+    assert!(error.contains("invalid option -- 'S'"), "{error}");
+}
