@@ -19,6 +19,8 @@
 //!     reply to a read of the own view is withheld with the session's own: what it saw of pending
 //!     writes, its own or those its updates were built on, it tells nobody yet.
 //! H4  What a recovery has shown is acknowledged, whole: the next crash must leave it.
+//! H5  A structure that forgets (a cache) may show any key as absent at any time. That tells nothing: what it shows
+//!     later must be right all the same. What a recovery has not shown it has forgotten for good.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -131,6 +133,7 @@ struct Event {
 #[derive(Clone, Debug, Default)]
 pub struct History {
     verdict: Verdict,
+    pub(crate) forgets: bool,
     clock: u64,
     ops: OpId,
     pub(crate) keys: BTreeMap<u64, Vec<Version>>,
@@ -179,6 +182,12 @@ impl History {
             verdict,
             ..History::default()
         }
+    }
+
+    /// The same, of a structure that may forget what it was told (H5).
+    #[must_use]
+    pub fn forgetting(self, forgets: bool) -> History {
+        History { forgets, ..self }
     }
 
     /// Changes with everything that changes a judgement.
@@ -312,6 +321,9 @@ impl History {
         found: Option<Value>,
         now_ms: u64,
     ) -> Result<(), WrongRead> {
+        if self.forgets && found.is_none() {
+            return Ok(()); // H5
+        }
         let versions = self
             .keys
             .entry(key)
@@ -346,6 +358,9 @@ impl History {
         found: Option<Value>,
         now_ms: u64,
     ) -> Result<(), WrongRead> {
+        if self.forgets && found.is_none() {
+            return Ok(()); // H5
+        }
         let Some(versions) = self.keys.get_mut(&key) else {
             return Ok(());
         };

@@ -36,6 +36,9 @@ pub fn judge(history: &History, shown: &[(u64, Value)], now_ms: u64) -> Result<(
     }
     for (&key, versions) in &history.keys {
         let found = found.get(&key).copied();
+        if history.forgets && found.is_none() {
+            continue; // H5
+        }
         if !versions.iter().any(|v| v.reads_as(now_ms) == found) {
             let what = complaint(key, found, versions, now_ms);
             return Err(Complaint { key, what });
@@ -72,6 +75,9 @@ fn judge_group(
             continue;
         };
         let found = found.get(&key).copied();
+        if history.forgets && found.is_none() {
+            continue; // H5
+        }
         let mut explanations = versions.iter().filter(|v| v.reads_as(now_ms) == found);
         if explanations.clone().all(|v| v.op == group.op) {
             surely_in = Some(key);

@@ -194,6 +194,8 @@ pub struct Shape {
     /// Whether an open leaves something to whoever first comes to it, so that some runs have to go on without looking at
     /// what is there.
     pub mends_late: bool,
+    /// Whether it is a cache: what it was told may be missing at any time, but what is there is the newest.
+    pub forgets: bool,
 }
 
 impl Shape {
@@ -227,6 +229,7 @@ impl Default for Shape {
             cleans: false,
             used_before: false,
             mends_late: false,
+            forgets: false,
         }
     }
 }

@@ -122,6 +122,15 @@ pub enum Error {
     KeyTooLong,
     /// Value longer than [`VALUE_BYTES_MAX`].
     ValueTooLong,
+    /// An item of so many bytes, key and overhead included, does not fit the cache's largest slot.
+    ItemTooLarge {
+        /// Bytes it takes.
+        bytes: usize,
+        /// Bytes there are for one.
+        bytes_max: usize,
+    },
+    /// The item is locked: it takes no writes until it is unlocked.
+    Locked,
     /// The record that holds the key's value fails its checksum: offset of the record.
     Damaged(u64),
 }
@@ -135,6 +144,12 @@ impl fmt::Display for Error {
             }
             Error::KeyTooLong => write!(f, "key is longer than {KEY_BYTES_MAX} bytes"),
             Error::ValueTooLong => write!(f, "value is longer than {VALUE_BYTES_MAX} bytes"),
+            Error::ItemTooLarge { bytes, bytes_max } => write!(
+                f,
+                "an item of {bytes} bytes does not fit the cache's largest slot of {bytes_max}: store less, or make \
+                 the pool with larger pages"
+            ),
+            Error::Locked => f.write_str("the item is locked: unlock it first"),
             Error::Damaged(at) => write!(
                 f,
                 "the record at offset {at:#x} is damaged (checksum); its bytes are kept; \

@@ -74,7 +74,7 @@ impl Explorer<'_> {
         let workload = Workload::new(&self.shape, seed, self.config.io_errors);
         let image = self.shape.image(seed);
         let mut run = Run {
-            history: History::judged_by(self.config.verdict),
+            history: History::judged_by(self.config.verdict).forgetting(self.shape.forgets),
             ..Run::new(seed, self.sim(image), workload)
         };
         self.create(&mut run)?;

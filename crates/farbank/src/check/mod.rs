@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use clap::{Subcommand, ValueEnum};
+use farbank_cache::target::MdbTarget;
 use farbank_check::{Target, Verdict};
 use farbank_contest::kid::KidRecipe;
 use farbank_contest::target::EngineTarget;
@@ -60,6 +61,8 @@ enum TargetChoice {
     Kv,
     /// The key-value engine, every operation a batch by itself.
     KvAlone,
+    /// The Tair MDB cache.
+    Mdb,
     /// The contest engine of the slides. It has known defects and fails.
     Kid,
     /// The contest's `v1`, as published: what a killed process wrote it shows, and may lose.
@@ -90,6 +93,7 @@ impl TargetChoice {
         Some(match self {
             TargetChoice::Kv => &KvTarget,
             TargetChoice::KvAlone => &KvAloneTarget,
+            TargetChoice::Mdb => &MdbTarget,
             TargetChoice::Kid => &EngineTarget(KidRecipe),
             TargetChoice::V1 => &EngineTarget(V1Recipe(v1::Tuning::PUBLISHED)),
             TargetChoice::V2 => &EngineTarget(V2Recipe(v2::Tuning::PUBLISHED)),

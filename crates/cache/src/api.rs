@@ -1,0 +1,516 @@
+//! The doors: make and open a cache, and its faces as a [`Store`] and a [`Session`].
+
+use std::fmt;
+use std::io;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use farbank_kv::store::{
+    Change, DATABASES, Error, Head as Frame, Item, Key, Meta, Opened, Ops, Session, Stats, Store, Value, Verdict, View,
+};
+use farbank_pm::media::Mapped;
+use farbank_pm::pool::{Identity, Pool, PoolError};
+use farbank_pm::sync::atomic::Ordering;
+use farbank_pm::sync::{Arc, Mutex};
+use farbank_pm::{Caps, Counters, Lane, Medium, Poisoned, Ticket};
+
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::group::Group;
+use crate::layout::{HIDDEN, LOCKED};
+use crate::near::follow;
+use crate::recover;
+use crate::worker::{Decision, Draft, Found, Name, Owned, Worker};
+
+/// Bytes of a page, unless something else is asked for.
+pub const PAGE_BYTES: u64 = 1 << 20;
+/// How often a tended cache is tended.
+const TICK: Duration = Duration::from_secs(1);
+/// Pages a tick looks through for what has expired.
+const PAGES_A_TICK: u32 = 64;
+
+/// Why a cache could not be made or opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The pool's superblock, or its medium, was not to be used.
+    Pool(PoolError),
+    /// The pool is too small or too large for its pages, or its sizes make no sense: which.
+    Size(String),
+    /// The pool is no cache's.
+    NotACache,
+    /// There is no memory for the metadata.
+    Metadata(io::Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Pool(error) => error.fmt(f),
+            OpenError::Size(why) => f.write_str(why),
+            OpenError::NotACache => f.write_str(
+                "the pool was not made by the cache: serve it with --engine kv, or name another one for --engine mdb",
+            ),
+            OpenError::Metadata(error) => write!(f, "no memory for the cache's metadata: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl From<PoolError> for OpenError {
+    fn from(error: PoolError) -> OpenError {
+        OpenError::Pool(error)
+    }
+}
+
+impl From<Poisoned> for OpenError {
+    fn from(error: Poisoned) -> OpenError {
+        OpenError::Pool(PoolError::Poisoned(error))
+    }
+}
+
+/// A cache: items on the data medium `F`, metadata on `N`. Shared by threads; each takes a session.
+pub struct Cache<F: Medium, N: Medium = Mapped> {
+    engine: Arc<Engine<N, F>>,
+    tender: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+impl<F: Medium> Cache<F> {
+    /// Makes an empty cache of all of `far`, in pages of `page_bytes` (a power of two from 4 KiB), with its metadata
+    /// in DRAM. Durable on `Ok`.
+    pub fn create(far: F, page_bytes: u64, config: Config) -> Result<Cache<F>, OpenError> {
+        let identity = Identity::fresh().map_err(PoolError::Random)?;
+        Cache::create_as(far, page_bytes, identity, config, Mapped::anonymous)
+    }
+
+    /// Opens the cache on `far`, its metadata in DRAM. Every item found again is the newest that was acknowledged; an
+    /// item may be missing, as if it had been evicted.
+    pub fn open(far: F, config: Config) -> Result<Cache<F>, OpenError> {
+        Cache::open_on(far, config, Mapped::anonymous)
+    }
+}
+
+impl<F: Medium, N: Medium> Cache<F, N> {
+    /// As [`Cache::create`], with an identity of the caller's choosing, and `near`, which is asked for the metadata
+    /// medium: zeros, and at least as many bytes as it is told.
+    pub fn create_as(
+        far: F,
+        page_bytes: u64,
+        identity: Identity,
+        config: Config,
+        near: impl FnOnce(u64) -> io::Result<N>,
+    ) -> Result<Cache<F, N>, OpenError> {
+        let pool = recover::create(far, page_bytes, identity, &config)?;
+        Cache::on(pool, config, near)
+    }
+
+    /// As [`Cache::open`], with a metadata medium of the caller's choosing: see [`Cache::create_as`].
+    pub fn open_on(
+        far: F,
+        config: Config,
+        near: impl FnOnce(u64) -> io::Result<N>,
+    ) -> Result<Cache<F, N>, OpenError> {
+        let pool = Pool::open(far, &mut Lane::new(0))?;
+        Cache::on(pool, config, near)
+    }
+
+    fn on(
+        pool: Pool<F>,
+        config: Config,
+        near: impl FnOnce(u64) -> io::Result<N>,
+    ) -> Result<Cache<F, N>, OpenError> {
+        let tended = config.tended;
+        let engine = recover::open(near, pool, config)?;
+        let tender = tended.then(|| {
+            let engine = Arc::clone(&engine);
+            std::thread::spawn(move || tend(engine))
+        });
+        Ok(Cache {
+            engine,
+            tender: Mutex::new(tender),
+        })
+    }
+
+    /// A session for one worker, with the operations of Tair besides those of a [`Session`].
+    #[must_use]
+    pub fn door(&self) -> Door<F, N> {
+        Door {
+            worker: Worker::new(Arc::clone(&self.engine)),
+            told: Counters::default(),
+        }
+    }
+
+    /// How the cache came back when it was opened.
+    #[must_use]
+    pub fn opened(&self) -> &Opened {
+        &self.engine.opened
+    }
+
+    /// Everything of `area` so far is dead, durably on `Ok`: two words are written, whatever it holds.
+    pub fn clear_area(&self, area: u16) -> Result<(), Error> {
+        Ok(self.engine.clear(&mut Lane::new(0), Some(area))?)
+    }
+
+    /// Bytes of slots `area` may fill; `None`: as many as there are. Not stored. What is above it goes as the area is
+    /// written to.
+    pub fn set_quota(&self, area: u16, quota_bytes: Option<u64>) {
+        self.engine.areas.set_quota(area, quota_bytes);
+    }
+
+    /// Items of `area` and bytes of their slots, expired ones that were not removed yet included.
+    #[must_use]
+    pub fn area_usage(&self, area: u16) -> (u64, u64) {
+        (self.engine.areas.items(area), self.engine.areas.bytes(area))
+    }
+
+    /// Pages of the pool that no class has.
+    #[must_use]
+    pub fn pages_free(&self) -> usize {
+        self.engine.lock().state.free_pages.len()
+    }
+
+    /// Pages of the pool.
+    #[must_use]
+    pub fn pages(&self) -> u32 {
+        self.engine.pages()
+    }
+
+    /// Has the cache use `pages` pages of its pool from now on, over a restart too: others are emptied, items moved
+    /// where there is room, or evicted. How many it uses then.
+    pub fn resize(&self, pages: u32) -> Result<u32, Error> {
+        Worker::new(Arc::clone(&self.engine)).resize(pages)
+    }
+
+    /// Removes everything that has expired or was cleared, and merges sparse pages. How many pages that freed.
+    pub fn tidy(&self) -> Result<u64, Error> {
+        let before = self.engine.tally.pages_freed.load(Ordering::Relaxed);
+        let mut worker = Worker::new(Arc::clone(&self.engine));
+        worker.sweep(0, u32::MAX)?;
+        while worker.merge()? {}
+        let after = self.engine.tally.pages_freed.load(Ordering::Relaxed);
+        Ok(after - before)
+    }
+
+    /// Checks that slots, pages, lists and chains agree (S1 to S3). Nobody may have a session.
+    pub fn verify(&self) -> Result<(), String> {
+        crate::verify::verify(&self.engine)
+    }
+
+    /// Closes cleanly; see [`Store::close`]. Returns the medium if nobody else holds the cache.
+    pub fn close(self) -> Result<Option<F>, Error> {
+        self.stop();
+        let engine = &*self.engine;
+        let mut lane = Lane::new(0);
+        // All of it is durable, also where drains are relaxed, before the pool says so.
+        engine.far().settle(Ticket::DURABLE)?;
+        engine.keep_time(&mut lane)?;
+        let mut root = engine.root.lock().unwrap_or_else(PoisonError::into_inner);
+        root.clean = true;
+        engine.pool.set_root(&mut lane, &root.to_words())?;
+        drop(root);
+        Ok(self.into_medium())
+    }
+
+    /// The medium, if nobody else holds the cache, without closing: as after a kill.
+    pub fn into_medium(self) -> Option<F> {
+        self.stop();
+        let engine = Arc::clone(&self.engine);
+        drop(self);
+        Arc::into_inner(engine).map(|engine| engine.pool.into_medium())
+    }
+
+    fn stop(&self) {
+        self.engine.stop.store(true, Ordering::Release);
+        let mut tender = self.tender.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tender) = tender.take() {
+            tender.thread().unpark();
+            // A tender that panicked has said so.
+            let _ = tender.join();
+        }
+    }
+}
+
+impl<F: Medium, N: Medium> Drop for Cache<F, N> {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Once a second: the clock is written down, some pages are swept, a sparse one is merged.
+fn tend<N: Medium, F: Medium>(engine: Arc<Engine<N, F>>) {
+    let mut from = 0;
+    while !engine.stop.load(Ordering::Acquire) {
+        std::thread::park_timeout(TICK);
+        let mut worker = Worker::new(Arc::clone(&engine));
+        let done = worker
+            .sweep(from, PAGES_A_TICK)
+            .map(|next| from = next)
+            .and_then(|()| worker.merge().map(|_| ()))
+            .and_then(|()| Ok(engine.keep_time(&mut worker.lane)?));
+        if done.is_err() {
+            return; // The medium has failed; whoever writes is told.
+        }
+    }
+}
+
+impl<F: Medium, N: Medium> Store for Cache<F, N> {
+    fn session(&self) -> Box<dyn Session> {
+        Box::new(self.door())
+    }
+
+    fn caps(&self) -> &Caps {
+        self.engine.far().caps()
+    }
+
+    fn stats(&self) -> Stats {
+        crate::stats::stats(&self.engine)
+    }
+
+    fn opened(&self) -> &Opened {
+        Cache::opened(self)
+    }
+
+    fn on_turn(&self, wake: std::sync::Arc<dyn Fn() + Send + Sync>) {
+        self.engine.far().on_turn(wake);
+    }
+
+    fn close(self: Box<Self>) -> Result<(), Error> {
+        Cache::close(*self).map(|_| ())
+    }
+}
+
+/// A session of a cache: [`Session`], and what Tair has besides (see `tair.rs`). Everything it writes is durable and
+/// visible when the call returns: there is nothing to commit.
+pub struct Door<F: Medium, N: Medium = Mapped> {
+    pub(crate) worker: Worker<N, F>,
+    /// What of the lane's counts the cache was told.
+    told: Counters,
+}
+
+impl<F: Medium, N: Medium> Door<F, N> {
+    /// Gives the slots this session keeps back to their pages: it will not write for a while.
+    pub fn rest(&mut self) {
+        self.worker.settle();
+    }
+}
+
+/// The item a key of the common operations names.
+pub(crate) fn name_of(key: Key<'_>) -> Name<'_> {
+    Name::new(key.db.into(), key.bytes)
+}
+
+fn draft_of(value: Value<'_>) -> Draft<'_> {
+    Draft {
+        value: value.bytes,
+        expires_ms: value.expires_ms,
+        flags: value.flags,
+        kind: value.kind,
+        marks: 0,
+    }
+}
+
+impl<F: Medium, N: Medium> Ops for Door<F, N> {
+    fn get(
+        &mut self,
+        key: Key<'_>,
+        _: View,
+        out: &mut Vec<u8>,
+        head: Frame<'_>,
+    ) -> Result<bool, Error> {
+        let name = name_of(key);
+        let hash = self.worker.engine.hash(&name);
+        self.worker.pin();
+        let found = self.worker.engine.find(hash, &name);
+        let found = found.filter(|found| self.worker.lives(found) && Worker::<N, F>::shown(found));
+        let from = out.len();
+        let copied = found.as_ref().is_some_and(|found| {
+            head(&found.meta(), out);
+            self.worker.copy_value(found, &name, out)
+        });
+        self.worker.unpin();
+        match found {
+            Some(found) if copied => self.worker.used(&found, hash),
+            _ => out.truncate(from),
+        }
+        Ok(copied)
+    }
+
+    fn meta(&mut self, key: Key<'_>, _: View) -> Result<Option<Meta>, Error> {
+        let name = name_of(key);
+        let hash = self.worker.engine.hash(&name);
+        self.worker.pin();
+        let found = self.worker.engine.find(hash, &name);
+        let shown = found.filter(|found| self.worker.lives(found) && Worker::<N, F>::shown(found));
+        let meta = shown.map(|found| found.meta());
+        self.worker.unpin();
+        Ok(meta)
+    }
+
+    fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error> {
+        self.worker.put(&name_of(key), &draft_of(value))
+    }
+
+    fn delete(&mut self, key: Key<'_>) -> Result<bool, Error> {
+        let mut was_there = false;
+        self.worker.change(&name_of(key), &mut |found| {
+            was_there = found.is_some_and(|(found, _)| found.head.marks & HIDDEN == 0);
+            writable(found)?;
+            Ok(Decision::Delete)
+        })?;
+        Ok(was_there)
+    }
+
+    fn update(
+        &mut self,
+        key: Key<'_>,
+        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+    ) -> Result<u64, Error> {
+        self.worker.change(&name_of(key), &mut |found| {
+            let shown = found.filter(|(found, _)| found.head.marks & HIDDEN == 0);
+            let change = decide(shown.map(|(found, bytes)| Item {
+                bytes,
+                meta: found.meta(),
+            }));
+            match change {
+                Change::Keep => Ok(Decision::Keep),
+                Change::Delete => writable(found).map(|()| Decision::Delete),
+                Change::Put {
+                    bytes,
+                    expires_ms,
+                    flags,
+                    kind,
+                } => {
+                    writable(found)?;
+                    Ok(Decision::Put(Owned {
+                        value: bytes,
+                        expires_ms,
+                        flags,
+                        kind,
+                        marks: 0,
+                    }))
+                }
+            }
+        })
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.worker.engine.now_ms()
+    }
+}
+
+/// Whether an item takes writes.
+pub(crate) fn writable(found: Option<(&Found, &[u8])>) -> Result<(), Error> {
+    match found {
+        Some((found, _)) if found.head.marks & LOCKED != 0 => Err(Error::Locked),
+        _ => Ok(()),
+    }
+}
+
+impl<F: Medium, N: Medium> Session for Door<F, N> {
+    fn get_many(
+        &mut self,
+        keys: &[Key<'_>],
+        view: View,
+        each: &mut dyn FnMut(usize, Option<Item<'_>>),
+    ) -> Result<(), Error> {
+        self.prefetch(keys, true);
+        let mut bytes = Vec::new();
+        for (index, &key) in keys.iter().enumerate() {
+            bytes.clear();
+            let mut meta = Meta::default();
+            let found = self.get(key, view, &mut bytes, &mut |found, _| meta = *found)?;
+            each(
+                index,
+                found.then_some(Item {
+                    bytes: &bytes,
+                    meta,
+                }),
+            );
+        }
+        Ok(())
+    }
+
+    /// Isolated from other writers of `keys`. What it writes becomes visible, and durable, key by key: a power cut
+    /// may leave a part of it.
+    fn group(
+        &mut self,
+        keys: &[Key<'_>],
+        body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
+    ) -> Result<Verdict, Error> {
+        Group::run(self, keys, body)
+    }
+
+    fn prefetch(&mut self, keys: &[Key<'_>], reads: bool) {
+        let engine = &*self.worker.engine;
+        for &key in keys {
+            engine.prefetch(&name_of(key));
+        }
+        if reads {
+            self.worker.pin();
+            for &key in keys {
+                engine.prefetch_item(engine.hash(&name_of(key)));
+            }
+            self.worker.unpin();
+        }
+    }
+
+    fn scan(
+        &mut self,
+        db: u8,
+        cursor: u64,
+        count: usize,
+        each: &mut dyn FnMut(&[u8], &Meta),
+    ) -> Result<u64, Error> {
+        let engine = Arc::clone(&self.worker.engine);
+        let (mut seen, mut key) = (0, Vec::new());
+        let mut bucket = cursor.min(engine.near.buckets());
+        while bucket < engine.near.buckets() && seen < count.max(1) {
+            self.worker.pin();
+            let mut word = engine.near.bucket(bucket);
+            while let Some((_, slot)) = follow(word) {
+                if let Some(found) = self.worker.item_in(slot)
+                    && found.head.area == u16::from(db)
+                    && self.worker.lives(&found)
+                    && Worker::<N, F>::shown(&found)
+                {
+                    self.worker.key_of(&found, &mut key);
+                    each(&key, &found.meta());
+                    seen += 1;
+                }
+                word = engine.near.chain(slot);
+            }
+            self.worker.unpin();
+            bucket += 1;
+        }
+        Ok(if bucket == engine.near.buckets() { 0 } else { bucket })
+    }
+
+    fn len(&mut self, db: u8) -> Result<u64, Error> {
+        debug_assert!(usize::from(db) < DATABASES);
+        Ok(self.worker.engine.areas.items(db.into()))
+    }
+
+    fn flush_all(&mut self) -> Result<(), Error> {
+        let engine = Arc::clone(&self.worker.engine);
+        Ok(engine.clear(&mut self.worker.lane, None)?)
+    }
+
+    fn commit(&mut self) -> Result<Ticket, Error> {
+        self.worker.tell_lists();
+        let now = self.worker.lane.counters;
+        if now != self.told {
+            self.worker.engine.tell(&now, &self.told);
+            self.told = now;
+        }
+        Ok(Ticket::DURABLE)
+    }
+
+    fn durable(&mut self, ticket: Ticket) -> Result<bool, Poisoned> {
+        self.worker.engine.far().poll(ticket)
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<(), Poisoned> {
+        self.worker.engine.far().wait(ticket)
+    }
+}

@@ -1,0 +1,125 @@
+//! Areas: namespaces with a quota of their own, cleared in one step.
+//!
+//! What must survive, up to which version an area was cleared, is on the data medium ([`crate::layout`]); here are
+//! its copy in DRAM, and counts.
+
+use farbank_pm::sync::atomic::{AtomicU64, Ordering};
+use farbank_pm::table::Table;
+
+/// The entry that stands for all areas.
+pub(crate) fn all(areas: u32) -> u32 {
+    areas - 1
+}
+
+#[derive(Clone, Copy)]
+enum Field {
+    Cleared,
+    Generation,
+    Items,
+    Bytes,
+    Quota,
+}
+
+const FIELDS: usize = 8;
+
+/// All areas of a cache.
+pub(crate) struct Areas {
+    /// How many entries there are, the one for all included.
+    count: u32,
+    fields: Table<AtomicU64>,
+}
+
+impl Areas {
+    pub(crate) fn new(count: u32) -> Areas {
+        let fields = Table::new(FIELDS);
+        fields.reserve(count as usize * FIELDS);
+        Areas { count, fields }
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    fn field(&self, area: u32, field: Field) -> &AtomicU64 {
+        self.fields.get(area as usize * FIELDS + field as usize)
+    }
+
+    /// Items of `area` up to this version are dead.
+    #[inline]
+    pub(crate) fn cleared(&self, area: u16) -> u64 {
+        let own = self.field(area.into(), Field::Cleared).load(Ordering::Acquire);
+        let every = self
+            .field(all(self.count), Field::Cleared)
+            .load(Ordering::Acquire);
+        own.max(every)
+    }
+
+    /// What was counted for `area`, or all areas, is gone: everything up to `version`.
+    pub(crate) fn clear(&self, area: u32, version: u64) {
+        self.field(area, Field::Cleared)
+            .fetch_max(version, Ordering::AcqRel);
+        let emptied = match area == all(self.count) {
+            true => 0..self.count,
+            false => area..area + 1,
+        };
+        for area in emptied {
+            let items = self.field(area, Field::Items);
+            // What was never used is left untouched: its memory need not be there.
+            if items.load(Ordering::Relaxed) == 0 && self.generation(area as u16) == 0 {
+                continue;
+            }
+            items.store(0, Ordering::Relaxed);
+            self.field(area, Field::Bytes).store(0, Ordering::Relaxed);
+            self.field(area, Field::Generation)
+                .fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The lower bits of how often `area` was cleared since it was first used.
+    pub(crate) fn generation(&self, area: u16) -> u32 {
+        let field = self.field(area.into(), Field::Generation);
+        field.load(Ordering::Relaxed) as u32
+    }
+
+    /// Items of `area` that were not cleared.
+    pub(crate) fn items(&self, area: u16) -> u64 {
+        self.field(area.into(), Field::Items).load(Ordering::Relaxed)
+    }
+
+    /// Bytes of their slots.
+    pub(crate) fn bytes(&self, area: u16) -> u64 {
+        self.field(area.into(), Field::Bytes).load(Ordering::Relaxed)
+    }
+
+    /// Bytes of slots `area` may have; `None`: as many as there are.
+    pub(crate) fn quota(&self, area: u16) -> Option<u64> {
+        match self.field(area.into(), Field::Quota).load(Ordering::Relaxed) {
+            0 => None,
+            quota => Some(quota - 1),
+        }
+    }
+
+    pub(crate) fn set_quota(&self, area: u16, quota: Option<u64>) {
+        let quota = quota.map_or(0, |bytes| bytes.saturating_add(1));
+        self.field(area.into(), Field::Quota)
+            .store(quota, Ordering::Relaxed);
+    }
+
+    /// Counts an item of `bytes` of `area`'s generation. Under the lock.
+    pub(crate) fn add(&self, area: u16, bytes: u32) {
+        self.field(area.into(), Field::Items)
+            .fetch_add(1, Ordering::Relaxed);
+        self.field(area.into(), Field::Bytes)
+            .fetch_add(bytes.into(), Ordering::Relaxed);
+    }
+
+    /// Takes it off again, if it was counted since the last clear. Under the lock.
+    pub(crate) fn take(&self, area: u16, generation: u32, bytes: u32) {
+        if generation == self.generation(area) {
+            self.field(area.into(), Field::Items)
+                .fetch_sub(1, Ordering::Relaxed);
+            self.field(area.into(), Field::Bytes)
+                .fetch_sub(bytes.into(), Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! How a cache runs. Nothing of it is stored.
+
+use farbank_pm::sync::Arc;
+
+/// Where the time comes from: milliseconds since 1970.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// When the slots of a fresh page are made ready.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Formatting {
+    /// Each when it is first used: a fresh page costs its head.
+    AtUse,
+    /// All when the page is taken, outside of the lock: Tair MDB as it was mended.
+    Whole,
+    /// All when the page is taken, under the lock: Tair MDB as it was measured first.
+    WholeInsideLock,
+}
+
+/// How a cache runs; nothing of it is stored.
+#[derive(Clone)]
+pub struct Config {
+    /// Where the time comes from.
+    pub clock: Clock,
+    /// Whether a thread of the cache's own tends it once a second: expired items go, pages are merged.
+    pub tended: bool,
+    /// This start of the machine. On a medium that does not outlive it, what another start left is not believed
+    /// unless it was closed cleanly. `None` where the medium outlives the machine, or for tests.
+    pub boot: Option<[u8; 16]>,
+    /// Slots of a class a session takes at once, and keeps, so that it need not lock for each: the thread-local
+    /// quota. 1 evicts one item a write, in exact order.
+    pub stash_slots: usize,
+    /// Hash buckets a pool has for each 1024 of its bytes.
+    pub buckets_per_kib: f64,
+    /// Smallest slot, in bytes. Also decides classes: a pool must be opened with what it was made with.
+    pub slot_bytes_min: u32,
+    /// How much larger each class's slots are than those of the one before.
+    pub slot_factor: f64,
+    /// When fresh pages are made ready.
+    pub formatting: Formatting,
+    /// Bytes between one page's metadata and the next on the metadata medium; 0 packs them. Tair's padding across
+    /// DIMMs is the interleaving's 4 KiB.
+    pub page_info_stride: u64,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            clock: Arc::new(wall_clock_ms),
+            tended: true,
+            boot: None,
+            stash_slots: 16,
+            buckets_per_kib: 8.0,
+            slot_bytes_min: 64,
+            slot_factor: 1.1,
+            formatting: Formatting::AtUse,
+            page_info_stride: 0,
+        }
+    }
+}
+
+fn wall_clock_ms() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
+}

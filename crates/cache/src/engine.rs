@@ -1,0 +1,191 @@
+//! What the sessions of a cache share.
+
+use std::sync::PoisonError;
+
+use farbank_pm::epoch::Epochs;
+use farbank_pm::pool::Pool;
+use farbank_pm::sync::Mutex;
+use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use farbank_pm::{Counters, Lane, Medium, Off, Poisoned};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use farbank_kv::store::Opened;
+
+use crate::areas::{Areas, all};
+use crate::claims::Claims;
+use crate::classes::Classes;
+use crate::config::Config;
+use crate::layout::{AREA_BYTES, ITEM_HEAD_BYTES, PAGE_HEAD_BYTES};
+use crate::near::{Near, Slot};
+use crate::purse::Purses;
+use crate::root::Root;
+use crate::state::{Locked, State};
+use crate::worker::Name;
+
+/// What is counted beside the lists.
+#[derive(Default)]
+pub(crate) struct Tally {
+    /// Items whose checksum did not hold.
+    pub(crate) damaged: AtomicU64,
+    /// Items that had expired, or were cleared, and were removed.
+    pub(crate) reclaimed: AtomicU64,
+    /// Bytes of items stored.
+    pub(crate) stored_bytes: AtomicU64,
+    /// Bytes of items moved between pages.
+    pub(crate) moved_bytes: AtomicU64,
+    /// Pages that went back to the pool.
+    pub(crate) pages_freed: AtomicU64,
+}
+
+/// Everything that is shared.
+pub(crate) struct Engine<N, F> {
+    pub(crate) near: Near<N>,
+    pub(crate) pool: Pool<F>,
+    pub(crate) classes: Classes,
+    pub(crate) areas: Areas,
+    pub(crate) claims: Claims,
+    pub(crate) epochs: Epochs,
+    pub(crate) purses: Purses,
+    pub(crate) state: Mutex<State>,
+    pub(crate) config: Config,
+    pub(crate) tally: Tally,
+    /// What sessions asked of the data medium.
+    pub(crate) counters: Mutex<Counters>,
+    pub(crate) opened: Opened,
+    /// What seeds checksums on the data medium.
+    pub(crate) secret: u64,
+    pub(crate) hash_seed: u64,
+    pub(crate) version: AtomicU64,
+    pub(crate) sessions: AtomicU32,
+    /// No clock that was acted on was later.
+    pub(crate) clock_ms: AtomicU64,
+    pub(crate) root: Mutex<Root>,
+    pub(crate) stop: AtomicBool,
+}
+
+impl<N: Medium, F: Medium> Engine<N, F> {
+    #[inline]
+    pub(crate) fn far(&self) -> &F {
+        self.pool.medium()
+    }
+
+    /// The lock. What it guards is whole at all times: a panic elsewhere does not spoil it.
+    pub(crate) fn lock(&self) -> Locked<'_, N> {
+        Locked {
+            near: &self.near,
+            classes: &self.classes,
+            areas: &self.areas,
+            state: self.state.lock().unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
+    /// The hash of a key: of its prefix alone if it has one, so that all of a prefix share a chain.
+    #[inline]
+    pub(crate) fn hash(&self, name: &Name<'_>) -> u64 {
+        let hashed = match usize::from(name.prefix_bytes) {
+            0 => name.key,
+            prefix => &name.key[..prefix],
+        };
+        xxh3_64_with_seed(hashed, self.hash_seed.wrapping_add(name.area.into()))
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        let now = (self.config.clock)();
+        now.max(self.clock_ms.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn is_expired(&self, expires_ms: u64) -> bool {
+        expires_ms != 0 && expires_ms <= self.now_ms()
+    }
+
+    pub(crate) fn next_version(&self) -> u64 {
+        self.version.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// Where `page` is. The first segment is the table of areas.
+    pub(crate) fn page_at(&self, page: u32) -> Off {
+        self.pool.segment(page + 1)
+    }
+
+    pub(crate) fn slot_at(&self, page: u32, index: u32, class: u8) -> Off {
+        let within = u64::from(index) * u64::from(self.classes.slot_bytes(class));
+        self.page_at(page).plus(PAGE_HEAD_BYTES + within)
+    }
+
+    /// Where `slot` is; `None` if its page has no class.
+    #[inline]
+    pub(crate) fn place_of(&self, slot: Slot) -> Option<Off> {
+        let page = self.near.page_of(slot);
+        let class = self.near.class_of(page)?;
+        Some(self.slot_at(page, self.near.index_of(slot), class))
+    }
+
+    /// Bytes of metadata a page of `class` has for its slots.
+    pub(crate) fn links_bytes(&self, class: u8) -> u64 {
+        Near::<N>::links_bytes(self.classes.slots(class))
+    }
+
+    /// Pages of the pool.
+    pub(crate) fn pages(&self) -> u32 {
+        self.pool.segments() - 1
+    }
+
+    /// Slots of `class` a session takes at once: fewer of large ones.
+    pub(crate) fn stash_slots(&self, class: u8) -> usize {
+        const STASH_BYTES: usize = 64 << 10;
+        let fit = STASH_BYTES / self.classes.slot_bytes(class) as usize;
+        self.config.stash_slots.min(fit).max(1)
+    }
+
+    /// Where the entry of `area` is.
+    pub(crate) fn area_at(&self, area: u32) -> Off {
+        self.pool.segment(0).plus(u64::from(area) * AREA_BYTES)
+    }
+
+    /// Everything of `area` so far, or of all areas, is dead: durably on `Ok`. Two words are written, whatever the
+    /// area holds.
+    pub(crate) fn clear(&self, lane: &mut Lane, area: Option<u16>) -> Result<(), Poisoned> {
+        let area = area.map_or(all(self.areas.count()), u32::from);
+        let locked = self.lock();
+        let version = self.next_version();
+        drop(locked);
+        let at = self.area_at(area);
+        // L4: whichever of the two a power cut leaves, it says that the clear happened.
+        self.far().store(lane, at.plus(8), !version);
+        self.far().store(lane, at, version);
+        self.far().flush(lane, at, AREA_BYTES as usize);
+        if !farbank_pm::fault!("mdb.clear_undrained") {
+            let ticket = self.far().drain(lane);
+            self.far().wait(ticket)?;
+        }
+        let _locked = self.lock();
+        self.areas.clear(area, version);
+        Ok(())
+    }
+
+    /// Fetches ahead what a read or write of `name` will need first.
+    pub(crate) fn prefetch(&self, name: &Name<'_>) {
+        self.near.prefetch_bucket(self.hash(name));
+    }
+
+    /// Fetches the first item of `hash`'s chain.
+    pub(crate) fn prefetch_item(&self, hash: u64) {
+        let word = self.near.bucket(self.near.bucket_of(hash));
+        if let Some((tag, slot)) = crate::near::follow(word)
+            && tag == (hash >> 32) as u32
+            && let Some(at) = self.place_of(slot)
+        {
+            self.far().prefetch(at, ITEM_HEAD_BYTES + 64);
+        }
+    }
+
+    /// Writes the clock down, so that what has expired stays so when the machine's clock is set back.
+    pub(crate) fn keep_time(&self, lane: &mut Lane) -> Result<(), Poisoned> {
+        let now_ms = self.now_ms();
+        self.clock_ms.fetch_max(now_ms, Ordering::Relaxed);
+        let mut root = self.root.lock().unwrap_or_else(PoisonError::into_inner);
+        root.clock_ms = now_ms;
+        self.pool.set_root(lane, &root.to_words())
+    }
+}

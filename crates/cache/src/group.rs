@@ -1,0 +1,192 @@
+//! Several keys written together: isolated from other writers, not from a power cut.
+
+use std::collections::BTreeSet;
+
+use farbank_kv::store::{
+    Change, Error, Head as Frame, Item, Key, Meta, Ops, Value, Verdict, View,
+};
+use farbank_pm::Medium;
+use farbank_pm::sync::Arc;
+
+use crate::api::{Door, name_of, writable};
+use crate::claims::Claims;
+use crate::worker::Owned;
+
+/// What a group has decided on so far. Its keys' stripes are claimed all the while.
+pub(crate) struct Group<'a, F: Medium, N: Medium> {
+    door: &'a mut Door<F, N>,
+    staged: Vec<(u8, Vec<u8>, Option<Owned>)>,
+}
+
+impl<F: Medium, N: Medium> Group<'_, F, N> {
+    pub(crate) fn run(
+        door: &mut Door<F, N>,
+        keys: &[Key<'_>],
+        body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
+    ) -> Result<Verdict, Error> {
+        let engine = Arc::clone(&door.worker.engine);
+        let stripe = |key: &Key<'_>| Claims::stripe((engine.hash(&name_of(*key)) >> 32) as u32);
+        // In order: two groups never wait for each other.
+        let stripes: BTreeSet<u32> = keys.iter().map(stripe).collect();
+        for &stripe in &stripes {
+            engine.claims.claim(stripe);
+        }
+        let mut group = Group {
+            door,
+            staged: Vec::new(),
+        };
+        let verdict = body(&mut group).and_then(|verdict| {
+            if verdict == Verdict::Apply {
+                group.apply()?;
+            }
+            Ok(verdict)
+        });
+        for &stripe in &stripes {
+            engine.claims.release(stripe);
+        }
+        verdict
+    }
+
+    fn apply(&mut self) -> Result<(), Error> {
+        let engine = Arc::clone(&self.door.worker.engine);
+        for (db, key, value) in std::mem::take(&mut self.staged) {
+            let name = name_of(Key { db, bytes: &key });
+            let hash = engine.hash(&name);
+            let worker = &mut self.door.worker;
+            worker.pin();
+            let found = engine.find(hash, &name);
+            let done = match &value {
+                Some(owned) => worker
+                    .replace(hash, &name, &owned.borrow(), found)
+                    .map(|_| ()),
+                None => worker.end(found),
+            };
+            worker.unpin();
+            done?;
+        }
+        Ok(())
+    }
+
+    fn staged(&self, key: Key<'_>) -> Option<Option<&Owned>> {
+        let own = |(db, bytes, _): &&(u8, Vec<u8>, Option<Owned>)| *db == key.db && bytes == key.bytes;
+        self.staged.iter().rev().find(own).map(|(_, _, value)| value.as_ref())
+    }
+
+    fn stage(&mut self, key: Key<'_>, value: Option<Owned>) -> Result<(), Error> {
+        let engine = Arc::clone(&self.door.worker.engine);
+        let name = name_of(key);
+        let worker = &mut self.door.worker;
+        worker.pin();
+        let found = engine.find(engine.hash(&name), &name);
+        let free = writable(
+            found
+                .as_ref()
+                .filter(|found| worker.lives(found))
+                .map(|found| (found, &[][..])),
+        );
+        worker.unpin();
+        free?;
+        self.staged
+            .retain(|(db, bytes, _)| *db != key.db || bytes != key.bytes);
+        self.staged.push((key.db, key.bytes.to_vec(), value));
+        Ok(())
+    }
+}
+
+fn meta_of(owned: &Owned) -> Meta {
+    Meta {
+        value_bytes: owned.value.len(),
+        expires_ms: owned.expires_ms,
+        flags: owned.flags,
+        kind: owned.kind,
+        version: 0,
+    }
+}
+
+impl<F: Medium, N: Medium> Ops for Group<'_, F, N> {
+    fn get(
+        &mut self,
+        key: Key<'_>,
+        view: View,
+        out: &mut Vec<u8>,
+        head: Frame<'_>,
+    ) -> Result<bool, Error> {
+        let now_ms = self.door.now_ms();
+        match self.staged(key) {
+            None => self.door.get(key, view, out, head),
+            Some(Some(owned)) if owned.expires_ms == 0 || owned.expires_ms > now_ms => {
+                head(&meta_of(owned), out);
+                out.extend_from_slice(&owned.value);
+                Ok(true)
+            }
+            Some(_) => Ok(false),
+        }
+    }
+
+    fn meta(&mut self, key: Key<'_>, view: View) -> Result<Option<Meta>, Error> {
+        let now_ms = self.door.now_ms();
+        match self.staged(key) {
+            None => self.door.meta(key, view),
+            Some(owned) => Ok(owned
+                .filter(|owned| owned.expires_ms == 0 || owned.expires_ms > now_ms)
+                .map(meta_of)),
+        }
+    }
+
+    fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error> {
+        self.stage(
+            key,
+            Some(Owned {
+                value: value.bytes.to_vec(),
+                expires_ms: value.expires_ms,
+                flags: value.flags,
+                kind: value.kind,
+                marks: 0,
+            }),
+        )?;
+        Ok(0)
+    }
+
+    fn delete(&mut self, key: Key<'_>) -> Result<bool, Error> {
+        let was_there = self.meta(key, View::Pending)?.is_some();
+        self.stage(key, None)?;
+        Ok(was_there)
+    }
+
+    fn update(
+        &mut self,
+        key: Key<'_>,
+        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+    ) -> Result<u64, Error> {
+        let (mut bytes, mut meta) = (Vec::new(), Meta::default());
+        let found = self.get(key, View::Pending, &mut bytes, &mut |found, _| meta = *found)?;
+        let item = found.then_some(Item {
+            bytes: &bytes,
+            meta,
+        });
+        match decide(item) {
+            Change::Keep => return Ok(if found { meta.version } else { 0 }),
+            Change::Delete => self.stage(key, None)?,
+            Change::Put {
+                bytes,
+                expires_ms,
+                flags,
+                kind,
+            } => self.stage(
+                key,
+                Some(Owned {
+                    value: bytes,
+                    expires_ms,
+                    flags,
+                    kind,
+                    marks: 0,
+                }),
+            )?,
+        }
+        Ok(0)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.door.now_ms()
+    }
+}

@@ -1,0 +1,148 @@
+//! Bytes on the data medium: the table of areas, pages and items.
+//!
+//! ```text
+//!   segment 0                segment 1 ... n: pages
+//!   ┌──────────────────┐     ┌──────┬────────┬────────┬─ ... ─┬────────┐
+//!   │ areas, 16 B each │     │ head │ slot 0 │ slot 1 │       │ rest   │
+//!   │ cleared, ~cleared│     │ 64 B │        │        │       │        │
+//!   └──────────────────┘     └──────┴────────┴────────┴─ ... ─┴────────┘
+//!
+//!   page head   0        8            24 .. 64
+//!               ┌────────┬────────────┬───────┐
+//!               │ class, │ check      │ 0     │
+//!               │ slot B │            │       │
+//!               └────────┴────────────┴───────┘
+//!   item   0      8                     16       24              32            40             48
+//!          ┌──────┬─────┬──────┬────────┬────────┬───────┬──┬──┬──────┬──────┬──────┬───────┬─────┬───────┐
+//!          │ life │ crc │ area │ key    │ version│expires│k.│m.│flags │value │write │prefix │ key │ value │
+//!          │      │ u32 │ u16  │ bytes  │        │ms u48 │u8│u8│ u32  │ bytes│ n s  │ bytes │     │       │
+//!          └──────┴─────┴──────┴────────┴────────┴───────┴──┴──┴──────┴──────┴──────┴───────┴─────┴───────┘
+//! ```
+//!
+//! # Invariants
+//! L1  An item is alive iff its life is its version, which is not 0, and the crc, seeded with the pool's secret and
+//!     the slot's offset, holds for everything behind the crc's own four bytes.
+//! L2  A slot is dead durably before anything else is written into it. So what a torn write leaves there is never
+//!     the item of before: its life is another version's, or 0.
+//! L3  Everything behind the life stays as it is until the slot is used again: readers that found the item before it
+//!     died read it to the end.
+//! L4  Items of an area whose version is not above the area's `cleared` are dead. Of `cleared` and its complement the
+//!     larger counts: where they differ, a clear was on its way.
+
+use farbank_pm::crc::{crc32c_append, crc32c_words};
+use farbank_pm::{LINE, Medium, Off};
+
+/// Bytes before the first slot of a page.
+pub(crate) const PAGE_HEAD_BYTES: u64 = LINE as u64;
+/// Bytes before an item's key.
+pub(crate) const ITEM_HEAD_BYTES: usize = 48;
+/// Bytes of an area's entry.
+pub(crate) const AREA_BYTES: u64 = 16;
+/// Longest key, in bytes.
+pub(crate) const KEY_BYTES_MAX: usize = u16::MAX as usize;
+
+/// The item is a counter: its value is eight bytes.
+pub(crate) const COUNTER: u8 = 1;
+/// The item is hidden from ordinary reads.
+pub(crate) const HIDDEN: u8 = 2;
+/// The item takes no writes until it is unlocked.
+pub(crate) const LOCKED: u8 = 4;
+
+/// What an item says of itself, but for its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) crc: u32,
+    pub(crate) area: u16,
+    pub(crate) key_len: u16,
+    pub(crate) version: u64,
+    pub(crate) expires_ms: u64,
+    pub(crate) kind: u8,
+    pub(crate) marks: u8,
+    pub(crate) flags: u32,
+    pub(crate) value_len: u32,
+    pub(crate) written_s: u32,
+    pub(crate) prefix_len: u16,
+}
+
+impl Head {
+    fn words(&self) -> [u64; 5] {
+        [
+            u64::from(self.crc)
+                | u64::from(self.area) << 32
+                | u64::from(self.key_len) << 48,
+            self.version,
+            (self.expires_ms & EXPIRES_MAX)
+                | u64::from(self.kind) << 48
+                | u64::from(self.marks) << 56,
+            u64::from(self.flags) | u64::from(self.value_len) << 32,
+            u64::from(self.written_s) | u64::from(self.prefix_len) << 32,
+        ]
+    }
+
+    fn from_words(words: [u64; 5]) -> Head {
+        Head {
+            crc: words[0] as u32,
+            area: (words[0] >> 32) as u16,
+            key_len: (words[0] >> 48) as u16,
+            version: words[1],
+            expires_ms: words[2] & EXPIRES_MAX,
+            kind: (words[2] >> 48) as u8,
+            marks: (words[2] >> 56) as u8,
+            flags: words[3] as u32,
+            value_len: (words[3] >> 32) as u32,
+            written_s: words[4] as u32,
+            prefix_len: (words[4] >> 32) as u16,
+        }
+    }
+
+    /// The head of the item at `at`.
+    #[inline]
+    pub(crate) fn read<M: Medium>(medium: &M, at: Off) -> Head {
+        Head::from_words([8, 16, 24, 32, 40].map(|field| medium.load(at.plus(field))))
+    }
+
+    /// The head's bytes, its life included.
+    pub(crate) fn to_bytes(self) -> [u8; ITEM_HEAD_BYTES] {
+        let mut bytes = [0; ITEM_HEAD_BYTES];
+        bytes[..8].copy_from_slice(&self.version.to_le_bytes());
+        for (word, to) in self.words().iter().zip(bytes[8..].chunks_exact_mut(8)) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The crc of the head's own bytes, continuing from a slot's seed.
+    #[inline]
+    pub(crate) fn crc_of_head(&self, seed: u32) -> u32 {
+        let words = self.words();
+        crc32c_words(seed, (words[0] >> 32) as u32, &words[1..])
+    }
+
+    /// The crc of the whole item.
+    pub(crate) fn crc_of(&self, seed: u32, key: &[u8], value: &[u8]) -> u32 {
+        crc32c_append(crc32c_append(self.crc_of_head(seed), key), value)
+    }
+
+    /// Bytes of the item.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        ITEM_HEAD_BYTES + usize::from(self.key_len) + self.value_len as usize
+    }
+}
+
+/// Times are kept in 48 bits: the year 10889.
+pub(crate) const EXPIRES_MAX: u64 = (1 << 48) - 1;
+
+/// What seeds the crc of the item at `at` (L1).
+#[inline]
+pub(crate) fn seed(secret: u64, at: Off) -> u32 {
+    let mixed = (secret ^ at.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 32) as u32
+}
+
+/// A page's head: its class and slot size under a check that only this pool's secret gives.
+pub(crate) fn page_head(secret: u64, page: u32, class: u8, slot_bytes: u32) -> [u64; 2] {
+    let first = u64::from(class) + 1 | u64::from(slot_bytes) << 32;
+    let check = xxhash_rust::xxh3::xxh3_64_with_seed(&first.to_le_bytes(), secret ^ u64::from(page));
+    [first, check]
+}

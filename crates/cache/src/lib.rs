@@ -1,0 +1,52 @@
+//! Tair MDB: a cache on far memory, warm after a kill.
+//!
+//! ```text
+//!   sessions ── find: buckets and chains (near) ──▶ slot ──▶ item (far)
+//!      │
+//!      ├── write: a slot of the stash, the item, the old one's death, one drain; then the lock: publish
+//!      ▼
+//!   near: slab managers, LRU lists, page infos, buckets, links      metadata: DRAM, or what one gives it
+//!   far:  [ areas ][ page | item | item ... ][ page ... ]           items: any medium
+//! ```
+//!
+//! What the cache was told is kept as long as there is room, in slabs of 1 MiB pages; what was used least lately, in
+//! its class and area, goes first. After a kill or a power cut every item that is found is the newest that was
+//! acknowledged of its key: an older one, one that was deleted or has expired never comes back. An item may be
+//! missing, as after an eviction; a power cut takes at most those that were being written.
+//!
+//! * [`Cache`] is the cache, [`Door`] one worker's session; both are a [`farbank_kv::store`] as well.
+//! * `layout` are the bytes on the data medium, `classes` the slot sizes, `root` what the superblock keeps.
+//! * `near` is the metadata by field; `state` what is done to it, under the one lock; `areas` the namespaces.
+//! * `worker` reads and writes items, `claims` keeps a key's writers apart, `purse` is the slots a session keeps, `group`
+//!   writes several keys.
+//! * `tair` has what Tair's clients have besides; `tend` what goes on behind them; `recover` opens a pool.
+//! * `target` shows the cache to the crash explorer, `faults` lists what it must find.
+
+#![forbid(unsafe_code)]
+
+mod api;
+mod areas;
+mod claims;
+mod classes;
+mod config;
+mod engine;
+mod faults;
+mod group;
+mod layout;
+mod near;
+mod purse;
+mod recover;
+mod root;
+mod state;
+mod stats;
+mod tair;
+pub mod target;
+mod tend;
+mod verify;
+mod worker;
+
+pub use api::{Cache, Door, OpenError, PAGE_BYTES};
+pub use config::{Clock, Config, Formatting};
+pub use root::is_cache;
+pub use tair::{Bounds, Refusal};
+pub use worker::Name;

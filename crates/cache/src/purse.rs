@@ -1,0 +1,141 @@
+//! A session's purse: slots it may use without asking, and those it gave up that somebody may still read.
+//!
+//! The thread-local quota: a session takes a few slots of a class at a time, so that most writes need not lock for
+//! one. Purses can be emptied by others, because a session that rests would keep pages from becoming empty.
+//!
+//! ```text
+//!   pages ── a few at once ──▶ stash ── a write ──▶ linked ── replaced, deleted, evicted ──▶ limbo ── its readers
+//!     ▲                          ▲                                                            │       have gone
+//!     └──────────────────────────┴────────────────────────────────────────────────────────────┘
+//! ```
+
+use std::sync::PoisonError;
+
+use farbank_pm::epoch::Epochs;
+use farbank_pm::fault;
+use farbank_pm::sync::{Arc, Mutex, MutexGuard};
+
+use crate::near::Slot;
+
+/// A slot that was given up.
+#[derive(Clone, Copy)]
+struct Gone {
+    slot: Slot,
+    class: u8,
+    /// When; [`u64::MAX`]: not retired yet.
+    epoch: u64,
+}
+
+/// What a session keeps.
+pub(crate) struct Purse {
+    stash: Vec<Vec<Slot>>,
+    limbo: Vec<Gone>,
+    /// Of `limbo`, the last so many are not retired yet.
+    fresh: usize,
+}
+
+impl Purse {
+    fn new(classes: usize) -> Purse {
+        Purse {
+            stash: vec![Vec::new(); classes],
+            limbo: Vec::new(),
+            fresh: 0,
+        }
+    }
+
+    /// A free slot of `class`, if there is one.
+    pub(crate) fn take(&mut self, class: u8) -> Option<Slot> {
+        self.stash[usize::from(class)].pop()
+    }
+
+    /// Keeps free slots of `class`.
+    pub(crate) fn keep(&mut self, class: u8, slots: &[Slot]) {
+        self.stash[usize::from(class)].extend_from_slice(slots);
+    }
+
+    /// Keeps the slot of an item that was unlinked, until its readers have gone.
+    pub(crate) fn give_up(&mut self, slot: Slot, class: u8) {
+        self.limbo.push(Gone {
+            slot,
+            class,
+            epoch: u64::MAX,
+        });
+        self.fresh += 1;
+    }
+
+    /// Slots of `class` that will be free when their readers have gone.
+    pub(crate) fn is_coming(&self, class: u8) -> bool {
+        self.limbo.iter().any(|gone| gone.class == class)
+    }
+
+    /// Slots given up, all in all.
+    pub(crate) fn given_up(&self) -> usize {
+        self.limbo.len()
+    }
+
+    /// Takes back what nobody reads any more: up to `most` slots of `class` into the stash, the others into `free`.
+    pub(crate) fn recycle(
+        &mut self,
+        epochs: &Epochs,
+        class: Option<u8>,
+        most: usize,
+        free: &mut Vec<Slot>,
+    ) {
+        if self.fresh > 0 {
+            let epoch = epochs.retire();
+            let from = self.limbo.len() - self.fresh;
+            for gone in &mut self.limbo[from..] {
+                gone.epoch = epoch;
+            }
+            self.fresh = 0;
+        }
+        let oldest = epochs.oldest();
+        let Purse { stash, limbo, .. } = self;
+        limbo.retain(|gone| {
+            let over = gone.epoch < oldest || fault!("mdb.reused_at_once");
+            let own = &mut stash[usize::from(gone.class)];
+            if over && class == Some(gone.class) && own.len() < most {
+                own.push(gone.slot);
+            } else if over {
+                free.push(gone.slot);
+            }
+            !over
+        });
+    }
+
+    /// Empties the stash into `free`, and of the limbo what nobody reads any more.
+    pub(crate) fn empty(&mut self, epochs: &Epochs, free: &mut Vec<Slot>) {
+        for slots in &mut self.stash {
+            free.append(slots);
+        }
+        self.recycle(epochs, None, 0, free);
+    }
+}
+
+/// The purses of all sessions.
+#[derive(Default)]
+pub(crate) struct Purses(Mutex<Vec<Arc<Mutex<Purse>>>>);
+
+impl Purses {
+    /// A new session's. It is forgotten when the session has dropped it empty.
+    pub(crate) fn add(&self, classes: usize) -> Arc<Mutex<Purse>> {
+        let purse = Arc::new(Mutex::new(Purse::new(classes)));
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|purse| Arc::strong_count(purse) > 1 || open(purse).given_up() > 0);
+        all.push(Arc::clone(&purse));
+        purse
+    }
+
+    /// Empties all purses into `free`, as far as nobody reads what they hold.
+    pub(crate) fn empty(&self, epochs: &Epochs, free: &mut Vec<Slot>) {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for purse in all.iter() {
+            open(purse).empty(epochs, free);
+        }
+    }
+}
+
+/// Opens a purse. What it holds is whole at all times.
+pub(crate) fn open(purse: &Mutex<Purse>) -> MutexGuard<'_, Purse> {
+    purse.lock().unwrap_or_else(PoisonError::into_inner)
+}

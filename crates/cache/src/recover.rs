@@ -1,0 +1,389 @@
+//! Making a cache and opening it again.
+//!
+//! The metadata is rebuilt from the items: every slot of every page is looked at, what is whole and newest of its
+//! key is linked, in the order it was written, so that the oldest goes first. Versions go on above all there were.
+//!
+//! # Invariants
+//! R1  Of a key's whole items the newest is kept; the others, and what has expired or was cleared, die durably.
+//! R2  What is kept is durable before anything is served: a kill may have left it in caches only. So is the death
+//!     of what was found dead.
+//! R3  Whatever does not make sense (a page head, an item) is taken for free space: a cache loses, it does not guess.
+
+use std::time::Instant;
+
+use farbank_kv::store::Opened;
+use farbank_pm::epoch::Epochs;
+use farbank_pm::pool::{Identity, Layout, Pool};
+use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use farbank_pm::sync::{Arc, Mutex};
+use farbank_pm::{Drain, Kind, LINE, Lane, Medium, Off, Poisoned, fault};
+
+use crate::api::OpenError;
+use crate::areas::{Areas, all};
+use crate::claims::Claims;
+use crate::classes::Classes;
+use crate::config::Config;
+use crate::engine::{Engine, Tally};
+use crate::layout::{AREA_BYTES, Head, ITEM_HEAD_BYTES, PAGE_HEAD_BYTES, page_head, seed};
+use crate::near::{Near, Shape, Slot};
+use crate::purse::Purses;
+use crate::root::Root;
+use crate::state::State;
+use crate::worker::Name;
+
+/// Pages a pool must have.
+const PAGES_MIN: u32 = 4;
+/// Versions of one opening: after a kill those of the next are above whatever there was.
+const VERSIONS_BITS: u32 = 40;
+/// Bits a slot's number has.
+const SLOT_BITS: u32 = 32;
+
+/// Writes an empty cache over all of `far`.
+pub(crate) fn create<F: Medium>(
+    far: F,
+    page_bytes: u64,
+    identity: Identity,
+    config: &Config,
+) -> Result<Pool<F>, OpenError> {
+    let mut lane = Lane::new(0);
+    let layout = Layout {
+        segment_bytes: page_bytes,
+    };
+    let pool = Pool::create_as(far, &mut lane, &layout, identity)?;
+    if pool.segments() <= PAGES_MIN {
+        return Err(OpenError::Size(format!(
+            "the pool has {} pages of {page_bytes} bytes; a cache needs more than {PAGES_MIN}: make it larger, or its \
+             pages smaller",
+            pool.segments()
+        )));
+    }
+    let zeros = [0; 4096];
+    let table = pool.segment(0);
+    for at in (0..page_bytes).step_by(zeros.len()) {
+        pool.medium().copy_in(&mut lane, table.plus(at), &[&zeros]);
+    }
+    let ticket = pool.medium().drain(&mut lane);
+    pool.medium().settle(ticket)?;
+    let root = Root {
+        slot_bytes_min: u64::from(config.slot_bytes_min),
+        slot_factor: config.slot_factor.to_bits(),
+        clean: true,
+        ..Root::default()
+    };
+    pool.set_root(&mut lane, &root.to_words())?;
+    Ok(pool)
+}
+
+/// Opens the cache in `pool`, its metadata on `near`, which must be zeros and as long as [`near_shape`] says.
+pub(crate) fn open<N: Medium, F: Medium>(
+    near: impl FnOnce(u64) -> std::io::Result<N>,
+    pool: Pool<F>,
+    config: Config,
+) -> Result<Arc<Engine<N, F>>, OpenError> {
+    let started = Instant::now();
+    let mut lane = Lane::new(0);
+    let mut root = Root::from_words(&pool.root()).ok_or(OpenError::NotACache)?;
+    let classes = classes_of(&pool, &root)?;
+    let shape = near_shape(&pool, &classes, &config)?;
+    let near = near(shape.bytes()).map_err(OpenError::Metadata)?;
+    let boot = config.boot.map(words_of);
+    // On a medium that dies with the machine, what another start left was never ordered.
+    let caps = pool.medium().caps();
+    let cold = (caps.kind == Kind::Dram || caps.drain == Drain::Relaxed)
+        && !root.clean
+        && boot.is_some_and(|boot| boot != root.boot);
+    let was_clean = root.clean;
+    root.openings += 1;
+    (root.clean, root.boot) = (false, boot.unwrap_or_default());
+    root.clock_ms = root.clock_ms.max((config.clock)());
+    pool.set_root(&mut lane, &root.to_words())?;
+    let near = Near::new(near, shape);
+    let areas = Areas::new(areas_of(&pool) as u32);
+    let mut engine = Engine {
+        state: Mutex::new(State::new(&near, classes.len())),
+        near,
+        secret: pool.seed("items"),
+        hash_seed: pool.seed("keys"),
+        pool,
+        classes,
+        areas,
+        claims: Claims::new(),
+        epochs: Epochs::default(),
+        purses: Purses::default(),
+        config,
+        tally: Tally::default(),
+        counters: Mutex::default(),
+        opened: Opened::default(),
+        version: AtomicU64::new(root.openings << VERSIONS_BITS),
+        sessions: AtomicU32::new(1),
+        clock_ms: AtomicU64::new(root.clock_ms),
+        root: Mutex::new(root),
+        stop: AtomicBool::new(false),
+    };
+    let mut scan = Scan::default();
+    restore_areas(&engine, &mut lane)?;
+    scan.pages(&engine, &mut lane, cold, was_clean)?;
+    let (keys, records) = (scan.link(&engine, &mut lane)?, scan.seen);
+    settle(&engine, &mut lane)?; // R2
+    engine.opened = Opened {
+        clean: was_clean,
+        keys,
+        records_scanned: records,
+        damage: Vec::new(),
+        elapsed_ms: started.elapsed().as_secs_f64() * 1000.0,
+    };
+    Ok(Arc::new(engine))
+}
+
+fn words_of(boot: [u8; 16]) -> [u64; 2] {
+    let (low, high) = boot.split_at(8);
+    [low, high].map(|half| u64::from_le_bytes(half.try_into().expect("eight bytes")))
+}
+
+fn classes_of<F: Medium>(pool: &Pool<F>, root: &Root) -> Result<Classes, OpenError> {
+    let factor = f64::from_bits(root.slot_factor);
+    let least = u32::try_from(root.slot_bytes_min).unwrap_or(0);
+    let sound = (1.01..=4.0).contains(&factor)
+        && (ITEM_HEAD_BYTES as u32 + 8..=4096).contains(&least)
+        && u64::from(least) * 2 < pool.segment_bytes();
+    if !sound {
+        return Err(OpenError::Size(format!(
+            "slots from {least} bytes on, each class {factor} times the one before, cannot be in pages of {} bytes: \
+             from {} to 4096 bytes, 1.01 to 4 times, and two in a page",
+            pool.segment_bytes(),
+            ITEM_HEAD_BYTES + 8
+        )));
+    }
+    Ok(Classes::new(pool.segment_bytes(), least, factor))
+}
+
+fn near_shape<F: Medium>(
+    pool: &Pool<F>,
+    classes: &Classes,
+    config: &Config,
+) -> Result<Shape, OpenError> {
+    let pages = u64::from(pool.segments());
+    let slot_bits = (classes.slots_max() - 1).max(1).ilog2() + 1;
+    if pages > 1 << (SLOT_BITS - slot_bits) {
+        return Err(OpenError::Size(format!(
+            "the pool has {pages} pages; with {} slots in one there can be {}: make it with larger pages",
+            classes.slots_max(),
+            1_u64 << (SLOT_BITS - slot_bits)
+        )));
+    }
+    let buckets = pages as f64 * pool.segment_bytes() as f64 / 1024.0 * config.buckets_per_kib;
+    Ok(Shape {
+        classes: classes.len() as u64,
+        lists_max: (classes.len() as u64 * areas_of(pool)).min(1 << 20),
+        pages_max: pages,
+        page_info_stride: config.page_info_stride,
+        bucket_bits: (buckets.max(64.0) as u64).ilog2().min(31),
+        slot_bits,
+    })
+}
+
+fn areas_of<F: Medium>(pool: &Pool<F>) -> u64 {
+    (pool.segment_bytes() / AREA_BYTES).min(1 << 16)
+}
+
+/// Reads up to which version each area was cleared, and makes that durable again (L4, R2).
+fn restore_areas<N: Medium, F: Medium>(
+    engine: &Engine<N, F>,
+    lane: &mut Lane,
+) -> Result<(), Poisoned> {
+    let far = engine.far();
+    for area in 0..=all(engine.areas.count()) {
+        let at = engine.area_at(area);
+        let (cleared, other) = (far.load(at), far.load(at.plus(8)));
+        let version = match (cleared, other) {
+            (0, 0) => continue,
+            (cleared, 0) => cleared,
+            (cleared, other) => cleared.max(!other),
+        };
+        // No item has a version of this opening yet: more was never cleared.
+        let version = version.min(engine.version.load(Ordering::Relaxed));
+        if (cleared, other) != (version, !version) {
+            far.store(lane, at.plus(8), !version);
+            far.store(lane, at, version);
+        }
+        far.flush(lane, at, AREA_BYTES as usize);
+        engine.areas.clear(area, version);
+    }
+    settle(engine, lane)
+}
+
+fn settle<N: Medium, F: Medium>(engine: &Engine<N, F>, lane: &mut Lane) -> Result<(), Poisoned> {
+    let ticket = engine.far().drain(lane);
+    engine.far().settle(ticket)
+}
+
+/// A whole item that was found.
+struct Kept {
+    version: u64,
+    slot: Slot,
+    at: Off,
+}
+
+/// What a scan has found.
+#[derive(Default)]
+struct Scan {
+    kept: Vec<Kept>,
+    seen: u64,
+}
+
+impl Scan {
+    /// Looks at every page; free ones go to the pool, whole items onto the list.
+    fn pages<N: Medium, F: Medium>(
+        &mut self,
+        engine: &Engine<N, F>,
+        lane: &mut Lane,
+        cold: bool,
+        was_clean: bool,
+    ) -> Result<(), Poisoned> {
+        let mut empty = Vec::new();
+        for page in (0..engine.pages()).rev() {
+            match page_class(engine, page).filter(|_| !cold) {
+                Some(class) => self.page(engine, lane, page, class, was_clean),
+                None => {
+                    let at = engine.page_at(page);
+                    engine.far().store(lane, at, 0);
+                    engine.far().flush(lane, at, 8);
+                    empty.push(page);
+                }
+            }
+        }
+        engine.lock().state.free_pages.extend(empty);
+        Ok(())
+    }
+
+    fn page<N: Medium, F: Medium>(
+        &mut self,
+        engine: &Engine<N, F>,
+        lane: &mut Lane,
+        page: u32,
+        class: u8,
+        was_clean: bool,
+    ) {
+        let far = engine.far();
+        let durable_again = !was_clean && !fault!("mdb.recovery_volatile");
+        if durable_again {
+            far.flush(lane, engine.page_at(page), LINE);
+        }
+        for index in 0..engine.classes.slots(class) {
+            let at = engine.slot_at(page, index, class);
+            let life = far.load(at);
+            match whole(engine, at, life, class) {
+                Some(head) => {
+                    self.seen += 1;
+                    if durable_again {
+                        far.flush(lane, at, head.bytes());
+                    }
+                    engine.version.fetch_max(head.version, Ordering::Relaxed);
+                    let slot = engine.near.slot(page, index);
+                    let version = head.version;
+                    self.kept.push(Kept { version, slot, at });
+                }
+                None => {
+                    if life != 0 {
+                        far.store(lane, at, 0);
+                    }
+                    if durable_again || life != 0 {
+                        far.flush(lane, at, 8);
+                    }
+                }
+            }
+        }
+        engine.lock().adopt_page(page, class);
+    }
+
+    /// Links what was found, oldest first; what a newer one of its key hides dies. How many are left.
+    fn link<N: Medium, F: Medium>(
+        &mut self,
+        engine: &Engine<N, F>,
+        lane: &mut Lane,
+    ) -> Result<u64, Poisoned> {
+        self.kept.sort_unstable_by_key(|kept| kept.version);
+        if fault!("mdb.oldest_of_a_key") {
+            self.kept.reverse();
+        }
+        let mut dead_items = 0;
+        let mut key = Vec::new();
+        for kept in &self.kept {
+            let head = Head::read(engine.far(), kept.at);
+            let dead = engine.is_expired(head.expires_ms)
+                || head.version <= engine.areas.cleared(head.area);
+            if dead {
+                end(engine, lane, kept.at);
+                dead_items += 1;
+                continue;
+            }
+            key.clear();
+            let from = kept.at.plus(ITEM_HEAD_BYTES as u64);
+            engine
+                .far()
+                .append_out(from, usize::from(head.key_len), &mut key);
+            let name = Name {
+                area: head.area,
+                key: &key,
+                prefix_bytes: head.prefix_len,
+            };
+            let hash = engine.hash(&name);
+            let old = engine.find(hash, &name);
+            if let Some(old) = old {
+                end(engine, lane, old.at);
+                dead_items += 1;
+            }
+            let mut locked = engine.lock();
+            let class = locked.class_of(kept.slot);
+            locked.publish(kept.slot, class, engine.link_of(hash, &head), old.map(|old| old.slot));
+        }
+        let mut locked = engine.lock();
+        locked.free_what_is_not_linked(engine.pages());
+        Ok(self.kept.len() as u64 - dead_items)
+    }
+}
+
+fn end<N: Medium, F: Medium>(engine: &Engine<N, F>, lane: &mut Lane, at: Off) {
+    engine.far().store(lane, at, 0);
+    engine.far().flush(lane, at, 8);
+}
+
+/// The class a page's head says, if the head is one of this pool's.
+fn page_class<N: Medium, F: Medium>(engine: &Engine<N, F>, page: u32) -> Option<u8> {
+    let at = engine.page_at(page);
+    let found = [engine.far().load(at), engine.far().load(at.plus(8))];
+    let class = (found[0] as u8).checked_sub(1)?;
+    let known = usize::from(class) < engine.classes.len();
+    let made = known.then(|| {
+        let slot_bytes = engine.classes.slot_bytes(class);
+        page_head(engine.secret, page, class, slot_bytes)
+    });
+    (made == Some(found)).then_some(class)
+}
+
+/// The head of the item at `at`, if it is whole (L1).
+fn whole<N: Medium, F: Medium>(
+    engine: &Engine<N, F>,
+    at: Off,
+    life: u64,
+    class: u8,
+) -> Option<Head> {
+    if life == 0 {
+        return None;
+    }
+    let head = Head::read(engine.far(), at);
+    let fits = head.bytes() <= engine.classes.slot_bytes(class) as usize
+        && head.prefix_len <= head.key_len;
+    if head.version != life || !fits {
+        return None;
+    }
+    let from = at.plus(ITEM_HEAD_BYTES as u64);
+    let rest = head.bytes() - ITEM_HEAD_BYTES;
+    let of_head = head.crc_of_head(seed(engine.secret, at));
+    engine
+        .far()
+        .crc_is(from, rest, of_head, head.crc)
+        .then_some(head)
+}
+
+const _: () = assert!(PAGE_HEAD_BYTES as usize == LINE);

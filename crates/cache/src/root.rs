@@ -1,0 +1,65 @@
+//! What the superblock keeps for a cache.
+
+use farbank_pm::pool::{ROOT_WORDS, Root as Words};
+
+/// Where other engines' pools have 0.
+const MARK_AT: usize = ROOT_WORDS - 1;
+/// Says that a pool is a cache.
+const MARK: u64 = u64::from_le_bytes(*b"TAIR-MDB");
+
+/// The cache's words of the superblock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Root {
+    /// Smallest slot, in bytes.
+    pub(crate) slot_bytes_min: u64,
+    /// How classes grow: the bits of a double.
+    pub(crate) slot_factor: u64,
+    /// How many times the pool was opened.
+    pub(crate) openings: u64,
+    /// No clock that was acted on was later, when this was written.
+    pub(crate) clock_ms: u64,
+    /// Whether the last close was clean: all was durable, and on a medium that dies with the machine, synced.
+    pub(crate) clean: bool,
+    /// The start of the machine it was opened under last.
+    pub(crate) boot: [u64; 2],
+    /// Pages held back.
+    pub(crate) pages_held: u64,
+}
+
+impl Root {
+    /// `None`: not the words of a cache.
+    pub(crate) fn from_words(words: &Words) -> Option<Root> {
+        (words[MARK_AT] == MARK).then(|| Root {
+            slot_bytes_min: words[0],
+            slot_factor: words[1],
+            openings: words[2],
+            clock_ms: words[3],
+            clean: words[4] == 1,
+            boot: [words[5], words[6]],
+            pages_held: words[7],
+        })
+    }
+
+    pub(crate) fn to_words(self) -> Words {
+        let mut words = [0; ROOT_WORDS];
+        let own = [
+            self.slot_bytes_min,
+            self.slot_factor,
+            self.openings,
+            self.clock_ms,
+            u64::from(self.clean),
+            self.boot[0],
+            self.boot[1],
+            self.pages_held,
+        ];
+        words[..own.len()].copy_from_slice(&own);
+        words[MARK_AT] = MARK;
+        words
+    }
+}
+
+/// Whether a pool with these words of its superblock is a cache's.
+#[must_use]
+pub fn is_cache(words: &Words) -> bool {
+    words[MARK_AT] == MARK
+}

@@ -1,0 +1,674 @@
+//! What is done under the cache's one lock: pages, free slots, LRU lists and chains. DRAM only, never far memory.
+//!
+//! A class's pages with free slots are on one of ten lists, by how much of them is free; a slot is taken from the
+//! fullest, so that the emptiest become empty. A page all of whose slots are free goes back to the pool.
+//!
+//! # Invariants
+//! S1  A slot is in exactly one of these places: free in its page, held by a session (its stash or its limbo), linked.
+//! S2  A linked slot is in the chain of its tag's bucket and in the LRU list of its class and area.
+//! S3  `free` of a page counts its free slots; the page is on the list `free` tells, or on none if `free` is 0 or it
+//!     is held back.
+
+use std::collections::{BTreeMap, HashMap};
+
+use farbank_pm::sync::MutexGuard;
+use farbank_pm::{Lane, Medium};
+
+use crate::areas::Areas;
+use crate::claims::Claims;
+use crate::classes::Classes;
+use crate::near::{
+    HELD, Link, List, NO_LIST, Near, PARTIALS, PageInfo, Slot, Tally, chain_word, follow,
+};
+
+/// Items at the old end of a list that are looked at for an expired one before the oldest goes.
+const EXPIRED_LOOKED_AT: usize = 50;
+
+/// What is known beside the metadata medium.
+#[derive(Default)]
+pub(crate) struct State {
+    lane: Lane,
+    /// The list of each class and area that has had an item.
+    lists: HashMap<(u8, u16), u32>,
+    /// The areas of each class's lists, and whose turn it is to lose an item.
+    turns: Vec<(Vec<u16>, usize)>,
+    /// Pages without a class. The last is taken first.
+    pub(crate) free_pages: Vec<u32>,
+    /// Rooms for links that no page has: where, and how many bytes.
+    links_free: BTreeMap<u64, u64>,
+    /// Pages without a class that are held back: the cache is to use fewer.
+    held: Vec<u32>,
+}
+
+impl State {
+    pub(crate) fn new<N: Medium>(near: &Near<N>, classes: usize) -> State {
+        let (from, end) = near.links_room();
+        State {
+            turns: vec![(Vec::new(), 0); classes],
+            links_free: BTreeMap::from([(from, end - from)]),
+            ..State::default()
+        }
+    }
+}
+
+/// The state, locked, with what it speaks of.
+pub(crate) struct Locked<'a, N> {
+    pub(crate) near: &'a Near<N>,
+    pub(crate) classes: &'a Classes,
+    pub(crate) areas: &'a Areas,
+    pub(crate) state: MutexGuard<'a, State>,
+}
+
+impl<N: Medium> Locked<'_, N> {
+    // -- pages
+
+    /// Holds back `wanted` pages of the pool, or as many as are free; lets go of more than that. How many it holds.
+    pub(crate) fn hold_pages(&mut self, wanted: u64) -> u64 {
+        let state = &mut *self.state;
+        while (state.held.len() as u64) < wanted {
+            let Some(page) = state.free_pages.pop() else {
+                break;
+            };
+            state.held.push(page);
+        }
+        while state.held.len() as u64 > wanted {
+            state.free_pages.extend(state.held.pop());
+        }
+        state.held.len() as u64
+    }
+
+    /// How many pages are held back.
+    pub(crate) fn pages_held(&self) -> u64 {
+        self.state.held.len() as u64
+    }
+
+    /// Takes a page without a class, and a room for its links. `None`: there is none.
+    pub(crate) fn take_page(&mut self, class: u8) -> Option<(u32, u64)> {
+        let page = self.state.free_pages.pop()?;
+        match self.take_links(Near::<N>::links_bytes(self.classes.slots(class))) {
+            Some(links) => Some((page, links)),
+            None => {
+                self.state.free_pages.push(page);
+                None
+            }
+        }
+    }
+
+    /// The first room for `bytes` of links.
+    fn take_links(&mut self, bytes: u64) -> Option<u64> {
+        let rooms = &mut self.state.links_free;
+        let (&at, &len) = rooms.iter().find(|&(_, &len)| len >= bytes)?;
+        rooms.remove(&at);
+        if len > bytes {
+            rooms.insert(at + bytes, len - bytes);
+        }
+        Some(at)
+    }
+
+    /// Gives a room back; it joins those beside it.
+    fn give_links(&mut self, at: u64, bytes: u64) {
+        let rooms = &mut self.state.links_free;
+        let (mut at, mut len) = (at, bytes);
+        if let Some((&before, &its)) = rooms.range(..at).next_back()
+            && before + its == at
+        {
+            rooms.remove(&before);
+            (at, len) = (before, its + len);
+        }
+        if let Some(after) = rooms.remove(&(at + len)) {
+            len += after;
+        }
+        rooms.insert(at, len);
+    }
+
+    /// Gives a fresh page, all of its slots free, to `class`.
+    pub(crate) fn add_page(&mut self, page: u32, class: u8, links: u64) {
+        let Locked { near, state, .. } = self;
+        near.set_links(&mut state.lane, page, links);
+        let info = PageInfo {
+            class: Some(class),
+            list: NO_LIST,
+            free: self.classes.slots(class),
+            ..PageInfo::default()
+        };
+        near.set_info(&mut state.lane, page, &info);
+        self.count(class, Tally::Pages, 1);
+        self.place(page, info);
+    }
+
+    /// A page that was found with items: none of its slots is free until [`Locked::free_what_is_not_linked`].
+    pub(crate) fn adopt_page(&mut self, page: u32, class: u8) {
+        let slots = self.classes.slots(class);
+        let links = self
+            .take_links(Near::<N>::links_bytes(slots))
+            .expect("there is room for every page's links");
+        let Locked { near, state, .. } = self;
+        near.set_links(&mut state.lane, page, links);
+        let info = PageInfo {
+            class: Some(class),
+            list: NO_LIST,
+            fresh: slots,
+            ..PageInfo::default()
+        };
+        near.set_info(&mut state.lane, page, &info);
+        for index in 0..slots {
+            near.set_link(&mut state.lane, near.slot(page, index), &Link::default());
+        }
+        self.count(class, Tally::Pages, 1);
+    }
+
+    /// Frees every slot of adopted pages that nothing was found in.
+    pub(crate) fn free_what_is_not_linked(&mut self, pages: u32) {
+        for page in 0..pages {
+            let info = self.near.info(page);
+            for index in (0..info.fresh).rev() {
+                let slot = self.near.slot(page, index);
+                if !self.near.link(slot).linked {
+                    self.free_slot(slot);
+                }
+            }
+        }
+    }
+
+    /// Takes an empty page from its class; its head must be gone from the data medium before it is used again.
+    pub(crate) fn drop_page(&mut self, page: u32) {
+        let mut info = self.near.info(page);
+        let Some(class) = info.class else { return };
+        self.unplace(&mut info);
+        let bytes = Near::<N>::links_bytes(self.classes.slots(class));
+        let links = self.near.links_of(page);
+        self.give_links(links, bytes);
+        let Locked { near, state, .. } = self;
+        near.set_info(&mut state.lane, page, &PageInfo::default());
+        self.count(class, Tally::Pages, -1);
+    }
+
+    /// Whether every slot of `page` is free.
+    pub(crate) fn is_empty(&self, page: u32) -> bool {
+        let info = self.near.info(page);
+        info.class.is_some_and(|class| info.free == self.classes.slots(class))
+    }
+
+    /// Keeps `page` off the lists: nobody takes a slot of it from now on.
+    fn hold_back(&mut self, page: u32) {
+        let mut info = self.near.info(page);
+        self.unplace(&mut info);
+        info.list = HELD;
+        let Locked { near, state, .. } = self;
+        near.set_info(&mut state.lane, page, &info);
+    }
+
+    /// Puts a page that was held back on its list again.
+    pub(crate) fn put_back(&mut self, page: u32) {
+        let info = self.near.info(page);
+        if info.list == HELD {
+            self.place(page, info);
+        }
+    }
+
+    /// Which list a page belongs on.
+    fn tenths(&self, info: &PageInfo) -> u8 {
+        let class = info.class.expect("a page with slots has a class");
+        match info.free {
+            0 => NO_LIST,
+            free => (u64::from(free - 1) * PARTIALS / u64::from(self.classes.slots(class))) as u8,
+        }
+    }
+
+    fn place(&mut self, page: u32, mut info: PageInfo) {
+        let class = info.class.expect("a page with slots has a class");
+        info.list = self.tenths(&info);
+        (info.prev, info.next) = (0, 0);
+        let Locked { near, state, .. } = self;
+        if info.list != NO_LIST {
+            info.next = near.partial(class, info.list.into());
+            if let Some(next) = info.next.checked_sub(1) {
+                let mut after = near.info(next);
+                after.prev = page + 1;
+                near.set_info(&mut state.lane, next, &after);
+            }
+            near.set_partial(&mut state.lane, class, info.list.into(), page + 1);
+        }
+        near.set_info(&mut state.lane, page, &info);
+    }
+
+    fn unplace(&mut self, info: &mut PageInfo) {
+        if u64::from(info.list) >= PARTIALS {
+            info.list = NO_LIST;
+            return;
+        }
+        let class = info.class.expect("a page with slots has a class");
+        let Locked { near, state, .. } = self;
+        match info.prev.checked_sub(1) {
+            None => near.set_partial(&mut state.lane, class, info.list.into(), info.next),
+            Some(prev) => {
+                let mut before = near.info(prev);
+                before.next = info.next;
+                near.set_info(&mut state.lane, prev, &before);
+            }
+        }
+        if let Some(next) = info.next.checked_sub(1) {
+            let mut after = near.info(next);
+            after.prev = info.prev;
+            near.set_info(&mut state.lane, next, &after);
+        }
+        (info.list, info.prev, info.next) = (NO_LIST, 0, 0);
+    }
+
+    // -- slots
+
+    /// Takes up to `most` free slots of `class`, from its fullest pages first.
+    pub(crate) fn take_slots(&mut self, class: u8, most: usize, to: &mut Vec<Slot>) {
+        let mut left = most;
+        for tenths in 0..PARTIALS {
+            while left > 0 {
+                let Some(page) = self.near.partial(class, tenths).checked_sub(1) else {
+                    break;
+                };
+                left -= self.take_from(page, left, to);
+            }
+        }
+    }
+
+    fn take_from(&mut self, page: u32, most: usize, to: &mut Vec<Slot>) -> usize {
+        let mut info = self.near.info(page);
+        let mut taken = 0;
+        while taken < most && info.free > 0 {
+            let index = match info.free_head.checked_sub(1) {
+                Some(index) => {
+                    info.free_head = self.near.chain(self.near.slot(page, index)) as u32;
+                    index
+                }
+                None => {
+                    info.fresh += 1;
+                    info.fresh - 1
+                }
+            };
+            let slot = self.near.slot(page, index);
+            let Locked { near, state, .. } = self;
+            near.set_link(&mut state.lane, slot, &Link::default());
+            info.free -= 1;
+            taken += 1;
+            to.push(slot);
+        }
+        self.move_page(page, info);
+        taken
+    }
+
+    /// Frees `slot`. Returns its page if that is empty now.
+    pub(crate) fn free_slot(&mut self, slot: Slot) -> Option<u32> {
+        let page = self.near.page_of(slot);
+        let mut info = self.near.info(page);
+        let Locked { near, state, .. } = self;
+        near.set_chain(&mut state.lane, slot, info.free_head.into());
+        info.free_head = near.index_of(slot) + 1;
+        info.free += 1;
+        self.move_page(page, info);
+        self.is_empty(page).then_some(page)
+    }
+
+    /// Writes `info` and sees that the page is on the list it tells (S3).
+    fn move_page(&mut self, page: u32, mut info: PageInfo) {
+        if info.list == HELD || self.tenths(&info) == info.list {
+            let Locked { near, state, .. } = self;
+            near.set_info(&mut state.lane, page, &info);
+            return;
+        }
+        self.unplace(&mut info);
+        self.place(page, info);
+    }
+
+    // -- chains and lists
+
+    /// Links the item in `slot`, in the place of `old` if there is one, and as the newest of its list.
+    pub(crate) fn publish(&mut self, slot: Slot, class: u8, link: Link, old: Option<Slot>) {
+        let list = self.list_of(class, link.area);
+        let word = chain_word(link.tag, slot);
+        let bucket = self.near.bucket_of_tag(link.tag);
+        let linked = Link {
+            linked: true,
+            ..link
+        };
+        let Locked { near, state, .. } = self;
+        near.set_link(&mut state.lane, slot, &linked);
+        match old {
+            Some(old) => {
+                // In the old one's place: whoever walks the chain meets one of the two.
+                near.set_chain(&mut state.lane, slot, near.chain(old));
+                self.redirect(bucket, old, word);
+                self.forget(old);
+            }
+            None => {
+                near.set_chain(&mut state.lane, slot, near.bucket(bucket));
+                near.set_bucket(&mut state.lane, bucket, word);
+            }
+        }
+        self.push_newest(list, slot);
+        self.count(class, Tally::Items, 1);
+        self.areas.add(link.area, self.classes.slot_bytes(class));
+    }
+
+    /// Unlinks the item in `slot` from its chain and its list. The slot is the caller's.
+    pub(crate) fn unlink(&mut self, slot: Slot) {
+        let link = self.near.link(slot);
+        let bucket = self.near.bucket_of_tag(link.tag);
+        self.redirect(bucket, slot, self.near.chain(slot));
+        self.forget(slot);
+    }
+
+    /// The item in `from` is in `to` now: in its chain, and in its list where it was.
+    pub(crate) fn relocate(&mut self, from: Slot, to: Slot) {
+        let link = self.near.link(from);
+        let class = self.class_of(from);
+        let number = self.list_of(class, link.area);
+        let bucket = self.near.bucket_of_tag(link.tag);
+        let Locked { near, state, .. } = self;
+        let lane = &mut state.lane;
+        near.set_chain(lane, to, near.chain(from));
+        near.set_link(lane, to, &link);
+        let mut list = near.list(number);
+        match link.prev.checked_sub(1).map(Slot) {
+            None => list.head = to.0 + 1,
+            Some(prev) => near.set_neighbours(lane, prev, near.neighbours(prev).0, to.0 + 1),
+        }
+        match link.next.checked_sub(1).map(Slot) {
+            None => list.tail = to.0 + 1,
+            Some(next) => near.set_neighbours(lane, next, to.0 + 1, near.neighbours(next).1),
+        }
+        near.set_list(lane, number, &list);
+        self.redirect(bucket, from, chain_word(link.tag, to));
+        let Locked { near, state, .. } = self;
+        near.set_link(&mut state.lane, from, &Link::default());
+    }
+
+    /// Has whatever leads to `slot` in the chain of `bucket` lead to `word`.
+    fn redirect(&mut self, bucket: u64, slot: Slot, word: u64) {
+        let Locked { near, state, .. } = self;
+        let mut before = None;
+        let mut at = near.bucket(bucket);
+        while let Some((_, here)) = follow(at) {
+            if here == slot {
+                return match before {
+                    None => near.set_bucket(&mut state.lane, bucket, word),
+                    Some(before) => near.set_chain(&mut state.lane, before, word),
+                };
+            }
+            before = Some(here);
+            at = near.chain(here);
+        }
+        unreachable!("a linked slot is in its chain (S2)");
+    }
+
+    /// Takes the item in `slot` off its list and its counts.
+    fn forget(&mut self, slot: Slot) {
+        let link = self.near.link(slot);
+        let class = self.class_of(slot);
+        let list = self.list_of(class, link.area);
+        self.remove(list, slot);
+        let Locked { near, state, .. } = self;
+        near.set_link(&mut state.lane, slot, &Link::default());
+        self.count(class, Tally::Items, -1);
+        let bytes = self.classes.slot_bytes(class);
+        self.areas.take(link.area, link.generation, bytes);
+    }
+
+    pub(crate) fn class_of(&self, slot: Slot) -> u8 {
+        let class = self.near.class_of(self.near.page_of(slot));
+        class.expect("a page in use has a class")
+    }
+
+    /// The list of `class` and `area`.
+    fn list_of(&mut self, class: u8, area: u16) -> u32 {
+        let next = self.state.lists.len() as u32;
+        let State { lists, turns, .. } = &mut *self.state;
+        *lists.entry((class, area)).or_insert_with(|| {
+            turns[usize::from(class)].0.push(area);
+            next
+        })
+    }
+
+    fn push_newest(&mut self, number: u32, slot: Slot) {
+        let Locked { near, state, .. } = self;
+        let mut list = near.list(number);
+        near.set_neighbours(&mut state.lane, slot, 0, list.head);
+        match list.head.checked_sub(1) {
+            Some(head) => {
+                let (_, next) = near.neighbours(Slot(head));
+                near.set_neighbours(&mut state.lane, Slot(head), slot.0 + 1, next);
+            }
+            None => list.tail = slot.0 + 1,
+        }
+        list.head = slot.0 + 1;
+        list.items += 1;
+        near.set_list(&mut state.lane, number, &list);
+    }
+
+    fn remove(&mut self, number: u32, slot: Slot) {
+        let Locked { near, state, .. } = self;
+        let mut list = near.list(number);
+        let (prev, next) = near.neighbours(slot);
+        match prev.checked_sub(1) {
+            None => list.head = next,
+            Some(prev) => {
+                let (before, _) = near.neighbours(Slot(prev));
+                near.set_neighbours(&mut state.lane, Slot(prev), before, next);
+            }
+        }
+        match next.checked_sub(1) {
+            None => list.tail = prev,
+            Some(next) => {
+                let (_, after) = near.neighbours(Slot(next));
+                near.set_neighbours(&mut state.lane, Slot(next), prev, after);
+            }
+        }
+        list.items -= 1;
+        near.set_list(&mut state.lane, number, &list);
+    }
+
+    /// The item with `tag` in `slot`, if it is still there, was used: it is the newest of its list.
+    pub(crate) fn bump(&mut self, slot: Slot, tag: u32) {
+        let class = self.near.class_of(self.near.page_of(slot));
+        // Its page may be another class's by now.
+        let there = |class: &u8| self.near.index_of(slot) < self.classes.slots(*class);
+        let Some(class) = class.filter(there) else {
+            return;
+        };
+        let link = self.near.link(slot);
+        if !link.linked || link.tag != tag || link.prev == 0 {
+            return;
+        }
+        let list = self.list_of(class, link.area);
+        self.remove(list, slot);
+        self.push_newest(list, slot);
+    }
+
+    fn count(&mut self, class: u8, what: Tally, by: i64) {
+        let Locked { near, state, .. } = self;
+        let value = near.tally(class, what).wrapping_add_signed(by);
+        near.set_tally(&mut state.lane, class, what, value);
+    }
+
+    // -- eviction
+
+    /// Claims up to `most` items of `class` that are to go: of `area` if it has some and `own`, else of the areas in
+    /// turn. The caller ends their lives, unlinks them and lets their stripes go.
+    pub(crate) fn choose_victims(
+        &mut self,
+        class: u8,
+        area: u16,
+        only_own: bool,
+        most: usize,
+        now_s: u32,
+        claims: &Claims,
+    ) -> Vec<Victim> {
+        let mut victims = Vec::new();
+        let own = self.state.lists.get(&(class, area)).copied();
+        if let Some(list) = own {
+            self.choose_of(list, most, now_s, claims, &mut victims);
+        }
+        if !victims.is_empty() || only_own {
+            return victims;
+        }
+        let areas = self.state.turns[usize::from(class)].0.len();
+        for _ in 0..areas {
+            let (of_class, turn) = &mut self.state.turns[usize::from(class)];
+            let whose = of_class[*turn % areas];
+            *turn = (*turn + 1) % areas;
+            let list = self.state.lists[&(class, whose)];
+            self.choose_of(list, most, now_s, claims, &mut victims);
+            if !victims.is_empty() {
+                break;
+            }
+        }
+        victims
+    }
+
+    /// An expired item near the old end first, then the oldest.
+    fn choose_of(
+        &mut self,
+        list: u32,
+        most: usize,
+        now_s: u32,
+        claims: &Claims,
+        victims: &mut Vec<Victim>,
+    ) {
+        let tail = self.near.list(list).tail;
+        let mut at = tail;
+        for _ in 0..EXPIRED_LOOKED_AT {
+            let Some(slot) = at.checked_sub(1).map(Slot) else {
+                break;
+            };
+            let link = self.near.link(slot);
+            if link.expires_s != 0 && link.expires_s <= now_s && victims.len() < most {
+                victims.extend(Victim::claim(slot, &link, claims));
+            }
+            at = link.prev;
+        }
+        at = tail;
+        while victims.len() < most {
+            let Some(slot) = at.checked_sub(1).map(Slot) else {
+                break;
+            };
+            let link = self.near.link(slot);
+            if !victims.iter().any(|victim| victim.slot == slot) {
+                victims.extend(Victim::claim(slot, &link, claims));
+            }
+            at = link.prev;
+        }
+    }
+
+    /// Unlinks a victim whose life has ended.
+    pub(crate) fn evict(&mut self, victim: &Victim) {
+        let class = self.class_of(victim.slot);
+        let area = self.near.link(victim.slot).area;
+        self.unlink(victim.slot);
+        self.count(class, Tally::Evicted, 1);
+        let number = self.list_of(class, area);
+        let Locked { near, state, .. } = self;
+        let mut list = near.list(number);
+        list.evicted = list.evicted.wrapping_add(1);
+        near.set_list(&mut state.lane, number, &list);
+    }
+
+    /// The items in `page` that `wanted` wants, claimed as far as nobody writes them; up to `most`.
+    pub(crate) fn choose_in_page(
+        &mut self,
+        page: u32,
+        most: usize,
+        claims: &Claims,
+        wanted: &dyn Fn(&Link) -> bool,
+    ) -> Vec<Victim> {
+        let info = self.near.info(page);
+        let mut victims = Vec::new();
+        for index in 0..info.fresh {
+            if victims.len() == most {
+                break;
+            }
+            let slot = self.near.slot(page, index);
+            let link = self.near.link(slot);
+            if link.linked && info.class.is_some() && wanted(&link) {
+                victims.extend(Victim::claim(slot, &link, claims));
+            }
+        }
+        victims
+    }
+
+    /// Holds back the page [`Locked::page_to_merge`] names: nobody else empties it then.
+    pub(crate) fn hold_page_to_merge(&mut self, class: u8) -> Option<u32> {
+        let page = self.page_to_merge(class)?;
+        self.hold_back(page);
+        Some(page)
+    }
+
+    /// Holds back the page [`Locked::page_to_steal`] names.
+    pub(crate) fn hold_page_to_steal(&mut self, class: u8) -> Option<u32> {
+        let page = self.page_to_steal(class)?;
+        self.hold_back(page);
+        Some(page)
+    }
+
+    /// A page of `class` that its other partial pages have room for the items of: the emptiest, or `None`.
+    fn page_to_merge(&self, class: u8) -> Option<u32> {
+        let slots = self.classes.slots(class);
+        let (mut emptiest, mut free) = (None, 0);
+        for tenths in (0..PARTIALS).rev() {
+            let mut at = self.near.partial(class, tenths);
+            while let Some(page) = at.checked_sub(1) {
+                let info = self.near.info(page);
+                emptiest = emptiest.or(Some((page, info.free)));
+                free += info.free;
+                at = info.next;
+                // A page's worth besides the emptiest's own.
+                if let Some((page, own)) = emptiest
+                    && free - own >= slots - own
+                {
+                    return Some(page);
+                }
+            }
+        }
+        None
+    }
+
+    /// A page another class can best do without, to be emptied for `class`: the emptiest of the class with most.
+    fn page_to_steal(&self, class: u8) -> Option<u32> {
+        let richest = (0..self.classes.len() as u8)
+            .filter(|&other| other != class && self.near.tally(other, Tally::Pages) > 0)
+            .max_by_key(|&other| self.near.tally(other, Tally::Pages))?;
+        let partial = (0..PARTIALS).rev().find_map(|tenths| {
+            self.near.partial(richest, tenths).checked_sub(1)
+        });
+        partial.or_else(|| {
+            let pages = self.near.shape().pages_max as u32;
+            (0..pages).find(|&page| {
+                let info = self.near.info(page);
+                info.class == Some(richest) && info.list == NO_LIST
+            })
+        })
+    }
+
+    /// All lists there are: class, area, list.
+    pub(crate) fn all_lists(&self) -> Vec<(u8, u16, List)> {
+        let lists = self.state.lists.iter();
+        let mut all: Vec<_> = lists
+            .map(|(&(class, area), &list)| (class, area, self.near.list(list)))
+            .collect();
+        all.sort_by_key(|&(class, area, _)| (class, area));
+        all
+    }
+}
+
+/// An item that is about to go, its stripe claimed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Victim {
+    pub(crate) slot: Slot,
+    pub(crate) tag: u32,
+}
+
+impl Victim {
+    fn claim(slot: Slot, link: &Link, claims: &Claims) -> Option<Victim> {
+        let tag = link.tag;
+        claims
+            .try_claim(Claims::stripe(tag))
+            .then_some(Victim { slot, tag })
+    }
+}

@@ -1,0 +1,61 @@
+//! What a cache tells of itself.
+
+use std::sync::PoisonError;
+
+use farbank_kv::store::{DATABASES, Stats};
+use farbank_pm::sync::atomic::Ordering;
+use farbank_pm::{Counters, Medium};
+
+use crate::engine::Engine;
+use crate::near::Tally;
+
+impl<N: Medium, F: Medium> Engine<N, F> {
+    /// A session has asked this of the medium since it told last.
+    pub(crate) fn tell(&self, now: &Counters, told: &Counters) {
+        let mut all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        *all += Counters {
+            lines: now.lines - told.lines,
+            fences: now.fences - told.fences,
+            bytes: now.bytes - told.bytes,
+            syncs: now.syncs - told.syncs,
+        };
+    }
+}
+
+/// Figures, now.
+pub(crate) fn stats<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Stats {
+    let page_bytes = engine.pool.segment_bytes();
+    let locked = engine.lock();
+    let (mut live_bytes, mut near_bytes, mut evictions) = (0, 8 * engine.near.buckets(), 0);
+    for class in 0..engine.classes.len() as u8 {
+        let items = engine.near.tally(class, Tally::Items);
+        live_bytes += items * u64::from(engine.classes.slot_bytes(class));
+        near_bytes += engine.near.tally(class, Tally::Pages) * engine.links_bytes(class);
+        evictions += engine.near.tally(class, Tally::Evicted);
+    }
+    let free = locked.state.free_pages.len() as u32;
+    let used = engine.pages() - locked.pages_held() as u32;
+    drop(locked);
+    let load = |count: &farbank_pm::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+    let mut stats = Stats {
+        pool_bytes: engine.far().len(),
+        segment_bytes: page_bytes,
+        segments: used,
+        segments_free: free,
+        live_bytes,
+        capacity_bytes: u64::from(used) * page_bytes,
+        user_bytes: load(&engine.tally.stored_bytes),
+        moved_bytes: load(&engine.tally.moved_bytes),
+        segments_cleaned: load(&engine.tally.pages_freed),
+        index_bytes: near_bytes,
+        expired_keys: load(&engine.tally.reclaimed),
+        damaged_records: load(&engine.tally.damaged),
+        counters: *engine.counters.lock().unwrap_or_else(PoisonError::into_inner),
+        ..Stats::default()
+    };
+    let _ = evictions;
+    for (db, keys) in stats.keys.iter_mut().enumerate().take(DATABASES) {
+        *keys = engine.areas.items(db as u16);
+    }
+    stats
+}

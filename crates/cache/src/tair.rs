@@ -1,0 +1,334 @@
+//! What Tair's clients have besides: areas, versions, counters with bounds, hidden and locked items, prefixes.
+//!
+//! An item's version is 64 bits and never used twice for a key, where Tair's has 16 and wraps. A counter's value is
+//! eight bytes, little-endian. Keys of one prefix share a chain, so that they can be listed and removed together.
+
+use std::fmt;
+
+use farbank_kv::store::{Error, Meta};
+use farbank_pm::Medium;
+use farbank_pm::sync::Arc;
+
+use crate::api::Door;
+use crate::layout::{COUNTER, HIDDEN, LOCKED};
+use crate::near::follow;
+use crate::worker::{Decision, Draft, Found, Name, Owned};
+
+/// What a counter must stay within.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// The least it may become.
+    pub low: i64,
+    /// The most it may become.
+    pub high: i64,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds {
+            low: i64::MIN,
+            high: i64::MAX,
+        }
+    }
+}
+
+/// Why an operation did nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The store refused.
+    Store(Error),
+    /// There is no such item.
+    Absent,
+    /// The item has another version than was expected: this one.
+    Version(u64),
+    /// The item is hidden: only [`Door::get_hidden`] shows it.
+    Hidden,
+    /// The item is no counter.
+    NotACounter,
+    /// The counter would leave its bounds: it stays at this.
+    OutOfBounds(i64),
+    /// The item is locked already, or is not.
+    LockState,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Store(error) => error.fmt(f),
+            Refusal::Absent => f.write_str("there is no such item"),
+            Refusal::Version(found) => write!(f, "the item has version {found}: read it again"),
+            Refusal::Hidden => f.write_str("the item is hidden"),
+            Refusal::NotACounter => f.write_str("the item is no counter"),
+            Refusal::OutOfBounds(at) => write!(f, "the counter would leave its bounds; it is {at}"),
+            Refusal::LockState => f.write_str("the item is locked already, or is not"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        Refusal::Store(error)
+    }
+}
+
+/// What an operation decides, or why it does nothing.
+type Choice = Result<Decision, Refusal>;
+
+impl<F: Medium, N: Medium> Door<F, N> {
+    /// Appends the value of `name` to `out`. `Ok(None)`: absent.
+    ///
+    /// # Errors
+    /// [`Refusal::Hidden`].
+    pub fn get_item(
+        &mut self,
+        name: &Name<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Meta>, Refusal> {
+        match self.look(name, out) {
+            Some((_, true)) => Err(Refusal::Hidden),
+            shown => Ok(shown.map(|(meta, _)| meta)),
+        }
+    }
+
+    /// As [`Door::get_item`], hidden or not; and whether it is hidden.
+    pub fn get_hidden(&mut self, name: &Name<'_>, out: &mut Vec<u8>) -> Option<(Meta, bool)> {
+        self.look(name, out)
+    }
+
+    fn look(&mut self, name: &Name<'_>, out: &mut Vec<u8>) -> Option<(Meta, bool)> {
+        let engine = Arc::clone(&self.worker.engine);
+        let (hash, from) = (engine.hash(name), out.len());
+        self.worker.pin();
+        let found = engine.find(hash, name);
+        let found = found.filter(|found| {
+            self.worker.lives(found) && self.worker.copy_value(found, name, out)
+        });
+        self.worker.unpin();
+        let found = found?;
+        self.worker.used(&found, hash);
+        let hidden = found.head.marks & HIDDEN != 0;
+        if hidden && out.len() == from {
+            return Some((found.meta(), true));
+        }
+        Some((found.meta(), hidden))
+    }
+
+    /// Stores `value`, if the item has version `expected`, or whatever it has. Its new version.
+    ///
+    /// # Errors
+    /// [`Refusal::Version`], or the store's: locked, too large, full.
+    pub fn put_item(
+        &mut self,
+        name: &Name<'_>,
+        value: &[u8],
+        expires_ms: u64,
+        expected: Option<u64>,
+    ) -> Result<u64, Refusal> {
+        let Some(expected) = expected else {
+            let draft = Draft {
+                value,
+                expires_ms,
+                ..Draft::default()
+            };
+            return Ok(self.worker.put(name, &draft)?);
+        };
+        self.choose(name, &mut |found| {
+            let (found, _) = found.ok_or(Refusal::Absent)?;
+            if found.head.version != expected {
+                return Err(Refusal::Version(found.head.version));
+            }
+            unlocked(found)?;
+            Ok(Decision::Put(Owned {
+                value: value.to_vec(),
+                expires_ms,
+                ..Owned::default()
+            }))
+        })
+    }
+
+    /// Stores several items; the first that is refused ends it. How many were stored.
+    pub fn put_all(&mut self, items: &[(Name<'_>, &[u8])], expires_ms: u64) -> Result<usize, Refusal> {
+        for (name, value) in items {
+            self.put_item(name, value, expires_ms, None)?;
+        }
+        Ok(items.len())
+    }
+
+    /// Removes the item; whether it was there. Hidden ones are removed too.
+    pub fn remove(&mut self, name: &Name<'_>) -> Result<bool, Refusal> {
+        let mut was_there = false;
+        self.choose(name, &mut |found| {
+            was_there = found.is_some();
+            found.map_or(Ok(()), |(found, _)| unlocked(found))?;
+            Ok(Decision::Delete)
+        })?;
+        Ok(was_there)
+    }
+
+    /// Hides the item: ordinary reads say so, writes replace it.
+    pub fn hide(&mut self, name: &Name<'_>) -> Result<u64, Refusal> {
+        self.mark(name, &|marks| Ok(marks | HIDDEN))
+    }
+
+    /// Locks the item: it takes no writes. An error if it is locked.
+    pub fn lock(&mut self, name: &Name<'_>) -> Result<u64, Refusal> {
+        self.mark(name, &|marks| match marks & LOCKED {
+            0 => Ok(marks | LOCKED),
+            _ => Err(Refusal::LockState),
+        })
+    }
+
+    /// Unlocks it. An error if it is not locked.
+    pub fn unlock(&mut self, name: &Name<'_>) -> Result<u64, Refusal> {
+        self.mark(name, &|marks| match marks & LOCKED {
+            0 => Err(Refusal::LockState),
+            _ => Ok(marks & !LOCKED),
+        })
+    }
+
+    fn mark(
+        &mut self,
+        name: &Name<'_>,
+        change: &dyn Fn(u8) -> Result<u8, Refusal>,
+    ) -> Result<u64, Refusal> {
+        self.choose(name, &mut |found| {
+            let (found, value) = found.ok_or(Refusal::Absent)?;
+            let marks = change(found.head.marks)?;
+            Ok(Decision::Put(owned(found, value, found.head.expires_ms, marks)))
+        })
+    }
+
+    /// Has the item expire at `expires_ms` of Unix time; 0 is never.
+    pub fn expire(&mut self, name: &Name<'_>, expires_ms: u64) -> Result<u64, Refusal> {
+        self.choose(name, &mut |found| {
+            let (found, value) = found.ok_or(Refusal::Absent)?;
+            unlocked(found)?;
+            Ok(Decision::Put(owned(found, value, expires_ms, found.head.marks)))
+        })
+    }
+
+    /// Sets a counter, whatever was there.
+    pub fn set_count(&mut self, name: &Name<'_>, count: i64, expires_ms: u64) -> Result<u64, Refusal> {
+        let draft = Draft {
+            value: &count.to_le_bytes(),
+            expires_ms,
+            marks: COUNTER,
+            ..Draft::default()
+        };
+        Ok(self.worker.put(name, &draft)?)
+    }
+
+    /// Adds `by` to a counter, which starts at `start` if it is absent, and says what it is then.
+    ///
+    /// # Errors
+    /// [`Refusal::OutOfBounds`], [`Refusal::NotACounter`], or the store's.
+    pub fn add_count(
+        &mut self,
+        name: &Name<'_>,
+        by: i64,
+        start: i64,
+        bounds: Bounds,
+        expires_ms: u64,
+    ) -> Result<i64, Refusal> {
+        let mut count = start;
+        self.choose(name, &mut |found| {
+            if let Some((found, value)) = found {
+                unlocked(found)?;
+                let bytes = value.try_into().ok().filter(|_| found.head.marks & COUNTER != 0);
+                count = i64::from_le_bytes(bytes.ok_or(Refusal::NotACounter)?);
+            }
+            let sum = count.checked_add(by);
+            let within = sum.filter(|sum| (bounds.low..=bounds.high).contains(sum));
+            count = within.ok_or(Refusal::OutOfBounds(count))?;
+            Ok(Decision::Put(Owned {
+                value: count.to_le_bytes().to_vec(),
+                expires_ms,
+                marks: COUNTER,
+                ..Owned::default()
+            }))
+        })?;
+        Ok(count)
+    }
+
+    /// Calls `each` with every key of `prefix` in `area`, hidden ones left out.
+    pub fn prefix_keys(&mut self, area: u16, prefix: &[u8], each: &mut dyn FnMut(&[u8])) {
+        let engine = Arc::clone(&self.worker.engine);
+        let Ok(prefix_bytes) = u16::try_from(prefix.len()) else {
+            return;
+        };
+        let name = Name {
+            area,
+            key: prefix,
+            prefix_bytes,
+        };
+        let (hash, mut key) = (engine.hash(&name), Vec::new());
+        self.worker.pin();
+        let mut word = engine.near.bucket(engine.near.bucket_of(hash));
+        while let Some((tag, slot)) = follow(word) {
+            if tag == (hash >> 32) as u32
+                && let Some(found) = self.worker.item_in(slot)
+                && (found.head.area, found.head.prefix_len) == (area, prefix_bytes)
+                && found.head.marks & HIDDEN == 0
+                && self.worker.lives(&found)
+            {
+                self.worker.key_of(&found, &mut key);
+                if key.starts_with(prefix) {
+                    each(&key);
+                }
+            }
+            word = engine.near.chain(slot);
+        }
+        self.worker.unpin();
+    }
+
+    /// Removes every item of `prefix` in `area`, one after another; how many.
+    pub fn clear_prefix(&mut self, area: u16, prefix: &[u8]) -> Result<usize, Refusal> {
+        let mut keys = Vec::new();
+        self.prefix_keys(area, prefix, &mut |key| keys.push(key.to_vec()));
+        let mut removed = 0;
+        for key in &keys {
+            let name = Name {
+                area,
+                key,
+                prefix_bytes: prefix.len() as u16,
+            };
+            removed += usize::from(self.remove(&name)?);
+        }
+        Ok(removed)
+    }
+
+    fn choose(
+        &mut self,
+        name: &Name<'_>,
+        choice: &mut dyn FnMut(Option<(&Found, &[u8])>) -> Choice,
+    ) -> Result<u64, Refusal> {
+        let mut refused = None;
+        let version = self.worker.change(name, &mut |found| {
+            Ok(choice(found).unwrap_or_else(|refusal| {
+                refused = Some(refusal);
+                Decision::Keep
+            }))
+        })?;
+        refused.map_or(Ok(version), Err)
+    }
+}
+
+fn unlocked(found: &Found) -> Result<(), Refusal> {
+    match found.head.marks & LOCKED {
+        0 => Ok(()),
+        _ => Err(Refusal::Store(Error::Locked)),
+    }
+}
+
+fn owned(found: &Found, value: &[u8], expires_ms: u64, marks: u8) -> Owned {
+    Owned {
+        value: value.to_vec(),
+        expires_ms,
+        flags: found.head.flags,
+        kind: found.head.kind,
+        marks,
+    }
+}

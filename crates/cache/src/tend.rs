@@ -1,0 +1,219 @@
+//! Tending: what has expired goes, sparse pages are merged, classes give pages to each other, the pool grows and
+//! shrinks.
+//!
+//! All of it empties pages. An item of a page that is to go is moved into a free slot of another page of its class,
+//! or evicted. A move copies the item whole, waits until the copy is durable, ends the old one's life, waits, and
+//! only then has its chain and its list name the copy: a power cut leaves the one, both (the same version twice), or
+//! the other.
+
+use farbank_kv::store::Error;
+use farbank_pm::sync::atomic::Ordering;
+use farbank_pm::sync::{Arc, thread};
+use farbank_pm::Medium;
+
+use crate::claims::Claims;
+use crate::layout::{Head, ITEM_HEAD_BYTES, seed};
+use crate::near::{Link, Slot};
+use crate::state::Victim;
+use crate::worker::{Why, Worker};
+
+/// Items moved or evicted for one hold of the lock: Tair's 300 are a pause one can see.
+const AT_ONCE: usize = 64;
+/// How often whoever empties a page lets others let go of it.
+const PATIENCE: usize = 100;
+
+/// What becomes of the items of a page that is emptied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Move,
+    Evict,
+}
+
+impl<N: Medium, F: Medium> Worker<N, F> {
+    /// Removes what has expired or was cleared from `pages` pages from `from` on; where to go on.
+    pub(crate) fn sweep(&mut self, from: u32, pages: u32) -> Result<u32, Error> {
+        let engine = Arc::clone(&self.engine);
+        let all = engine.pages();
+        let now_s = (engine.now_ms() / 1000) as u32;
+        let areas = &engine.areas;
+        let dead = |link: &Link| {
+            (link.expires_s != 0 && link.expires_s < now_s)
+                || link.generation != areas.generation(link.area)
+        };
+        for page in (from..all).take(pages as usize) {
+            loop {
+                let victims = engine
+                    .lock()
+                    .choose_in_page(page, AT_ONCE, &engine.claims, &dead);
+                self.end_all(&victims, Why::Over)?;
+                let removed = victims.len() as u64;
+                engine.tally.reclaimed.fetch_add(removed, Ordering::Relaxed);
+                if victims.len() < AT_ONCE {
+                    break;
+                }
+            }
+        }
+        self.settle();
+        let next = from.saturating_add(pages);
+        Ok(if next >= all { 0 } else { next })
+    }
+
+    /// Empties one page of a class whose other pages have room for its items; whether there was one.
+    pub(crate) fn merge(&mut self) -> Result<bool, Error> {
+        let engine = Arc::clone(&self.engine);
+        for class in 0..engine.classes.len() as u8 {
+            let page = engine.lock().hold_page_to_merge(class);
+            if let Some(page) = page
+                && self.empty_page(page, How::Move)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Gets a page for `class` from another one, whose items in it go. Whether there was one.
+    pub(crate) fn steal_page(&mut self, class: u8) -> Result<bool, Error> {
+        let engine = Arc::clone(&self.engine);
+        if self.merge()? {
+            return Ok(true);
+        }
+        let page = engine.lock().hold_page_to_steal(class);
+        match page {
+            Some(page) => self.empty_page(page, How::Evict),
+            None => Ok(false),
+        }
+    }
+
+    /// Has the cache use `pages` pages of its pool: holds free ones back, or empties some first; or lets go of those
+    /// held. How many it uses then.
+    pub(crate) fn resize(&mut self, pages: u32) -> Result<u32, Error> {
+        let engine = Arc::clone(&self.engine);
+        let all = engine.pages();
+        let held = u64::from(all.saturating_sub(pages.max(1)));
+        loop {
+            let mut locked = engine.lock();
+            let kept = locked.hold_pages(held);
+            drop(locked);
+            if kept == held {
+                break;
+            }
+            if !self.merge()? && !self.empty_largest()? {
+                break;
+            }
+        }
+        let kept = engine.lock().pages_held();
+        let mut root = engine.root.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        root.pages_held = kept;
+        engine.pool.set_root(&mut self.lane, &root.to_words())?;
+        Ok(all - kept as u32)
+    }
+
+    fn empty_largest(&mut self) -> Result<bool, Error> {
+        let page = self.engine.lock().hold_page_to_steal(u8::MAX);
+        match page {
+            Some(page) => self.empty_page(page, How::Evict),
+            None => Ok(false),
+        }
+    }
+
+    /// Empties `page`, which is held back, and gives it back to the pool; false if somebody holds a slot of it for too long.
+    fn empty_page(&mut self, page: u32, how: How) -> Result<bool, Error> {
+        let engine = Arc::clone(&self.engine);
+        for _ in 0..PATIENCE {
+            let victims =
+                engine
+                    .lock()
+                    .choose_in_page(page, AT_ONCE, &engine.claims, &|_| true);
+            match how {
+                How::Evict => self.end_all(&victims, Why::Evicted)?,
+                How::Move => self.move_all(&victims)?,
+            }
+            self.settle_all();
+            if engine.lock().is_empty(page) {
+                return self.give_back(page).map(|()| true);
+            }
+            if victims.is_empty() {
+                thread::yield_now();
+            }
+        }
+        engine.lock().put_back(page);
+        Ok(false)
+    }
+
+    /// Gives an empty page, which is held back, to the pool.
+    fn give_back(&mut self, page: u32) -> Result<(), Error> {
+        let engine = Arc::clone(&self.engine);
+        let at = engine.page_at(page);
+        engine.far().store(&mut self.lane, at, 0);
+        engine.far().flush(&mut self.lane, at, 8);
+        self.drain()?;
+        let mut locked = engine.lock();
+        locked.drop_page(page);
+        locked.state.free_pages.push(page);
+        engine.tally.pages_freed.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Moves `victims` into other pages of their class; those there is no room for stay.
+    fn move_all(&mut self, victims: &[Victim]) -> Result<(), Error> {
+        let engine = Arc::clone(&self.engine);
+        let Some(first) = victims.first() else {
+            return Ok(());
+        };
+        let mut room = Vec::new();
+        {
+            let mut locked = engine.lock();
+            let class = locked.class_of(first.slot);
+            locked.take_slots(class, victims.len(), &mut room);
+        }
+        let moves: Vec<(Slot, Slot)> = victims
+            .iter()
+            .map(|victim| victim.slot)
+            .zip(room)
+            .collect();
+        let moved = self.copy_all(&moves);
+        if moved.is_ok() {
+            let mut locked = engine.lock();
+            for &(from, to) in &moves {
+                locked.relocate(from, to);
+            }
+        }
+        for victim in victims {
+            engine.claims.release(Claims::stripe(victim.tag));
+        }
+        moved?;
+        for (from, _) in moves {
+            self.give_up(from);
+        }
+        Ok(())
+    }
+
+    fn copy_all(&mut self, moves: &[(Slot, Slot)]) -> Result<(), Error> {
+        let engine = Arc::clone(&self.engine);
+        let mut body = Vec::new();
+        for &(from, to) in moves {
+            let places = [from, to].map(|slot| engine.place_of(slot).expect("it is in a page"));
+            let mut head = Head::read(engine.far(), places[0]);
+            body.clear();
+            let behind = places[0].plus(ITEM_HEAD_BYTES as u64);
+            engine
+                .far()
+                .append_out(behind, head.bytes() - ITEM_HEAD_BYTES, &mut body);
+            // What was damaged before stays damaged.
+            let held = head.crc_of(seed(engine.secret, places[0]), &body, &[]) == head.crc;
+            head.crc = head.crc_of(seed(engine.secret, places[1]), &body, &[]) ^ u32::from(!held);
+            engine
+                .far()
+                .copy_in(&mut self.lane, places[1], &[&head.to_bytes(), &body]);
+            let bytes = head.bytes() as u64;
+            engine.tally.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        self.drain()?;
+        for &(from, _) in moves {
+            let at = engine.place_of(from).expect("it is in a page");
+            self.mark_dead(at);
+        }
+        self.drain()
+    }
+}

@@ -1,0 +1,646 @@
+//! A session: how one worker reads and writes items.
+//!
+//! ```text
+//!   put     slot from the stash ─ claim the key ─ look it up ─ copy the item in ─ end the old one's life ─ drain ─
+//!           lock: publish in the old one's place ─ let go                                  (a)               (b)
+//!   get     pin ─ walk the chain (DRAM) ─ copy out what was found ─ check ─ let go
+//!   evict   lock: choose, claim ─ end their lives ─ drain ─ lock: unlink ─ let go
+//! ```
+//!
+//! # Invariants
+//! W1  Whoever unlinks an item has made its death durable before. So of a key's versions on the medium none but the
+//!     newest can come back, however the newest one goes.
+//! W2  An item is durable before it is published: what a reader has seen a power cut cannot take, unless it also
+//!     takes a write of the same key that was under way.
+//! W3  A slot is used again only after every reader that could have found it has let go.
+//! W4  The lock is never held while far memory is read or written. A key's claim is: it keeps its writers apart.
+//! W5  Nobody waits for a claim, or for room, while pinned.
+//!
+//! # Crash argument
+//! | crash between   | recovery sees                                  | and does                                       |
+//! |-----------------|------------------------------------------------|------------------------------------------------|
+//! | put: (a), (b)   | the old one alive or dead, the new one whole or not | keeps the newest that is whole: old, new or none |
+//! | delete: (a), (b)| the item alive or dead                         | as it finds it                                 |
+//! | evict           | the item alive or dead                         | as it finds it: it is the newest (W1)          |
+
+use farbank_kv::store::{Error, Meta};
+use farbank_pm::epoch::Slot as PinSlot;
+use farbank_pm::sync::atomic::Ordering;
+use farbank_pm::sync::{Arc, Mutex, thread};
+use farbank_pm::{Lane, Medium, Off, fault};
+
+use crate::claims::Claims;
+use crate::engine::Engine;
+use crate::layout::{EXPIRES_MAX, HIDDEN, Head, ITEM_HEAD_BYTES, KEY_BYTES_MAX, LOCKED};
+use crate::near::{Link, Slot, follow};
+use crate::purse::{Purse, open};
+use crate::state::Victim;
+
+/// Reads a session remembers before it tells the LRU lists.
+const BUMPS: usize = 64;
+/// Slots a session has given up at which it asks who may still read them.
+const LIMBO_SLOTS: usize = 64;
+/// How often a writer without room lets others go on before it says that the cache is full.
+const PATIENCE: usize = 10_000;
+
+/// Names an item: its area, its key, and how much of the key is a prefix that it shares with others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Name<'a> {
+    /// The area.
+    pub area: u16,
+    /// The key, its prefix included.
+    pub key: &'a [u8],
+    /// Bytes of the prefix; 0: it has none.
+    pub prefix_bytes: u16,
+}
+
+impl<'a> Name<'a> {
+    /// A key without a prefix.
+    #[must_use]
+    pub fn new(area: u16, key: &'a [u8]) -> Name<'a> {
+        Name {
+            area,
+            key,
+            prefix_bytes: 0,
+        }
+    }
+}
+
+/// What is stored with a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Draft<'a> {
+    pub(crate) value: &'a [u8],
+    pub(crate) expires_ms: u64,
+    pub(crate) flags: u32,
+    pub(crate) kind: u8,
+    pub(crate) marks: u8,
+}
+
+/// An item that was found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub(crate) slot: Slot,
+    pub(crate) at: Off,
+    pub(crate) head: Head,
+}
+
+impl Found {
+    pub(crate) fn meta(&self) -> Meta {
+        Meta {
+            value_bytes: self.head.value_len as usize,
+            expires_ms: self.head.expires_ms,
+            flags: self.head.flags,
+            kind: self.head.kind,
+            version: self.head.version,
+        }
+    }
+}
+
+/// One session.
+pub(crate) struct Worker<N: Medium, F: Medium> {
+    pub(crate) engine: Arc<Engine<N, F>>,
+    pub(crate) lane: Lane,
+    pin: Arc<PinSlot>,
+    purse: Arc<Mutex<Purse>>,
+    bumps: Vec<(Slot, u32)>,
+    pub(crate) scratch: Vec<u8>,
+}
+
+impl<N: Medium, F: Medium> Worker<N, F> {
+    pub(crate) fn new(engine: Arc<Engine<N, F>>) -> Worker<N, F> {
+        let number = engine.sessions.fetch_add(1, Ordering::Relaxed);
+        Worker {
+            lane: Lane::new(number),
+            pin: engine.epochs.slot(),
+            purse: engine.purses.add(engine.classes.len()),
+            bumps: Vec::with_capacity(BUMPS),
+            scratch: Vec::new(),
+            engine,
+        }
+    }
+
+    // -- reading
+
+    #[inline]
+    pub(crate) fn pin(&self) {
+        self.engine.epochs.pin(&self.pin);
+    }
+
+    #[inline]
+    pub(crate) fn unpin(&self) {
+        self.pin.unpin();
+    }
+
+    /// The item in `slot`, which a chain led to. Under a pin.
+    pub(crate) fn item_in(&self, slot: Slot) -> Option<Found> {
+        let at = self.engine.place_of(slot)?;
+        let head = Head::read(self.engine.far(), at);
+        Some(Found { slot, at, head })
+    }
+
+    /// Puts the key of `found` into `key`. Under a pin.
+    pub(crate) fn key_of(&self, found: &Found, key: &mut Vec<u8>) {
+        key.clear();
+        let at = found.at.plus(ITEM_HEAD_BYTES as u64);
+        let len = usize::from(found.head.key_len);
+        self.engine.far().append_out(at, len, key);
+    }
+
+    /// Whether `found` may be shown: neither expired nor cleared.
+    #[inline]
+    pub(crate) fn lives(&self, found: &Found) -> bool {
+        let engine = &*self.engine;
+        !engine.is_expired(found.head.expires_ms)
+            && found.head.version > engine.areas.cleared(found.head.area)
+    }
+
+    /// Appends the value of `found` to `out`; false, and nothing appended, if its checksum does not hold.
+    #[inline]
+    pub(crate) fn copy_value(&self, found: &Found, name: &Name<'_>, out: &mut Vec<u8>) -> bool {
+        let engine = &*self.engine;
+        let from = out.len();
+        let at = found.at.plus((ITEM_HEAD_BYTES + name.key.len()) as u64);
+        engine
+            .far()
+            .append_out(at, found.head.value_len as usize, out);
+        let seed = crate::layout::seed(engine.secret, found.at);
+        if found.head.crc_of(seed, name.key, &out[from..]) == found.head.crc {
+            return true;
+        }
+        out.truncate(from);
+        engine.tally.damaged.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+
+    /// What was found was read: it is the newest of its list.
+    #[inline]
+    pub(crate) fn used(&mut self, found: &Found, hash: u64) {
+        self.bumps.push((found.slot, (hash >> 32) as u32));
+        if self.bumps.len() >= BUMPS {
+            self.tell_lists();
+        }
+    }
+
+    /// Tells the LRU lists what was read since the last time.
+    pub(crate) fn tell_lists(&mut self) {
+        if self.bumps.is_empty() {
+            return;
+        }
+        let engine = Arc::clone(&self.engine);
+        let mut locked = engine.lock();
+        for (slot, tag) in self.bumps.drain(..) {
+            locked.bump(slot, tag);
+        }
+    }
+
+    // -- writing
+
+    /// Reads, decides and writes the item called `name`; nobody else writes it meanwhile. `decide` sees it with its
+    /// value, if it may be shown, and is called once. Durable and visible on `Ok`, which has the item's version (0:
+    /// it is absent).
+    pub(crate) fn change(
+        &mut self,
+        name: &Name<'_>,
+        decide: &mut dyn FnMut(Option<(&Found, &[u8])>) -> Result<Decision, Error>,
+    ) -> Result<u64, Error> {
+        self.check_key(name)?;
+        let engine = Arc::clone(&self.engine);
+        let hash = engine.hash(name);
+        let stripe = Claims::stripe((hash >> 32) as u32);
+        let mut value = std::mem::take(&mut self.scratch);
+        engine.claims.claim(stripe);
+        value.clear();
+        self.pin();
+        let found = engine.find(hash, name);
+        let shown = found.filter(|found| self.lives(found) && self.copy_value(found, name, &mut value));
+        let decision = decide(shown.as_ref().map(|found| (found, &value[..])));
+        let done = match decision {
+            Err(error) => Err(error),
+            Ok(Decision::Keep) => Ok(shown.map_or(0, |found| found.head.version)),
+            Ok(Decision::Delete) => self.end(found).map(|()| 0),
+            Ok(Decision::Put(draft)) => self.replace(hash, name, &draft.borrow(), found),
+        };
+        self.unpin();
+        engine.claims.release(stripe);
+        self.scratch = value;
+        self.let_go();
+        done
+    }
+
+    /// Stores `draft` whatever was there, unless that is locked. Durable and visible on `Ok`.
+    pub(crate) fn put(&mut self, name: &Name<'_>, draft: &Draft<'_>) -> Result<u64, Error> {
+        self.check_key(name)?;
+        let engine = Arc::clone(&self.engine);
+        let hash = engine.hash(name);
+        let class = self.class_for(name, draft)?;
+        // Before the claim: making room may need the claims of others.
+        let slot = self.take_slot(class, name.area)?;
+        let stripe = Claims::stripe((hash >> 32) as u32);
+        engine.claims.claim(stripe);
+        self.pin();
+        let found = engine.find(hash, name);
+        let done = match found {
+            Some(found) if found.head.marks & LOCKED != 0 && self.lives(&found) => {
+                open(&self.purse).keep(class, &[slot]);
+                Err(Error::Locked)
+            }
+            _ => self.write_in(slot, class, hash, name, draft, found),
+        };
+        self.unpin();
+        engine.claims.release(stripe);
+        self.let_go();
+        done
+    }
+
+    fn check_key(&self, name: &Name<'_>) -> Result<(), Error> {
+        match name.key.len() {
+            0..=KEY_BYTES_MAX => Ok(()),
+            _ => Err(Error::KeyTooLong),
+        }
+    }
+
+    fn class_for(&self, name: &Name<'_>, draft: &Draft<'_>) -> Result<u8, Error> {
+        let bytes = ITEM_HEAD_BYTES + name.key.len() + draft.value.len();
+        let classes = &self.engine.classes;
+        classes.of(bytes).ok_or(Error::ItemTooLarge {
+            bytes,
+            bytes_max: classes.largest() as usize,
+        })
+    }
+
+    /// Stores `draft` in the place of `found`. Under the key's claim.
+    pub(crate) fn replace(
+        &mut self,
+        hash: u64,
+        name: &Name<'_>,
+        draft: &Draft<'_>,
+        found: Option<Found>,
+    ) -> Result<u64, Error> {
+        let class = self.class_for(name, draft)?;
+        // W5: `found` stays without a pin, because its key is claimed.
+        self.unpin();
+        let slot = self.take_slot(class, name.area);
+        self.pin();
+        self.write_in(slot?, class, hash, name, draft, found)
+    }
+
+    fn write_in(
+        &mut self,
+        slot: Slot,
+        class: u8,
+        hash: u64,
+        name: &Name<'_>,
+        draft: &Draft<'_>,
+        found: Option<Found>,
+    ) -> Result<u64, Error> {
+        let engine = Arc::clone(&self.engine);
+        let at = engine.place_of(slot).expect("a slot of ours is in a page");
+        let version = engine.next_version();
+        let mut head = Head {
+            area: name.area,
+            key_len: name.key.len() as u16,
+            version,
+            expires_ms: draft.expires_ms.min(EXPIRES_MAX),
+            kind: draft.kind,
+            marks: draft.marks,
+            flags: draft.flags,
+            value_len: draft.value.len() as u32,
+            written_s: (engine.now_ms() / 1000) as u32,
+            prefix_len: name.prefix_bytes,
+            crc: 0,
+        };
+        head.crc = head.crc_of(crate::layout::seed(engine.secret, at), name.key, draft.value);
+        let bytes = head.to_bytes();
+        engine
+            .far()
+            .copy_in(&mut self.lane, at, &[&bytes, name.key, draft.value]);
+        if let Some(found) = found
+            && !fault!("mdb.old_not_marked")
+        {
+            self.mark_dead(found.at);
+        }
+        // The moment both the item and the old one's death are durable.
+        if !fault!("mdb.published_undrained") {
+            self.drain()?;
+        }
+        let link = engine.link_of(hash, &head);
+        engine
+            .lock()
+            .publish(slot, class, link, found.map(|found| found.slot));
+        engine
+            .tally
+            .stored_bytes
+            .fetch_add(head.bytes() as u64, Ordering::Relaxed);
+        if let Some(found) = found {
+            self.give_up(found.slot);
+        }
+        Ok(version)
+    }
+
+    /// Ends the life of `found`, durably, and unlinks it. Under its key's claim.
+    pub(crate) fn end(&mut self, found: Option<Found>) -> Result<(), Error> {
+        let Some(found) = found else { return Ok(()) };
+        let engine = Arc::clone(&self.engine);
+        self.mark_dead(found.at);
+        if !fault!("mdb.delete_undrained") {
+            self.drain()?;
+        }
+        engine.lock().unlink(found.slot);
+        self.give_up(found.slot);
+        Ok(())
+    }
+
+    pub(crate) fn mark_dead(&mut self, at: Off) {
+        let far = self.engine.pool.medium();
+        far.store(&mut self.lane, at, 0);
+        far.flush(&mut self.lane, at, 8);
+    }
+
+    /// Drains and waits.
+    pub(crate) fn drain(&mut self) -> Result<(), Error> {
+        let engine = Arc::clone(&self.engine);
+        let ticket = engine.far().drain(&mut self.lane);
+        engine.far().wait(ticket)?;
+        Ok(())
+    }
+
+    // -- slots
+
+    /// A free slot of `class`, for an item of `area`. Not pinned; may evict.
+    fn take_slot(&mut self, class: u8, area: u16) -> Result<Slot, Error> {
+        self.make_quota(class, area)?;
+        if let Some(slot) = open(&self.purse).take(class) {
+            return Ok(slot);
+        }
+        self.tell_lists();
+        self.find_slot(class, area)
+    }
+
+    /// Evicts items of `area` until one more of `class` is within its quota: of the class first, then of the others.
+    fn make_quota(&mut self, class: u8, area: u16) -> Result<(), Error> {
+        let engine = Arc::clone(&self.engine);
+        let bytes = u64::from(engine.classes.slot_bytes(class));
+        let Some(quota) = engine.areas.quota(area) else {
+            return Ok(());
+        };
+        let mut classes = std::iter::once(class).chain(0..engine.classes.len() as u8);
+        let mut from = classes.next();
+        while engine.areas.bytes(area) + bytes > quota {
+            let Some(of) = from else { break };
+            if !self.evict_some(of, area, true)? {
+                from = classes.next();
+            }
+        }
+        Ok(())
+    }
+
+    fn find_slot(&mut self, class: u8, area: u16) -> Result<Slot, Error> {
+        let engine = Arc::clone(&self.engine);
+        let want = engine.stash_slots(class);
+        let mut taken = Vec::with_capacity(want);
+        for attempt in 0..PATIENCE {
+            self.recycle(Some(class));
+            if let Some(slot) = open(&self.purse).take(class) {
+                return Ok(slot);
+            }
+            engine.lock().take_slots(class, want, &mut taken);
+            if let Some(slot) = taken.pop() {
+                open(&self.purse).keep(class, &taken);
+                return Ok(slot);
+            }
+            if self.take_page(class)? {
+                continue;
+            }
+            // What was given up is on its way; only if nothing is must more go.
+            let coming = open(&self.purse).is_coming(class);
+            if !coming && !self.evict_some(class, area, false)? {
+                self.steal_page(class)?;
+            }
+            if attempt > 0 {
+                thread::yield_now();
+            }
+        }
+        Err(Error::Full)
+    }
+
+    /// Takes back what nobody reads any more (W3): slots of `class` into the stash, others to their pages.
+    fn recycle(&mut self, class: Option<u8>) {
+        let engine = Arc::clone(&self.engine);
+        let most = class.map_or(0, |class| engine.stash_slots(class) * 2);
+        let mut free = Vec::new();
+        open(&self.purse).recycle(&engine.epochs, class, most, &mut free);
+        self.return_slots(&free);
+    }
+
+    /// Gives free slots back to their pages.
+    fn return_slots(&mut self, slots: &[Slot]) {
+        if slots.is_empty() {
+            return;
+        }
+        let engine = Arc::clone(&self.engine);
+        let mut locked = engine.lock();
+        for &slot in slots {
+            locked.free_slot(slot);
+        }
+    }
+
+    /// The slot of an unlinked item is nobody's, once its readers have gone.
+    pub(crate) fn give_up(&mut self, slot: Slot) {
+        let class = self.engine.near.class_of(self.engine.near.page_of(slot));
+        let class = class.expect("a page in use has a class");
+        open(&self.purse).give_up(slot, class);
+    }
+
+    /// Between operations: nothing given up waits for long.
+    fn let_go(&mut self) {
+        if open(&self.purse).given_up() >= LIMBO_SLOTS {
+            self.recycle(None);
+        }
+    }
+
+    /// Takes a page of the pool for `class`; whether there was one.
+    fn take_page(&mut self, class: u8) -> Result<bool, Error> {
+        let engine = Arc::clone(&self.engine);
+        let mut locked = engine.lock();
+        let Some((page, links)) = locked.take_page(class) else {
+            return Ok(false);
+        };
+        if engine.config.formatting == crate::config::Formatting::WholeInsideLock {
+            let written = self.format(page, class);
+            locked.add_page(page, class, links);
+            return written.map(|()| true);
+        }
+        drop(locked);
+        self.format(page, class)?;
+        engine.lock().add_page(page, class, links);
+        Ok(true)
+    }
+
+    /// Writes the head of a fresh page, durably, and its slots' lives where they are made ready at once.
+    fn format(&mut self, page: u32, class: u8) -> Result<(), Error> {
+        let engine = Arc::clone(&self.engine);
+        let (slot_bytes, at) = (engine.classes.slot_bytes(class), engine.page_at(page));
+        let head = crate::layout::page_head(engine.secret, page, class, slot_bytes);
+        let bytes = head.map(u64::to_le_bytes);
+        if engine.config.formatting != crate::config::Formatting::AtUse {
+            for index in 0..engine.classes.slots(class) {
+                let slot = engine.slot_at(page, index, class);
+                engine.far().store(&mut self.lane, slot, 0);
+                engine.far().flush(&mut self.lane, slot, 8);
+            }
+        }
+        engine
+            .far()
+            .copy_in(&mut self.lane, at, &[&bytes[0], &bytes[1]]);
+        self.drain()
+    }
+
+    /// Evicts a few items of `class`, of `area` first; whether there were any.
+    pub(crate) fn evict_some(&mut self, class: u8, area: u16, own: bool) -> Result<bool, Error> {
+        let engine = Arc::clone(&self.engine);
+        let want = engine.stash_slots(class);
+        let now_s = (engine.now_ms() / 1000) as u32;
+        let most = if own { 1 } else { want };
+        let victims =
+            engine
+                .lock()
+                .choose_victims(class, area, own, most, now_s, &engine.claims);
+        self.end_all(&victims, Why::Evicted)?;
+        Ok(!victims.is_empty())
+    }
+
+    /// Ends the lives of `victims`, durably, and unlinks them.
+    pub(crate) fn end_all(&mut self, victims: &[Victim], why: Why) -> Result<(), Error> {
+        if victims.is_empty() {
+            return Ok(());
+        }
+        let engine = Arc::clone(&self.engine);
+        for victim in victims {
+            let at = engine.place_of(victim.slot).expect("it is linked");
+            if !fault!("mdb.evicted_not_marked") {
+                self.mark_dead(at);
+            }
+        }
+        let drained = self.drain();
+        if drained.is_ok() {
+            let mut locked = engine.lock();
+            for victim in victims {
+                match why {
+                    Why::Evicted => locked.evict(victim),
+                    Why::Over => locked.unlink(victim.slot),
+                }
+            }
+        }
+        for victim in victims {
+            engine.claims.release(Claims::stripe(victim.tag));
+            if drained.is_ok() {
+                self.give_up(victim.slot);
+            }
+        }
+        drained
+    }
+
+    /// Gives everything back: the session may go, or rest.
+    pub(crate) fn settle(&mut self) {
+        self.unpin();
+        self.tell_lists();
+        let mut free = Vec::new();
+        open(&self.purse).empty(&self.engine.epochs, &mut free);
+        self.return_slots(&free);
+    }
+
+    /// Has every session give back what it keeps.
+    pub(crate) fn settle_all(&mut self) {
+        self.settle();
+        let mut free = Vec::new();
+        self.engine.purses.empty(&self.engine.epochs, &mut free);
+        self.return_slots(&free);
+    }
+
+    /// Whether `found` is for everyone: what is hidden is for those who ask for it.
+    pub(crate) fn shown(found: &Found) -> bool {
+        found.head.marks & HIDDEN == 0
+    }
+}
+
+/// Why an item goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Room was needed.
+    Evicted,
+    /// It had expired, or was cleared.
+    Over,
+}
+
+/// What [`Worker::change`]'s function decides.
+pub(crate) enum Decision {
+    Keep,
+    Delete,
+    Put(Owned),
+}
+
+/// A [`Draft`] that owns its value.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Owned {
+    pub(crate) value: Vec<u8>,
+    pub(crate) expires_ms: u64,
+    pub(crate) flags: u32,
+    pub(crate) kind: u8,
+    pub(crate) marks: u8,
+}
+
+impl Owned {
+    pub(crate) fn borrow(&self) -> Draft<'_> {
+        Draft {
+            value: &self.value,
+            expires_ms: self.expires_ms,
+            flags: self.flags,
+            kind: self.kind,
+            marks: self.marks,
+        }
+    }
+}
+
+impl<N: Medium, F: Medium> Engine<N, F> {
+    /// The item called `name`, dead or alive, without a look at its value. Under a pin, or alone.
+    #[inline]
+    pub(crate) fn find(&self, hash: u64, name: &Name<'_>) -> Option<Found> {
+        let tag = (hash >> 32) as u32;
+        let mut word = self.near.bucket(self.near.bucket_of(hash));
+        while let Some((its, slot)) = follow(word) {
+            if its == tag {
+                let at = self.place_of(slot)?;
+                let head = Head::read(self.far(), at);
+                let same = head.area == name.area
+                    && usize::from(head.key_len) == name.key.len()
+                    && head.prefix_len == name.prefix_bytes;
+                if same && self.far().matches(at.plus(ITEM_HEAD_BYTES as u64), name.key) {
+                    return Some(Found { slot, at, head });
+                }
+            }
+            word = self.near.chain(slot);
+        }
+        None
+    }
+
+    /// What links an item with this head.
+    pub(crate) fn link_of(&self, hash: u64, head: &Head) -> Link {
+        let generation = self.areas.generation(head.area);
+        let cleared = head.version <= self.areas.cleared(head.area);
+        Link {
+            tag: (hash >> 32) as u32,
+            area: head.area,
+            expires_s: u32::try_from(head.expires_ms.div_ceil(1000)).unwrap_or(0),
+            // Cleared while it was on its way: it does not count.
+            generation: generation.wrapping_sub(u32::from(cleared)),
+            ..Link::default()
+        }
+    }
+}
+
+impl<N: Medium, F: Medium> Drop for Worker<N, F> {
+    fn drop(&mut self) {
+        // What somebody still reads stays in the purse, which others can empty.
+        self.settle();
+    }
+}

@@ -1,0 +1,438 @@
+//! What a cache does, one claim at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use farbank_cache::{Bounds, Cache, Config, Door, Name, Refusal};
+use farbank_kv::store::{Change, Error, Key, Ops, Session, Store, Value, Verdict, View};
+use farbank_pm::media::Mapped;
+
+const MIB: u64 = 1 << 20;
+
+fn config(time: &Arc<AtomicU64>) -> Config {
+    let time = Arc::clone(time);
+    Config {
+        clock: Arc::new(move || time.load(Relaxed)),
+        tended: false,
+        ..Config::default()
+    }
+}
+
+fn clock() -> Arc<AtomicU64> {
+    Arc::new(AtomicU64::new(1_700_000_000_000))
+}
+
+fn cache(pages: u64) -> Cache<Mapped> {
+    let medium = Mapped::anonymous(MIB * (pages + 2)).expect("memory");
+    let cache = Cache::create(medium, MIB, config(&clock())).expect("a cache");
+    assert_eq!(u64::from(cache.pages()), pages);
+    cache
+}
+
+fn key(bytes: &[u8]) -> Key<'_> {
+    Key { db: 0, bytes }
+}
+
+fn put(door: &mut Door<Mapped>, name: &[u8], bytes: &[u8]) -> u64 {
+    let value = Value {
+        bytes,
+        ..Value::default()
+    };
+    door.put(key(name), value).expect("room")
+}
+
+fn get(door: &mut Door<Mapped>, name: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    door.get(key(name), View::Durable, &mut out, &mut |_, _| {})
+        .expect("a read")
+        .then_some(out)
+}
+
+#[test]
+fn a_value_is_found_until_it_is_replaced_or_deleted() {
+    let cache = cache(4);
+    let mut door = cache.door();
+    assert_eq!(get(&mut door, b"a"), None);
+    let first = put(&mut door, b"a", b"one");
+    let second = put(&mut door, b"a", b"two, and longer than the first by far");
+    assert!(second > first);
+    assert_eq!(get(&mut door, b"a").as_deref(), Some(&b"two, and longer than the first by far"[..]));
+    assert!(door.delete(key(b"a")).unwrap());
+    assert!(!door.delete(key(b"a")).unwrap());
+    assert_eq!(get(&mut door, b"a"), None);
+    drop(door);
+    cache.verify().unwrap();
+}
+
+#[test]
+fn an_item_that_fits_no_page_is_refused_and_the_largest_is_kept() {
+    let cache = cache(4);
+    let mut door = cache.door();
+    let largest = vec![7; MIB as usize - 64 - 48 - 1];
+    put(&mut door, b"k", &largest);
+    assert_eq!(get(&mut door, b"k"), Some(largest.clone()));
+    let value = Value {
+        bytes: &[&largest[..], b"x"].concat(),
+        ..Value::default()
+    };
+    let refused = door.put(key(b"k"), value);
+    assert!(matches!(refused, Err(Error::ItemTooLarge { .. })), "{refused:?}");
+    assert_eq!(get(&mut door, b"k"), Some(largest));
+}
+
+#[test]
+fn the_least_recently_used_go_first_and_in_order() {
+    let medium = Mapped::anonymous(MIB * 8).expect("memory");
+    let exact = Config {
+        stash_slots: 1,
+        ..config(&clock())
+    };
+    let cache = Cache::create(medium, MIB, exact).expect("a cache");
+    let mut door = cache.door();
+    let value = vec![1; 100_000];
+    let mut kept = 0_u32;
+    while kept == 0 || door.meta(key(&0_u32.to_le_bytes()), View::Durable).unwrap().is_some() {
+        put(&mut door, &kept.to_le_bytes(), &value);
+        kept += 1;
+    }
+    // The class is full now. What is read is spared; the others go oldest first.
+    let oldest: Vec<u32> = (0..kept)
+        .filter(|n| get(&mut door, &n.to_le_bytes()).is_some())
+        .collect();
+    // They were just read in this order, so that is the order in which they go.
+    assert_eq!(get(&mut door, &oldest[0].to_le_bytes()), Some(value.clone()));
+    for step in 1..oldest.len() {
+        put(&mut door, &(kept + step as u32).to_le_bytes(), &value);
+        assert_eq!(door.meta(key(&oldest[step].to_le_bytes()), View::Durable).unwrap(), None, "{step}");
+    }
+    assert!(door.meta(key(&oldest[0].to_le_bytes()), View::Durable).unwrap().is_some());
+}
+
+#[test]
+fn expired_items_are_gone_and_their_room_is_given_back() {
+    let time = clock();
+    let medium = Mapped::anonymous(MIB * 12).expect("memory");
+    let cache = Cache::create(medium, MIB, config(&time)).expect("a cache");
+    let mut door = cache.door();
+    for n in 0..2_000_u32 {
+        let value = Value {
+            bytes: &[3; 1000],
+            expires_ms: time.load(Relaxed) + 5_000,
+            ..Value::default()
+        };
+        door.put(key(&n.to_le_bytes()), value).unwrap();
+    }
+    assert_eq!(door.len(0).unwrap(), 2_000);
+    time.fetch_add(5_000, Relaxed);
+    assert_eq!(get(&mut door, &7_u32.to_le_bytes()), None);
+    time.fetch_add(2_000, Relaxed);
+    door.rest();
+    cache.tidy().unwrap();
+    assert_eq!(door.len(0).unwrap(), 0);
+    drop(door);
+    cache.tidy().unwrap();
+    assert_eq!(cache.pages_free() as u32, cache.pages());
+    cache.verify().unwrap();
+}
+
+#[test]
+fn an_area_is_cleared_in_one_step_and_stays_so_over_a_restart() {
+    let time = clock();
+    let medium = Mapped::anonymous(MIB * 12).expect("memory");
+    let cache = Cache::create(medium, MIB, config(&time)).expect("a cache");
+    let mut door = cache.door();
+    for area in [3_u16, 60_000] {
+        for n in 0..500_u32 {
+            let name = n.to_le_bytes();
+            door.put_item(&Name::new(area, &name), b"value", 0, None).unwrap();
+        }
+    }
+    cache.clear_area(60_000).unwrap();
+    assert_eq!((cache.area_usage(3).0, cache.area_usage(60_000).0), (500, 0));
+    let name = 7_u32.to_le_bytes();
+    let mut out = Vec::new();
+    assert_eq!(door.get_item(&Name::new(60_000, &name), &mut out), Ok(None));
+    assert!(door.get_item(&Name::new(3, &name), &mut out).unwrap().is_some());
+    door.put_item(&Name::new(60_000, &name), b"new", 0, None).unwrap();
+    drop(door);
+    let medium = cache.into_medium().expect("nobody else has it");
+    let cache = Cache::open(medium, config(&time)).expect("it opens");
+    assert_eq!((cache.area_usage(3).0, cache.area_usage(60_000).0), (500, 1));
+    cache.verify().unwrap();
+}
+
+#[test]
+fn a_quota_is_kept_whatever_sizes_come() {
+    let cache = cache(32);
+    let mut door = cache.door();
+    cache.set_quota(5, Some(1 << 20));
+    for n in 0..20_000_u32 {
+        let name = n.to_le_bytes();
+        let value = vec![1; 50 + (n as usize * 37) % 900];
+        door.put_item(&Name::new(5, &name), &value, 0, None).unwrap();
+        assert!(cache.area_usage(5).1 <= 1 << 20, "{:?} after {n}", cache.area_usage(5));
+    }
+    assert!(cache.area_usage(5).0 > 500);
+    cache.set_quota(5, None);
+    drop(door);
+    cache.verify().unwrap();
+}
+
+#[test]
+fn after_a_change_of_sizes_merging_gives_pages_back() {
+    let cache = cache(40);
+    let mut door = cache.door();
+    let total = 40_u32 << 20;
+    for n in 0..total / 220 {
+        put(&mut door, &n.to_le_bytes(), &[1; 100]);
+    }
+    // Nine of ten go: every page is sparse.
+    for n in (0..total / 220).filter(|n| n % 10 != 0) {
+        door.delete(key(&n.to_le_bytes())).unwrap();
+    }
+    drop(door);
+    let before = cache.pages_free();
+    cache.tidy().unwrap();
+    cache.verify().unwrap();
+    let used = u64::from(cache.pages()) - cache.pages_free() as u64;
+    let live = cache.stats().live_bytes.div_ceil(MIB);
+    assert!(used <= live + 1, "{used} pages for {live}, {before} were free");
+    let mut door = cache.door();
+    for n in (0..total / 220).step_by(10) {
+        assert_eq!(get(&mut door, &n.to_le_bytes()), Some(vec![1; 100]), "{n}");
+    }
+}
+
+#[test]
+fn other_sizes_take_pages_of_those_that_are_not_used() {
+    let cache = cache(16);
+    let mut door = cache.door();
+    for n in 0..200_000_u32 {
+        put(&mut door, &n.to_le_bytes(), &[1; 60]);
+    }
+    assert_eq!(cache.pages_free(), 0);
+    for n in 0..2_000_u32 {
+        put(&mut door, &n.to_be_bytes(), &[2; 9_000]);
+        assert_eq!(get(&mut door, &n.to_be_bytes()), Some(vec![2; 9_000]));
+    }
+    drop(door);
+    cache.verify().unwrap();
+}
+
+#[test]
+fn a_cache_shrinks_and_grows_again_within_its_pool() {
+    let cache = cache(20);
+    let mut door = cache.door();
+    for n in 0..100_000_u32 {
+        put(&mut door, &n.to_le_bytes(), &[1; 150]);
+    }
+    door.rest();
+    assert_eq!(cache.resize(8).unwrap(), 8);
+    cache.verify().unwrap();
+    for n in 0..20_000_u32 {
+        put(&mut door, &n.to_le_bytes(), &[2; 150]);
+    }
+    assert!(cache.stats().live_bytes <= 8 * MIB);
+    assert_eq!(cache.resize(20).unwrap(), 20);
+    drop(door);
+    cache.verify().unwrap();
+    assert_eq!(cache.pages_free(), 12);
+}
+
+#[test]
+fn versions_guard_writes() {
+    let cache = cache(4);
+    let mut door = cache.door();
+    let name = Name::new(0, b"k");
+    let first = door.put_item(&name, b"1", 0, None).unwrap();
+    let second = door.put_item(&name, b"2", 0, Some(first)).unwrap();
+    assert_eq!(door.put_item(&name, b"3", 0, Some(first)), Err(Refusal::Version(second)));
+    assert_eq!(door.put_item(&Name::new(0, b"x"), b"3", 0, Some(1)), Err(Refusal::Absent));
+    assert_eq!(get(&mut door, b"k").as_deref(), Some(&b"2"[..]));
+}
+
+#[test]
+fn counters_stay_within_their_bounds() {
+    let cache = cache(4);
+    let mut door = cache.door();
+    let name = Name::new(0, b"stock");
+    let bounds = Bounds { low: 0, high: 10 };
+    assert_eq!(door.add_count(&name, -3, 10, bounds, 0), Ok(7));
+    assert_eq!(door.add_count(&name, -8, 10, bounds, 0), Err(Refusal::OutOfBounds(7)));
+    assert_eq!(door.add_count(&name, i64::MAX, 0, bounds, 0), Err(Refusal::OutOfBounds(7)));
+    assert_eq!(door.add_count(&name, 3, 10, bounds, 0), Ok(10));
+    door.set_count(&name, -5, 0).unwrap();
+    assert_eq!(door.add_count(&name, 1, 0, Bounds::default(), 0), Ok(-4));
+    put(&mut door, b"text", b"12345678");
+    assert_eq!(
+        door.add_count(&Name::new(0, b"text"), 1, 0, Bounds::default(), 0),
+        Err(Refusal::NotACounter)
+    );
+}
+
+#[test]
+fn hidden_items_show_themselves_only_to_those_who_ask_for_them() {
+    let cache = cache(4);
+    let mut door = cache.door();
+    let name = Name::new(0, b"k");
+    put(&mut door, b"k", b"value");
+    door.hide(&name).unwrap();
+    assert_eq!(get(&mut door, b"k"), None);
+    let mut out = Vec::new();
+    assert_eq!(door.get_item(&name, &mut out), Err(Refusal::Hidden));
+    out.clear();
+    assert!(door.get_hidden(&name, &mut out).is_some_and(|(_, hidden)| hidden));
+    assert_eq!(out, b"value");
+    put(&mut door, b"k", b"again");
+    assert_eq!(get(&mut door, b"k").as_deref(), Some(&b"again"[..]));
+}
+
+#[test]
+fn a_locked_item_takes_no_writes() {
+    let cache = cache(4);
+    let mut door = cache.door();
+    let name = Name::new(0, b"k");
+    put(&mut door, b"k", b"value");
+    door.lock(&name).unwrap();
+    assert_eq!(door.lock(&name), Err(Refusal::LockState));
+    let value = Value {
+        bytes: b"other",
+        ..Value::default()
+    };
+    assert_eq!(door.put(key(b"k"), value), Err(Error::Locked));
+    assert_eq!(door.delete(key(b"k")), Err(Error::Locked));
+    assert_eq!(door.update(key(b"k"), &mut |_| Change::Delete), Err(Error::Locked));
+    assert_eq!(get(&mut door, b"k").as_deref(), Some(&b"value"[..]));
+    door.unlock(&name).unwrap();
+    assert!(door.delete(key(b"k")).unwrap());
+}
+
+#[test]
+fn keys_of_a_prefix_are_listed_and_removed_together() {
+    let cache = cache(4);
+    let mut door = cache.door();
+    for (key, prefix_bytes) in [(&b"user:1:name"[..], 6), (b"user:1:mail", 6), (b"user:2:name", 6), (b"user:1x", 0)] {
+        let name = Name {
+            area: 1,
+            key,
+            prefix_bytes,
+        };
+        door.put_item(&name, b"v", 0, None).unwrap();
+    }
+    let mut keys = Vec::new();
+    door.prefix_keys(1, b"user:1", &mut |key| keys.push(key.to_vec()));
+    keys.sort();
+    assert_eq!(keys, [b"user:1:mail".to_vec(), b"user:1:name".to_vec()]);
+    assert_eq!(door.clear_prefix(1, b"user:1"), Ok(2));
+    assert_eq!(cache.area_usage(1).0, 2);
+}
+
+#[test]
+fn a_group_is_isolated_and_sees_what_it_wrote() {
+    let cache = cache(4);
+    let mut door = cache.door();
+    put(&mut door, b"a", b"1");
+    let keys = [key(b"a"), key(b"b")];
+    let verdict = door.group(&keys, &mut |ops| {
+        let value = Value {
+            bytes: b"2",
+            ..Value::default()
+        };
+        ops.put(keys[1], value)?;
+        assert!(ops.meta(keys[1], View::Pending)?.is_some());
+        assert!(ops.delete(keys[0])?);
+        assert!(ops.meta(keys[0], View::Pending)?.is_none());
+        Ok(Verdict::Apply)
+    });
+    assert_eq!(verdict, Ok(Verdict::Apply));
+    assert_eq!((get(&mut door, b"a"), get(&mut door, b"b")), (None, Some(b"2".to_vec())));
+}
+
+#[test]
+fn all_is_found_again_after_a_kill_in_the_order_it_was_written() {
+    let time = clock();
+    let medium = Mapped::anonymous(MIB * 24).expect("memory");
+    let cache = Cache::create(medium, MIB, config(&time)).expect("a cache");
+    let mut door = cache.door();
+    for n in 0..30_000_u32 {
+        put(&mut door, &n.to_le_bytes(), &n.to_le_bytes().repeat(1 + n as usize % 40));
+    }
+    for n in (0..30_000_u32).step_by(3) {
+        put(&mut door, &n.to_le_bytes(), b"second");
+    }
+    for n in (0..30_000_u32).step_by(7) {
+        door.delete(key(&n.to_le_bytes())).unwrap();
+    }
+    drop(door);
+    let medium = cache.into_medium().expect("nobody else has it");
+    let cache = Cache::open(medium, config(&time)).expect("it opens");
+    assert!(!cache.opened().clean);
+    cache.verify().unwrap();
+    let mut door = cache.door();
+    for n in 0..30_000_u32 {
+        let expected = match (n % 7, n % 3) {
+            (0, _) => None,
+            (_, 0) => Some(b"second".to_vec()),
+            _ => Some(n.to_le_bytes().repeat(1 + n as usize % 40)),
+        };
+        assert_eq!(get(&mut door, &n.to_le_bytes()), expected, "{n}");
+    }
+    drop(door);
+    let medium = cache.close().unwrap().expect("nobody else has it");
+    assert!(Cache::open(medium, config(&time)).expect("it opens").opened().clean);
+}
+
+#[test]
+fn after_a_restart_of_the_machine_memory_that_was_not_closed_is_not_believed() {
+    let time = clock();
+    let booted = |boot: u8| Config {
+        boot: Some([boot; 16]),
+        ..config(&time)
+    };
+    let medium = Mapped::anonymous(MIB * 8).expect("memory");
+    let cache = Cache::create(medium, MIB, booted(1)).expect("a cache");
+    put(&mut cache.door(), b"k", b"value");
+    let cache = Cache::open(cache.into_medium().unwrap(), booted(1)).unwrap();
+    assert_eq!(get(&mut cache.door(), b"k").as_deref(), Some(&b"value"[..]));
+    let closed = cache.close().unwrap().unwrap();
+    let cache = Cache::open(closed, booted(2)).unwrap();
+    assert_eq!(get(&mut cache.door(), b"k").as_deref(), Some(&b"value"[..]));
+    let cache = Cache::open(cache.into_medium().unwrap(), booted(3)).unwrap();
+    assert_eq!(get(&mut cache.door(), b"k"), None);
+    assert_eq!(cache.pages_free() as u32, cache.pages());
+}
+
+#[test]
+fn threads_never_see_a_value_nobody_wrote_for_the_key() {
+    let cache = cache(6);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let cache = &cache;
+            scope.spawn(move || {
+                let mut door = cache.door();
+                let mut state = thread + 1;
+                for _ in 0..60_000 {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let n = (state >> 33) % 5_000;
+                    let name = n.to_le_bytes();
+                    match state >> 60 {
+                        0 => {
+                            door.delete(key(&name)).unwrap();
+                        }
+                        1..=6 => {
+                            let len = 1 + (state >> 40) as usize % 200;
+                            put(&mut door, &name, &name.repeat(len));
+                        }
+                        _ => {
+                            if let Some(value) = get(&mut door, &name) {
+                                assert!(value.chunks(8).all(|chunk| chunk == name), "key {n}");
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    cache.verify().unwrap();
+    assert_eq!(cache.stats().damaged_records, 0);
+}
