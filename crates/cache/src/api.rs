@@ -6,7 +6,8 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use farbank_kv::store::{
-    Change, DATABASES, Error, Head as Frame, Item, Key, Meta, Opened, Ops, Session, Stats, Store, Value, Verdict, View,
+    Change, DATABASES, Error, Head as Frame, Item, Key, Meta, Opened, Ops, Session, Stats, Store,
+    Value, Verdict, View,
 };
 use farbank_pm::media::Mapped;
 use farbank_pm::pool::{Identity, Pool, PoolError};
@@ -20,10 +21,12 @@ use crate::group::Group;
 use crate::layout::{HIDDEN, LOCKED};
 use crate::near::follow;
 use crate::recover;
-use crate::worker::{Decision, Draft, Found, Name, Owned, Worker};
+use crate::worker::{Decision, Draft, Name, Owned, Seen, Worker};
 
 /// Bytes of a page, unless something else is asked for.
 pub const PAGE_BYTES: u64 = 1 << 20;
+/// Pages a cache must have at least, besides the one of its areas.
+pub const PAGES_MIN: u64 = 4;
 /// How often a tended cache is tended.
 const TICK: Duration = Duration::from_secs(1);
 /// Pages a tick looks through for what has expired.
@@ -49,7 +52,8 @@ impl fmt::Display for OpenError {
             OpenError::Pool(error) => error.fmt(f),
             OpenError::Size(why) => f.write_str(why),
             OpenError::NotACache => f.write_str(
-                "the pool was not made by the cache: serve it with --engine kv, or name another one for --engine mdb",
+                "the pool was not made by the cache, but by the durable store: serve it with --engine kv, or name \
+                 another one",
             ),
             OpenError::Metadata(error) => write!(f, "no memory for the cache's metadata: {error}"),
         }
@@ -400,7 +404,7 @@ impl<F: Medium, N: Medium> Ops for Door<F, N> {
 }
 
 /// Whether an item takes writes.
-pub(crate) fn writable(found: Option<(&Found, &[u8])>) -> Result<(), Error> {
+pub(crate) fn writable(found: Option<Seen<'_>>) -> Result<(), Error> {
     match found {
         Some((found, _)) if found.head.marks & LOCKED != 0 => Err(Error::Locked),
         _ => Ok(()),
@@ -483,7 +487,11 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
             self.worker.unpin();
             bucket += 1;
         }
-        Ok(if bucket == engine.near.buckets() { 0 } else { bucket })
+        Ok(if bucket == engine.near.buckets() {
+            0
+        } else {
+            bucket
+        })
     }
 
     fn len(&mut self, db: u8) -> Result<u64, Error> {

@@ -47,7 +47,9 @@ impl Areas {
     /// Items of `area` up to this version are dead.
     #[inline]
     pub(crate) fn cleared(&self, area: u16) -> u64 {
-        let own = self.field(area.into(), Field::Cleared).load(Ordering::Acquire);
+        let own = self
+            .field(area.into(), Field::Cleared)
+            .load(Ordering::Acquire);
         let every = self
             .field(all(self.count), Field::Cleared)
             .load(Ordering::Acquire);
@@ -83,17 +85,22 @@ impl Areas {
 
     /// Items of `area` that were not cleared.
     pub(crate) fn items(&self, area: u16) -> u64 {
-        self.field(area.into(), Field::Items).load(Ordering::Relaxed)
+        self.field(area.into(), Field::Items)
+            .load(Ordering::Relaxed)
     }
 
     /// Bytes of their slots.
     pub(crate) fn bytes(&self, area: u16) -> u64 {
-        self.field(area.into(), Field::Bytes).load(Ordering::Relaxed)
+        self.field(area.into(), Field::Bytes)
+            .load(Ordering::Relaxed)
     }
 
     /// Bytes of slots `area` may have; `None`: as many as there are.
     pub(crate) fn quota(&self, area: u16) -> Option<u64> {
-        match self.field(area.into(), Field::Quota).load(Ordering::Relaxed) {
+        match self
+            .field(area.into(), Field::Quota)
+            .load(Ordering::Relaxed)
+        {
             0 => None,
             quota => Some(quota - 1),
         }

@@ -7,7 +7,11 @@ use farbank_pm::sync::atomic::{AtomicU32, Ordering};
 use farbank_pm::sync::thread;
 
 /// Stripes: many times the threads there are.
-const STRIPES: usize = if farbank_pm::sync::CHECKED { 64 } else { 1 << 14 };
+const STRIPES: usize = if farbank_pm::sync::CHECKED {
+    64
+} else {
+    1 << 14
+};
 
 /// All stripes of a cache.
 pub(crate) struct Claims(Box<[AtomicU32]>);

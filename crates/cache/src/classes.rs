@@ -38,7 +38,9 @@ impl Classes {
 
     /// The smallest class whose slots hold `bytes`.
     pub(crate) fn of(&self, bytes: usize) -> Option<u8> {
-        let class = self.slot_bytes.partition_point(|&slot| (slot as usize) < bytes);
+        let class = self
+            .slot_bytes
+            .partition_point(|&slot| (slot as usize) < bytes);
         (class < self.slot_bytes.len()).then_some(class as u8)
     }
 

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use farbank_kv::store::{
-    Change, Error, Head as Frame, Item, Key, Meta, Ops, Value, Verdict, View,
-};
+use farbank_kv::store::{Change, Error, Head as Frame, Item, Key, Meta, Ops, Value, Verdict, View};
 use farbank_pm::Medium;
 use farbank_pm::sync::Arc;
 
@@ -68,8 +66,13 @@ impl<F: Medium, N: Medium> Group<'_, F, N> {
     }
 
     fn staged(&self, key: Key<'_>) -> Option<Option<&Owned>> {
-        let own = |(db, bytes, _): &&(u8, Vec<u8>, Option<Owned>)| *db == key.db && bytes == key.bytes;
-        self.staged.iter().rev().find(own).map(|(_, _, value)| value.as_ref())
+        let own =
+            |(db, bytes, _): &&(u8, Vec<u8>, Option<Owned>)| *db == key.db && bytes == key.bytes;
+        self.staged
+            .iter()
+            .rev()
+            .find(own)
+            .map(|(_, _, value)| value.as_ref())
     }
 
     fn stage(&mut self, key: Key<'_>, value: Option<Owned>) -> Result<(), Error> {
@@ -159,7 +162,9 @@ impl<F: Medium, N: Medium> Ops for Group<'_, F, N> {
         decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
     ) -> Result<u64, Error> {
         let (mut bytes, mut meta) = (Vec::new(), Meta::default());
-        let found = self.get(key, View::Pending, &mut bytes, &mut |found, _| meta = *found)?;
+        let found = self.get(key, View::Pending, &mut bytes, &mut |found, _| {
+            meta = *found
+        })?;
         let item = found.then_some(Item {
             bytes: &bytes,
             meta,

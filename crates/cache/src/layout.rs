@@ -67,9 +67,7 @@ pub(crate) struct Head {
 impl Head {
     fn words(&self) -> [u64; 5] {
         [
-            u64::from(self.crc)
-                | u64::from(self.area) << 32
-                | u64::from(self.key_len) << 48,
+            u64::from(self.crc) | u64::from(self.area) << 32 | u64::from(self.key_len) << 48,
             self.version,
             (self.expires_ms & EXPIRES_MAX)
                 | u64::from(self.kind) << 48
@@ -142,7 +140,8 @@ pub(crate) fn seed(secret: u64, at: Off) -> u32 {
 
 /// A page's head: its class and slot size under a check that only this pool's secret gives.
 pub(crate) fn page_head(secret: u64, page: u32, class: u8, slot_bytes: u32) -> [u64; 2] {
-    let first = u64::from(class) + 1 | u64::from(slot_bytes) << 32;
-    let check = xxhash_rust::xxh3::xxh3_64_with_seed(&first.to_le_bytes(), secret ^ u64::from(page));
+    let first = (u64::from(class) + 1) | (u64::from(slot_bytes) << 32);
+    let check =
+        xxhash_rust::xxh3::xxh3_64_with_seed(&first.to_le_bytes(), secret ^ u64::from(page));
     [first, check]
 }

@@ -45,8 +45,8 @@ mod tend;
 mod verify;
 mod worker;
 
-pub use api::{Cache, Door, OpenError, PAGE_BYTES};
+pub use api::{Cache, Door, OpenError, PAGE_BYTES, PAGES_MIN};
 pub use config::{Clock, Config, Formatting};
-pub use root::is_cache;
+pub use root::Past;
 pub use tair::{Bounds, Refusal};
 pub use worker::Name;

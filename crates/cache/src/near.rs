@@ -368,7 +368,7 @@ pub(crate) struct List {
 /// The chain word that leads to `slot`, an item whose tag is `tag`.
 #[inline]
 pub(crate) fn chain_word(tag: u32, slot: Slot) -> u64 {
-    u64::from(tag) << 32 | u64::from(slot.0) + 1
+    (u64::from(tag) << 32) | (u64::from(slot.0) + 1)
 }
 
 /// Where a chain word leads, and the tag of the item there.

@@ -18,7 +18,7 @@ use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use farbank_pm::sync::{Arc, Mutex};
 use farbank_pm::{Drain, Kind, LINE, Lane, Medium, Off, Poisoned, fault};
 
-use crate::api::OpenError;
+use crate::api::{OpenError, PAGES_MIN};
 use crate::areas::{Areas, all};
 use crate::claims::Claims;
 use crate::classes::Classes;
@@ -31,8 +31,6 @@ use crate::root::Root;
 use crate::state::State;
 use crate::worker::Name;
 
-/// Pages a pool must have.
-const PAGES_MIN: u32 = 4;
 /// Versions of one opening: after a kill those of the next are above whatever there was.
 const VERSIONS_BITS: u32 = 40;
 /// Bits a slot's number has.
@@ -50,7 +48,7 @@ pub(crate) fn create<F: Medium>(
         segment_bytes: page_bytes,
     };
     let pool = Pool::create_as(far, &mut lane, &layout, identity)?;
-    if pool.segments() <= PAGES_MIN {
+    if u64::from(pool.segments()) <= PAGES_MIN {
         return Err(OpenError::Size(format!(
             "the pool has {} pages of {page_bytes} bytes; a cache needs more than {PAGES_MIN}: make it larger, or its \
              pages smaller",
@@ -335,7 +333,12 @@ impl Scan {
             }
             let mut locked = engine.lock();
             let class = locked.class_of(kept.slot);
-            locked.publish(kept.slot, class, engine.link_of(hash, &head), old.map(|old| old.slot));
+            locked.publish(
+                kept.slot,
+                class,
+                engine.link_of(hash, &head),
+                old.map(|old| old.slot),
+            );
         }
         let mut locked = engine.lock();
         locked.free_what_is_not_linked(engine.pages());

@@ -58,8 +58,22 @@ impl Root {
     }
 }
 
-/// Whether a pool with these words of its superblock is a cache's.
-#[must_use]
-pub fn is_cache(words: &Words) -> bool {
-    words[MARK_AT] == MARK
+/// What the superblock of a cache's pool says, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Past {
+    /// Whether the last close was clean.
+    pub closed_cleanly: bool,
+    /// How many times the pool was opened.
+    pub opened: u64,
+}
+
+impl Past {
+    /// Reads the engine's words of a superblock; `None`: another engine's.
+    #[must_use]
+    pub fn of(words: &Words) -> Option<Past> {
+        Root::from_words(words).map(|root| Past {
+            closed_cleanly: root.clean,
+            opened: root.openings,
+        })
+    }
 }

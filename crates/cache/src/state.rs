@@ -186,7 +186,8 @@ impl<N: Medium> Locked<'_, N> {
     /// Whether every slot of `page` is free.
     pub(crate) fn is_empty(&self, page: u32) -> bool {
         let info = self.near.info(page);
-        info.class.is_some_and(|class| info.free == self.classes.slots(class))
+        info.class
+            .is_some_and(|class| info.free == self.classes.slots(class))
     }
 
     /// Keeps `page` off the lists: nobody takes a slot of it from now on.
@@ -634,9 +635,9 @@ impl<N: Medium> Locked<'_, N> {
         let richest = (0..self.classes.len() as u8)
             .filter(|&other| other != class && self.near.tally(other, Tally::Pages) > 0)
             .max_by_key(|&other| self.near.tally(other, Tally::Pages))?;
-        let partial = (0..PARTIALS).rev().find_map(|tenths| {
-            self.near.partial(richest, tenths).checked_sub(1)
-        });
+        let partial = (0..PARTIALS)
+            .rev()
+            .find_map(|tenths| self.near.partial(richest, tenths).checked_sub(1));
         partial.or_else(|| {
             let pages = self.near.shape().pages_max as u32;
             (0..pages).find(|&page| {

@@ -2,7 +2,7 @@
 
 use std::sync::PoisonError;
 
-use farbank_kv::store::{DATABASES, Stats};
+use farbank_kv::store::{Class, DATABASES, Stats};
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Counters, Medium};
 
@@ -22,16 +22,40 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     }
 }
 
+/// A class, under the lock.
+fn class_of<N: Medium, F: Medium>(engine: &Engine<N, F>, class: u8) -> Class {
+    let tally = |what| engine.near.tally(class, what);
+    let slot_bytes = u64::from(engine.classes.slot_bytes(class));
+    let slots_per_page = u64::from(engine.classes.slots(class));
+    let (pages, items) = (tally(Tally::Pages), tally(Tally::Items));
+    Class {
+        id: u32::from(class) + 1,
+        slot_bytes,
+        slots_per_page,
+        pages,
+        slots_used: items,
+        slots_free: pages * slots_per_page - items,
+        items,
+        item_bytes: items * slot_bytes,
+        evicted: tally(Tally::Evicted),
+        ..Class::default()
+    }
+}
+
 /// Figures, now.
 pub(crate) fn stats<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Stats {
     let page_bytes = engine.pool.segment_bytes();
     let locked = engine.lock();
     let (mut live_bytes, mut near_bytes, mut evictions) = (0, 8 * engine.near.buckets(), 0);
+    let mut classes = Vec::new();
     for class in 0..engine.classes.len() as u8 {
-        let items = engine.near.tally(class, Tally::Items);
-        live_bytes += items * u64::from(engine.classes.slot_bytes(class));
-        near_bytes += engine.near.tally(class, Tally::Pages) * engine.links_bytes(class);
-        evictions += engine.near.tally(class, Tally::Evicted);
+        let own = class_of(engine, class);
+        live_bytes += own.item_bytes;
+        near_bytes += own.pages * engine.links_bytes(class);
+        evictions += own.evicted;
+        if own.pages > 0 {
+            classes.push(own);
+        }
     }
     let free = locked.state.free_pages.len() as u32;
     let used = engine.pages() - locked.pages_held() as u32;
@@ -48,12 +72,17 @@ pub(crate) fn stats<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Stats {
         moved_bytes: load(&engine.tally.moved_bytes),
         segments_cleaned: load(&engine.tally.pages_freed),
         index_bytes: near_bytes,
+        evictions,
+        classes,
+        reclaimed: load(&engine.tally.reclaimed),
         expired_keys: load(&engine.tally.reclaimed),
         damaged_records: load(&engine.tally.damaged),
-        counters: *engine.counters.lock().unwrap_or_else(PoisonError::into_inner),
+        counters: *engine
+            .counters
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner),
         ..Stats::default()
     };
-    let _ = evictions;
     for (db, keys) in stats.keys.iter_mut().enumerate().take(DATABASES) {
         *keys = engine.areas.items(db as u16);
     }

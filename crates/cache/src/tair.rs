@@ -12,7 +12,7 @@ use farbank_pm::sync::Arc;
 use crate::api::Door;
 use crate::layout::{COUNTER, HIDDEN, LOCKED};
 use crate::near::follow;
-use crate::worker::{Decision, Draft, Found, Name, Owned};
+use crate::worker::{Decision, Draft, Found, Name, Owned, Seen};
 
 /// What a counter must stay within.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,9 +103,8 @@ impl<F: Medium, N: Medium> Door<F, N> {
         let (hash, from) = (engine.hash(name), out.len());
         self.worker.pin();
         let found = engine.find(hash, name);
-        let found = found.filter(|found| {
-            self.worker.lives(found) && self.worker.copy_value(found, name, out)
-        });
+        let found = found
+            .filter(|found| self.worker.lives(found) && self.worker.copy_value(found, name, out));
         self.worker.unpin();
         let found = found?;
         self.worker.used(&found, hash);
@@ -150,7 +149,11 @@ impl<F: Medium, N: Medium> Door<F, N> {
     }
 
     /// Stores several items; the first that is refused ends it. How many were stored.
-    pub fn put_all(&mut self, items: &[(Name<'_>, &[u8])], expires_ms: u64) -> Result<usize, Refusal> {
+    pub fn put_all(
+        &mut self,
+        items: &[(Name<'_>, &[u8])],
+        expires_ms: u64,
+    ) -> Result<usize, Refusal> {
         for (name, value) in items {
             self.put_item(name, value, expires_ms, None)?;
         }
@@ -197,7 +200,12 @@ impl<F: Medium, N: Medium> Door<F, N> {
         self.choose(name, &mut |found| {
             let (found, value) = found.ok_or(Refusal::Absent)?;
             let marks = change(found.head.marks)?;
-            Ok(Decision::Put(owned(found, value, found.head.expires_ms, marks)))
+            Ok(Decision::Put(owned(
+                found,
+                value,
+                found.head.expires_ms,
+                marks,
+            )))
         })
     }
 
@@ -206,12 +214,22 @@ impl<F: Medium, N: Medium> Door<F, N> {
         self.choose(name, &mut |found| {
             let (found, value) = found.ok_or(Refusal::Absent)?;
             unlocked(found)?;
-            Ok(Decision::Put(owned(found, value, expires_ms, found.head.marks)))
+            Ok(Decision::Put(owned(
+                found,
+                value,
+                expires_ms,
+                found.head.marks,
+            )))
         })
     }
 
     /// Sets a counter, whatever was there.
-    pub fn set_count(&mut self, name: &Name<'_>, count: i64, expires_ms: u64) -> Result<u64, Refusal> {
+    pub fn set_count(
+        &mut self,
+        name: &Name<'_>,
+        count: i64,
+        expires_ms: u64,
+    ) -> Result<u64, Refusal> {
         let draft = Draft {
             value: &count.to_le_bytes(),
             expires_ms,
@@ -237,7 +255,10 @@ impl<F: Medium, N: Medium> Door<F, N> {
         self.choose(name, &mut |found| {
             if let Some((found, value)) = found {
                 unlocked(found)?;
-                let bytes = value.try_into().ok().filter(|_| found.head.marks & COUNTER != 0);
+                let bytes = value
+                    .try_into()
+                    .ok()
+                    .filter(|_| found.head.marks & COUNTER != 0);
                 count = i64::from_le_bytes(bytes.ok_or(Refusal::NotACounter)?);
             }
             let sum = count.checked_add(by);
@@ -303,7 +324,7 @@ impl<F: Medium, N: Medium> Door<F, N> {
     fn choose(
         &mut self,
         name: &Name<'_>,
-        choice: &mut dyn FnMut(Option<(&Found, &[u8])>) -> Choice,
+        choice: &mut dyn FnMut(Option<Seen<'_>>) -> Choice,
     ) -> Result<u64, Refusal> {
         let mut refused = None;
         let version = self.worker.change(name, &mut |found| {

@@ -7,9 +7,9 @@
 //! the other.
 
 use farbank_kv::store::Error;
+use farbank_pm::Medium;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::sync::{Arc, thread};
-use farbank_pm::Medium;
 
 use crate::claims::Claims;
 use crate::layout::{Head, ITEM_HEAD_BYTES, seed};
@@ -103,7 +103,10 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             }
         }
         let kept = engine.lock().pages_held();
-        let mut root = engine.root.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut root = engine
+            .root
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         root.pages_held = kept;
         engine.pool.set_root(&mut self.lane, &root.to_words())?;
         Ok(all - kept as u32)
@@ -121,10 +124,9 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     fn empty_page(&mut self, page: u32, how: How) -> Result<bool, Error> {
         let engine = Arc::clone(&self.engine);
         for _ in 0..PATIENCE {
-            let victims =
-                engine
-                    .lock()
-                    .choose_in_page(page, AT_ONCE, &engine.claims, &|_| true);
+            let victims = engine
+                .lock()
+                .choose_in_page(page, AT_ONCE, &engine.claims, &|_| true);
             match how {
                 How::Evict => self.end_all(&victims, Why::Evicted)?,
                 How::Move => self.move_all(&victims)?,
@@ -167,11 +169,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             let class = locked.class_of(first.slot);
             locked.take_slots(class, victims.len(), &mut room);
         }
-        let moves: Vec<(Slot, Slot)> = victims
-            .iter()
-            .map(|victim| victim.slot)
-            .zip(room)
-            .collect();
+        let moves: Vec<(Slot, Slot)> = victims.iter().map(|victim| victim.slot).zip(room).collect();
         let moved = self.copy_all(&moves);
         if moved.is_ok() {
             let mut locked = engine.lock();

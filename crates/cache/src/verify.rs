@@ -64,7 +64,9 @@ fn listed<N: Medium>(locked: &Locked<'_, N>) -> Result<HashSet<Slot>, String> {
             let link = locked.near.link(slot);
             let right = link.area == area && locked.class_of(slot) == class && link.prev == before;
             if !right || !all.insert(slot) {
-                return Err(format!("{slot:?} in the list of class {class}, area {area} is {link:?}"));
+                return Err(format!(
+                    "{slot:?} in the list of class {class}, area {area} is {link:?}"
+                ));
             }
             (before, at) = (at, link.next);
             items += 1;
@@ -97,7 +99,9 @@ fn page_is_sound<N: Medium>(
     while let Some(index) = at.checked_sub(1) {
         free += 1;
         if used.contains(&locked.near.slot(page, index)) || free > slots {
-            return Err(format!("slot {index} of page {page} is free and in use: {info:?}"));
+            return Err(format!(
+                "slot {index} of page {page} is free and in use: {info:?}"
+            ));
         }
         at = locked.near.chain(locked.near.slot(page, index)) as u32;
     }

@@ -96,6 +96,9 @@ impl Found {
     }
 }
 
+/// An item that was found, and its value.
+pub(crate) type Seen<'a> = (&'a Found, &'a [u8]);
+
 /// One session.
 pub(crate) struct Worker<N: Medium, F: Medium> {
     pub(crate) engine: Arc<Engine<N, F>>,
@@ -201,7 +204,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     pub(crate) fn change(
         &mut self,
         name: &Name<'_>,
-        decide: &mut dyn FnMut(Option<(&Found, &[u8])>) -> Result<Decision, Error>,
+        decide: &mut dyn FnMut(Option<Seen<'_>>) -> Result<Decision, Error>,
     ) -> Result<u64, Error> {
         self.check_key(name)?;
         let engine = Arc::clone(&self.engine);
@@ -212,7 +215,8 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         value.clear();
         self.pin();
         let found = engine.find(hash, name);
-        let shown = found.filter(|found| self.lives(found) && self.copy_value(found, name, &mut value));
+        let shown =
+            found.filter(|found| self.lives(found) && self.copy_value(found, name, &mut value));
         let decision = decide(shown.as_ref().map(|found| (found, &value[..])));
         let done = match decision {
             Err(error) => Err(error),
@@ -309,7 +313,11 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             prefix_len: name.prefix_bytes,
             crc: 0,
         };
-        head.crc = head.crc_of(crate::layout::seed(engine.secret, at), name.key, draft.value);
+        head.crc = head.crc_of(
+            crate::layout::seed(engine.secret, at),
+            name.key,
+            draft.value,
+        );
         let bytes = head.to_bytes();
         engine
             .far()
@@ -501,10 +509,9 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         let want = engine.stash_slots(class);
         let now_s = (engine.now_ms() / 1000) as u32;
         let most = if own { 1 } else { want };
-        let victims =
-            engine
-                .lock()
-                .choose_victims(class, area, own, most, now_s, &engine.claims);
+        let victims = engine
+            .lock()
+            .choose_victims(class, area, own, most, now_s, &engine.claims);
         self.end_all(&victims, Why::Evicted)?;
         Ok(!victims.is_empty())
     }
@@ -614,7 +621,11 @@ impl<N: Medium, F: Medium> Engine<N, F> {
                 let same = head.area == name.area
                     && usize::from(head.key_len) == name.key.len()
                     && head.prefix_len == name.prefix_bytes;
-                if same && self.far().matches(at.plus(ITEM_HEAD_BYTES as u64), name.key) {
+                if same
+                    && self
+                        .far()
+                        .matches(at.plus(ITEM_HEAD_BYTES as u64), name.key)
+                {
                     return Some(Found { slot, at, head });
                 }
             }

@@ -5,7 +5,9 @@ use farbank_check::explore::{Config, explore};
 use farbank_pm::sim::Persistency;
 
 fn holds(persistency: Persistency, seeds: std::ops::Range<u64>) {
-    let report = explore(&MdbTarget, &Config::new(persistency), seeds, 2, &mut |_| true);
+    let report = explore(&MdbTarget, &Config::new(persistency), seeds, 2, &mut |_| {
+        true
+    });
     assert!(report.holds(), "{report}");
     println!("{report}");
 }

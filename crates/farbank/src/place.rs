@@ -1,25 +1,42 @@
 //! Where a pool is put and how it is made: what `serve` and `pool create` have in common.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use clap::{Args, ValueEnum};
+use farbank_cache::{PAGE_BYTES, PAGES_MIN, Past};
 use farbank_kv::{SEGMENTS_MIN, segment_bytes_for};
 use farbank_pm::Kind;
 use farbank_pm::media::{AnyMedium, OpenError, OpenOptions, SyncPolicy, create_path, open_path};
+use farbank_pm::pool::{COPIES, COPY_BYTES, summary};
 
 use crate::progress::Progress;
 use crate::{Failure, size};
 
+/// What keeps keys in a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Engine {
+    /// A durable store: it keeps what it acknowledged, and refuses writes when it is full.
+    Kv,
+    /// The Tair MDB cache: what was used least lately goes when it is full; warm after a kill.
+    Mdb,
+}
+
 /// Which medium, and what a new pool is like.
 #[derive(Args)]
 pub(crate) struct Place {
+    /// What keeps the keys; what made the pool if it is there, else kv.
+    #[arg(long, value_enum)]
+    engine: Option<Engine>,
     /// The medium the pool must be on; auto takes what the path is best at.
     #[arg(long, value_enum, default_value = "auto")]
     medium: MediumChoice,
     /// Size of a new pool.
     #[arg(long, value_name = "SIZE", default_value = "1gb", value_parser = size::parse)]
     pub(crate) size: u64,
-    /// Segment size of a new pool, a power of two from 4kb; chosen from --size if not given.
+    /// Segment size of a new pool, a power of two from 4kb; chosen from --size if not given. The cache's
+    /// pages: 1mb, and no item is larger.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     segment_bytes: Option<u64>,
     /// When a write to a file is durable: before it is acknowledged, once a second, or at the end.
@@ -51,7 +68,11 @@ impl Place {
             let text = "--segment-bytes must be a power of two from 4kb";
             return Err(Failure::Usage(text.into()));
         }
-        let least = segment_bytes.saturating_mul(SEGMENTS_MIN + 1);
+        let segments_min = match self.engine {
+            Some(Engine::Mdb) => PAGES_MIN,
+            _ => SEGMENTS_MIN,
+        };
+        let least = segment_bytes.saturating_mul(segments_min + 1);
         if self.size < least {
             let least = size::human(least);
             return Err(Failure::Usage(format!("--size must be at least {least}")));
@@ -60,8 +81,18 @@ impl Place {
     }
 
     pub(crate) fn segment_bytes(&self) -> u64 {
-        self.segment_bytes
-            .unwrap_or_else(|| segment_bytes_for(self.size))
+        self.segment_bytes.unwrap_or_else(|| match self.engine {
+            Some(Engine::Mdb) => PAGE_BYTES.min(segment_bytes_for(self.size) * 16),
+            _ => segment_bytes_for(self.size),
+        })
+    }
+
+    /// What keeps the pool at `path`: what was asked for, what made it, or the durable engine.
+    pub(crate) fn engine(&self, path: &Path) -> Engine {
+        self.engine.unwrap_or_else(|| match made_by_cache(path) {
+            true => Engine::Mdb,
+            false => Engine::Kv,
+        })
     }
 
     pub(crate) fn sync(&self) -> SyncPolicy {
@@ -74,13 +105,13 @@ impl Place {
 
     /// Opens what is at `path`.
     pub(crate) fn open(&self, path: &Path) -> Result<AnyMedium, Failure> {
-        open_path(path, &self.options()).map_err(|e| refused(&e))
+        open_path(path, &self.options(path)).map_err(|e| refused(&e))
     }
 
     /// Makes a medium at `path`, where nothing is.
     pub(crate) fn make(&self, path: &Path) -> Result<AnyMedium, Failure> {
         let mut progress = Progress::new("making the pool");
-        let made = create_path(path, self.size, &self.options(), &mut |done, all| {
+        let made = create_path(path, self.size, &self.options(path), &mut |done, all| {
             progress.show(done, all);
         });
         let medium = made.map_err(|e| refused(&e))?;
@@ -89,7 +120,7 @@ impl Place {
         Ok(medium)
     }
 
-    fn options(&self) -> OpenOptions {
+    fn options(&self, path: &Path) -> OpenOptions {
         let medium = match self.medium {
             MediumChoice::Auto => None,
             MediumChoice::Dax => Some(Kind::Dax),
@@ -99,9 +130,29 @@ impl Place {
         OpenOptions {
             medium,
             sync: self.sync(),
+            // A cache need not survive a power cut: it starts empty then.
+            page_cache: self.engine(path) == Engine::Mdb,
             ..OpenOptions::default()
         }
     }
+}
+
+/// Whether the pool at `path`, if there is one, is a cache's.
+fn made_by_cache(path: &Path) -> bool {
+    superblocks(path)
+        .ok()
+        .and_then(|copies| summary(&copies).ok())
+        .is_some_and(|summary| Past::of(&summary.root).is_some())
+}
+
+/// The copies of the superblock of the pool at `path`, as they are.
+pub(crate) fn superblocks(path: &Path) -> std::io::Result<[[u8; COPY_BYTES]; 2]> {
+    let file = File::open(path)?;
+    let mut copies = [[0; COPY_BYTES]; 2];
+    for (copy, at) in copies.iter_mut().zip(COPIES) {
+        file.read_exact_at(copy, at.0)?;
+    }
+    Ok(copies)
 }
 
 pub(crate) fn refused(error: &OpenError) -> Failure {

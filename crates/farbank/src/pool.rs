@@ -3,22 +3,21 @@
 //! `info` only reads two pages and works beside a server. The others open the pool as a server would:
 //! what a crash left is mended first, and nobody else may have it open.
 
-use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueEnum};
 use farbank::kv::store::{DATABASES, Error, Item, Key, Session, Stats, View};
 use farbank::{Db, Options, open};
+use farbank_cache::{Cache, Past as CachePast};
 use farbank_kv::{Config, Kv, Past};
 use farbank_pm::Medium;
 use farbank_pm::media::AnyMedium;
-use farbank_pm::pool::{COPIES, COPY_BYTES, Summary, summary};
+use farbank_pm::pool::{Summary, summary};
 use farbank_server::resp::request;
 
-use crate::place::{Place, remove};
+use crate::place::{Engine, Place, remove, superblocks};
 use crate::progress::Progress;
 use crate::{Failure, size};
 
@@ -121,12 +120,23 @@ impl Create {
         close: impl Fn(M) -> Result<(), farbank_pm::Poisoned>,
     ) -> Result<(), Failure> {
         let kind = medium.caps().kind.name();
-        let made = Kv::create(medium, self.place.segment_bytes(), Config::default());
-        let made = made.inspect_err(|_| remove(&self.path));
-        let medium = made
-            .map_err(Failure::failed)?
-            .close()
-            .map_err(Failure::failed)?;
+        let medium = match self.place.engine(&self.path) {
+            Engine::Kv => self
+                .made(Kv::create(
+                    medium,
+                    self.place.segment_bytes(),
+                    Config::default(),
+                ))?
+                .close(),
+            Engine::Mdb => self
+                .made(Cache::create(
+                    medium,
+                    self.place.segment_bytes(),
+                    farbank_cache::Config::default(),
+                ))?
+                .close(),
+        };
+        let medium = medium.map_err(Failure::failed)?;
         medium.map_or(Ok(()), close).map_err(Failure::failed)?;
         println!(
             "pool {}: {} in segments of {}, medium {kind}, empty",
@@ -135,6 +145,12 @@ impl Create {
             size::human(self.place.segment_bytes())
         );
         Ok(())
+    }
+
+    fn made<S, E: std::fmt::Display>(&self, store: Result<S, E>) -> Result<S, Failure> {
+        store
+            .inspect_err(|_| remove(&self.path))
+            .map_err(Failure::failed)
     }
 }
 
@@ -165,14 +181,17 @@ impl At {
             root,
             ..
         } = self.summary()?;
-        let Past {
-            closed_cleanly,
-            opened,
-        } = Past::of(&root);
+        let (engine, closed_cleanly, opened) = match CachePast::of(&root) {
+            Some(past) => ("mdb", past.closed_cleanly, past.opened),
+            None => {
+                let past = Past::of(&root);
+                ("kv", past.closed_cleanly, past.opened)
+            }
+        };
         if self.json {
             let object = serde_json::json!({
-                "pool": self.path, "pool_bytes": pool_bytes, "segment_bytes": segment_bytes,
-                "segments": segments, "created_unix_s": created_unix_s, "opened": opened,
+                "pool": self.path, "engine": engine, "pool_bytes": pool_bytes,
+                "segment_bytes": segment_bytes, "segments": segments, "created_unix_s": created_unix_s, "opened": opened,
                 "closed_cleanly": closed_cleanly, "superblock_whole": !mended_at_open,
             });
             println!("{object}");
@@ -180,7 +199,10 @@ impl At {
         }
         let made = SystemTime::UNIX_EPOCH + Duration::from_secs(created_unix_s);
         let age = SystemTime::now().duration_since(made).unwrap_or_default();
-        println!("pool {}, format version 1", self.path.display());
+        println!(
+            "pool {}, format version 1, engine {engine}",
+            self.path.display()
+        );
         println!(
             "{} in {segments} segments of {}",
             size::human(pool_bytes),
@@ -193,8 +215,9 @@ impl At {
         println!(
             "{}",
             match closed_cleanly {
+                true if engine == "mdb" => "closed cleanly",
                 true => "closed cleanly: the next open reads its index",
-                false => "in use, or it crashed: the next open reads the log",
+                false => "in use, or it crashed: the next open reads all of it",
             }
         );
         if mended_at_open {
@@ -205,18 +228,10 @@ impl At {
 
     fn summary(&self) -> Result<Summary, Failure> {
         let name = self.path.display();
-        let file = File::open(&self.path).map_err(|error| match error.kind() {
+        let copies = superblocks(&self.path).map_err(|error| match error.kind() {
             ErrorKind::NotFound => nothing_at(&self.path),
-            _ => Failure::failed(format!("{name}: cannot open: {error}")),
+            _ => Failure::failed(format!("{name}: cannot read the superblock: {error}")),
         })?;
-        let mut copies = [[0; COPY_BYTES]; 2];
-        for (copy, at) in copies.iter_mut().zip(COPIES) {
-            file.read_exact_at(copy, at.0).map_err(|error| {
-                Failure::failed(format!(
-                    "{name}: cannot read the superblock at {at:?}: {error}"
-                ))
-            })?;
-        }
         summary(&copies).map_err(|error| Failure::failed(format!("{name}: {error}")))
     }
 

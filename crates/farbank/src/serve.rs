@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
+use farbank_cache::Cache;
 use farbank_kv::store::{Opened, Store, VALUE_BYTES_MAX};
 use farbank_kv::{Config, Kv};
 use farbank_pm::Medium;
@@ -22,7 +23,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::level_filters::LevelFilter;
 
-use crate::place::{Place, remove};
+use crate::place::{Engine, Place, remove};
 use crate::{Failure, size};
 
 const EXAMPLES: &str = "\
@@ -34,6 +35,8 @@ Examples:
       a pool on persistent memory; the medium is found out and printed
   farbank serve --pool /var/lib/farbank/pool --max-size 100gb --sync everysec
       an ordinary file that grows as it fills, synced once a second
+  farbank serve --engine mdb --pool /var/cache/farbank.pool --size 8gb
+      a cache that evicts when it is full, and is warm after a kill
   farbank serve --config /etc/farbank.toml --port 7000
       options from a file, but for the port
   redis-cli -p 6379 set greeting hello
@@ -233,29 +236,62 @@ impl Serve {
         server: Server,
         close: impl Fn(M) -> Result<(), farbank_pm::Poisoned>,
     ) -> Result<(), Failure> {
+        let closed = match self.place.engine(&self.pool) {
+            Engine::Kv => {
+                let store = self.open_kv(medium, made)?;
+                self.run_store(&store, made, server)?;
+                store.close()
+            }
+            Engine::Mdb => {
+                let store = self.open_cache(medium, made)?;
+                self.run_store(&store, made, server)?;
+                store.close()
+            }
+        };
+        if let Some(medium) = closed.map_err(Failure::failed)? {
+            close(medium).map_err(Failure::failed)?;
+        }
+        Ok(())
+    }
+
+    fn open_kv<M: Medium>(&self, medium: M, made: bool) -> Result<Kv<M>, Failure> {
         let config = Config {
             pool_bytes_max: self.max_size.unwrap_or(0),
             ..Config::default()
         };
-        let store = if made {
-            let store = Kv::create(medium, self.place.segment_bytes(), config);
-            if store.is_err() && self.pool.exists() {
-                // What was made here a moment ago holds nothing, and would be in the way.
+        let store = match made {
+            true => self.made(Kv::create(medium, self.place.segment_bytes(), config)),
+            false => Kv::open(medium, config),
+        };
+        store.map_err(|error| self.not_opened(&error.to_string()))
+    }
+
+    fn open_cache<M: Medium>(&self, medium: M, made: bool) -> Result<Cache<M>, Failure> {
+        let config = farbank_cache::Config {
+            boot: boot_id(),
+            ..farbank_cache::Config::default()
+        };
+        let store = match made {
+            true => self.made(Cache::create(medium, self.place.segment_bytes(), config)),
+            false => Cache::open(medium, config),
+        };
+        store.map_err(|error| self.not_opened(&error.to_string()))
+    }
+
+    /// What was made here a moment ago holds nothing, and would be in the way if it is of no use.
+    fn made<S, E>(&self, store: Result<S, E>) -> Result<S, E> {
+        store.inspect_err(|_| {
+            if self.pool.exists() {
                 remove(&self.pool);
             }
-            store
-        } else {
-            Kv::open(medium, config)
-        };
-        let store = store.map_err(|error| self.not_opened(&error.to_string()))?;
-        self.greet(&server, &store, made);
+        })
+    }
+
+    fn run_store(&self, store: &dyn Store, made: bool, server: Server) -> Result<(), Failure> {
+        self.greet(&server, store, made);
         tell_supervisor("READY=1");
-        let served = server.run(&store);
+        let served = server.run(store);
         tell_supervisor("STOPPING=1");
-        let closed = store.close().map_err(Failure::failed)?;
-        if let Some(medium) = closed {
-            close(medium).map_err(Failure::failed)?;
-        }
         served.map_err(|e| Failure::failed(format!("the server stopped: {e}")))
     }
 
@@ -295,6 +331,13 @@ impl Serve {
             eprintln!("warning: --unsafe-no-auth: anyone who can connect can change everything");
         }
     }
+}
+
+/// Which start of the machine this is.
+fn boot_id() -> Option<[u8; 16]> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let digits = text.trim().replace('-', "");
+    Some(u128::from_str_radix(&digits, 16).ok()?.to_le_bytes())
 }
 
 fn keys_line(opened: &Opened, made: bool) -> String {

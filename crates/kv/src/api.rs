@@ -11,6 +11,7 @@ use crate::cleaner::clean_in_background;
 use crate::config::{Cleaning, Config};
 use crate::engine::Engine;
 use crate::index::POOL_BYTES_MAX;
+use crate::past::Past;
 use crate::record::Type;
 use crate::session::{Worker, meta_of};
 use crate::store::{
@@ -28,6 +29,8 @@ pub enum OpenError {
     Pool(PoolError),
     /// The pool is too small, or too large, for its segments: what it is and what it must be.
     Size(String),
+    /// The pool was made by another engine.
+    Foreign,
 }
 
 impl fmt::Display for OpenError {
@@ -35,6 +38,9 @@ impl fmt::Display for OpenError {
         match self {
             OpenError::Pool(error) => error.fmt(f),
             OpenError::Size(why) => f.write_str(why),
+            OpenError::Foreign => f.write_str(
+                "the pool was made by the cache: serve it with --engine mdb, or name another one",
+            ),
         }
     }
 }
@@ -100,6 +106,9 @@ impl<M: Medium> Kv<M> {
 
     fn on(pool: Pool<M>, config: Config) -> Result<Kv<M>, OpenError> {
         check_size(&pool)?;
+        if Past::is_foreign(&pool.root()) {
+            return Err(OpenError::Foreign);
+        }
         let background = config.cleaning == Cleaning::Background;
         let engine = crate::recover::open(pool, config)?;
         let sweeper = Arc::new(Mutex::new(Worker::new(Arc::clone(&engine))));

@@ -23,6 +23,11 @@ impl Past {
             opened: words.boot,
         }
     }
+
+    /// Whether they are another engine's: this one leaves the last word 0.
+    pub(crate) fn is_foreign(root: &Root) -> bool {
+        root[ROOT_WORDS - 1] != 0
+    }
 }
 
 /// The engine's words of the superblock.

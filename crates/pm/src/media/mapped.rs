@@ -8,7 +8,12 @@
 //!                                            drain: one fence ──▶ the persistence domain
 //! ```
 //!
-//! Both kinds do the same work, so that what is measured on DRAM is the processor's side of what
+//! An ordinary file can be mapped too, for those who ask for it ([`OpenOptions::page_cache`]): its stores outlive the
+//! process, in the page cache, and a restart of the machine only if they were synced ([`Medium::settle`]).
+//!
+//! [`OpenOptions::page_cache`]: super::OpenOptions::page_cache
+//!
+//! Both other kinds do the same work, so that what is measured on DRAM is the processor's side of what
 //! persistent memory costs. The file of a DAX or tmpfs pool is mapped from its first byte to its
 //! last and never shortened: nobody but this process may truncate it (it is locked), and whoever
 //! does it all the same makes the next access a SIGBUS.
@@ -68,7 +73,7 @@ pub struct Mapped {
     growing: Mutex<()>,
     caps: Caps,
     write_back: WriteBack,
-    /// Whether a drain fences. Only [`Mapped::without_durability`] says no.
+    /// Whether a drain fences: where nothing could become durable by it, it does not.
     fences: bool,
     non_temporal_from: usize,
 }
@@ -77,6 +82,8 @@ enum Backing {
     Anonymous,
     /// A file on tmpfs.
     Memory(PoolFile),
+    /// An ordinary file in the page cache.
+    Disk(PoolFile),
     /// A file on a DAX file system.
     Dax(PoolFile),
     /// A devdax device; `map_sync` if it lets itself be asked.
@@ -90,7 +97,7 @@ impl Backing {
     fn source(&self) -> Source<'_> {
         match self {
             Backing::Anonymous => Source::Anonymous,
-            Backing::Memory(file) => Source::Write(file.fd()),
+            Backing::Memory(file) | Backing::Disk(file) => Source::Write(file.fd()),
             Backing::Dax(file)
             | Backing::Device {
                 file,
@@ -119,6 +126,7 @@ impl Mapped {
     pub(super) fn on_file(file: PoolFile, place: Place, bytes: u64) -> io::Result<Mapped> {
         let reserve = RESERVE_BYTES.max(bytes.saturating_mul(2));
         let dram = "a kill of the process; no restart and no power cut: the file is in memory";
+        let cached = "a kill of the process; a restart of the machine only after a clean close";
         let durable = file.caches_are_durable();
         let dax = match durable {
             true => "a kill and a power cut: stores are durable as they are made (eADR)",
@@ -128,12 +136,17 @@ impl Mapped {
             Place::Memory => (Backing::Memory(file), Kind::Dram, dram),
             Place::Dax => (Backing::Dax(file), Kind::Dax, dax),
             Place::Device { map_sync, .. } => (Backing::Device { file, map_sync }, Kind::Dax, dax),
-            Place::Disk => unreachable!("a file on disk is no mapped medium"),
+            Place::Disk => (Backing::Disk(file), Kind::Dram, cached),
         };
         let mut mapped = Mapped::new(backing, kind, bytes, reserve, survives.into())?;
         if kind == Kind::Dax && durable {
             mapped.caps.stores_are_durable = true;
             mapped.write_back = WriteBack::NotNeeded; // M3
+        }
+        if matches!(mapped.backing, Backing::Disk(_)) {
+            // A kill takes nothing from the page cache, and no write-back reaches further.
+            mapped.write_back = WriteBack::NotNeeded;
+            mapped.fences = false;
         }
         Ok(mapped)
     }
@@ -245,7 +258,7 @@ impl Medium for Mapped {
         self.window.check_room(len)?;
         match &self.backing {
             Backing::Anonymous => self.window.extend(Source::Anonymous, len)?,
-            Backing::Memory(file) | Backing::Dax(file) => {
+            Backing::Memory(file) | Backing::Dax(file) | Backing::Disk(file) => {
                 file.fill(from, len, &mut |_, _| {}, || file.sync())?;
                 if let Err(e) = self.window.extend(self.backing.source(), len) {
                     file.truncate(from)?;
@@ -335,6 +348,16 @@ impl Medium for Mapped {
     #[inline]
     fn wait(&self, _: Ticket) -> Result<(), Poisoned> {
         Ok(())
+    }
+
+    /// A file in the page cache is synced, whole.
+    fn settle(&self, _: Ticket) -> Result<(), Poisoned> {
+        let Backing::Disk(file) = &self.backing else {
+            return Ok(());
+        };
+        file.sync().map_err(|error| Poisoned {
+            reason: format!("cannot sync {}: {error}", file.path().display()).into(),
+        })
     }
 
     fn on_turn(&self, _: Arc<dyn Fn() + Send + Sync>) {}

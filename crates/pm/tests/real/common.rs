@@ -23,6 +23,7 @@ pub(crate) fn as_file(io: Arc<dyn Io>) -> OpenOptions {
         medium: Some(Kind::File),
         sync: SyncPolicy::Always,
         io,
+        ..OpenOptions::default()
     }
 }
 

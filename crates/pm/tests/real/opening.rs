@@ -305,6 +305,32 @@ fn a_pool_on_tmpfs_is_mapped_and_outlives_its_process() {
 }
 
 #[test]
+fn an_ordinary_file_is_mapped_for_those_who_can_lose_it_in_a_power_cut() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    let options = OpenOptions {
+        page_cache: true,
+        ..OpenOptions::default()
+    };
+    let made = create_path(&path, BYTES, &options, &mut |_, _| {}).expect("there is room");
+    let AnyMedium::Mapped(mapped) = made else {
+        panic!("it was to be mapped")
+    };
+    assert_eq!(mapped.caps().kind, Kind::Dram);
+    let mut lane = Lane::new(0);
+    let pool = Pool::create(mapped, &mut lane, &LAYOUT).expect("a sound layout");
+    let at = pool.segment(3);
+    pool.medium().copy_in(&mut lane, at, &[b"still here"]);
+    let ticket = pool.medium().drain(&mut lane);
+    pool.medium().settle(ticket).expect("it is synced");
+    drop(pool);
+    let Ok(AnyMedium::File(file)) = open_path(&path, &as_file(Arc::new(Kernel))) else {
+        panic!("it is an ordinary file")
+    };
+    assert!(file.matches(at, b"still here"));
+}
+
+#[test]
 fn each_policy_says_what_a_drain_means_and_what_survives() {
     let folder = folder();
     let path = pool_path(&folder);
