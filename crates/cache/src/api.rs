@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::group::Group;
 use crate::layout::{HIDDEN, LOCKED};
-use crate::near::follow;
+use crate::near::{Slot, follow};
 use crate::recover;
 use crate::worker::{Decision, Draft, Name, Owned, Seen, Worker};
 
@@ -142,6 +142,8 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         Door {
             worker: Worker::new(Arc::clone(&self.engine)),
             told: Counters::default(),
+            hashes: Vec::new(),
+            slots: Vec::new(),
         }
     }
 
@@ -290,6 +292,9 @@ pub struct Door<F: Medium, N: Medium = Mapped> {
     pub(crate) worker: Worker<N, F>,
     /// What of the lane's counts the cache was told.
     told: Counters,
+    /// What is fetched ahead: kept, so that it need not be allocated.
+    hashes: Vec<u64>,
+    slots: Vec<Slot>,
 }
 
 impl<F: Medium, N: Medium> Door<F, N> {
@@ -445,18 +450,25 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
         Group::run(self, keys, body)
     }
 
-    fn prefetch(&mut self, keys: &[Key<'_>], reads: bool) {
+    fn prefetch(&mut self, keys: &[Key<'_>], _: bool) {
         let engine = &*self.worker.engine;
-        for &key in keys {
-            engine.prefetch(&name_of(key));
+        let mut hashes = std::mem::take(&mut self.hashes);
+        hashes.clear();
+        hashes.extend(keys.iter().map(|&key| engine.hash(&name_of(key))));
+        for &hash in &hashes {
+            engine.near.prefetch_bucket(hash);
         }
-        if reads {
-            self.worker.pin();
-            for &key in keys {
-                engine.prefetch_item(engine.hash(&name_of(key)));
-            }
-            self.worker.unpin();
+        // A read moves its item in its list as a write does. Slots that are used again meanwhile are fetched in vain.
+        self.worker.pin();
+        self.slots.clear();
+        for &hash in &hashes {
+            self.slots.extend(engine.prefetch_item(hash));
         }
+        for &slot in &self.slots {
+            engine.prefetch_neighbours(slot);
+        }
+        self.worker.unpin();
+        self.hashes = hashes;
     }
 
     fn scan(

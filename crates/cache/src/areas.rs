@@ -114,19 +114,22 @@ impl Areas {
 
     /// Counts an item of `bytes` of `area`'s generation. Under the lock.
     pub(crate) fn add(&self, area: u16, bytes: u32) {
-        self.field(area.into(), Field::Items)
-            .fetch_add(1, Ordering::Relaxed);
-        self.field(area.into(), Field::Bytes)
-            .fetch_add(bytes.into(), Ordering::Relaxed);
+        self.change(area, Field::Items, 1);
+        self.change(area, Field::Bytes, i64::from(bytes));
     }
 
     /// Takes it off again, if it was counted since the last clear. Under the lock.
     pub(crate) fn take(&self, area: u16, generation: u32, bytes: u32) {
         if generation == self.generation(area) {
-            self.field(area.into(), Field::Items)
-                .fetch_sub(1, Ordering::Relaxed);
-            self.field(area.into(), Field::Bytes)
-                .fetch_sub(bytes.into(), Ordering::Relaxed);
+            self.change(area, Field::Items, -1);
+            self.change(area, Field::Bytes, -i64::from(bytes));
         }
+    }
+
+    /// Under the lock nobody else changes it: no locked instruction is needed.
+    fn change(&self, area: u16, field: Field, by: i64) {
+        let field = self.field(area.into(), field);
+        let value = field.load(Ordering::Relaxed);
+        field.store(value.wrapping_add_signed(by), Ordering::Relaxed);
     }
 }

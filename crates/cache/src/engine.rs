@@ -16,7 +16,7 @@ use crate::claims::Claims;
 use crate::classes::Classes;
 use crate::config::Config;
 use crate::layout::{AREA_BYTES, ITEM_HEAD_BYTES, PAGE_HEAD_BYTES};
-use crate::near::{Near, Slot};
+use crate::near::{Near, Slot, follow};
 use crate::purse::Purses;
 use crate::root::Root;
 use crate::state::{Locked, State};
@@ -164,19 +164,25 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         Ok(())
     }
 
-    /// Fetches ahead what a read or write of `name` will need first.
-    pub(crate) fn prefetch(&self, name: &Name<'_>) {
-        self.near.prefetch_bucket(self.hash(name));
+    /// Fetches the item that `hash`'s chain begins with, and what links it, if it may be the one that is meant.
+    #[inline]
+    pub(crate) fn prefetch_item(&self, hash: u64) -> Option<Slot> {
+        let word = self.near.bucket(self.near.bucket_of(hash));
+        let (_, slot) = follow(word).filter(|(tag, _)| *tag == (hash >> 32) as u32)?;
+        let at = self.place_of(slot)?;
+        self.far().prefetch(at, ITEM_HEAD_BYTES + 64);
+        self.near.prefetch_link(slot);
+        Some(slot)
     }
 
-    /// Fetches the first item of `hash`'s chain.
-    pub(crate) fn prefetch_item(&self, hash: u64) {
-        let word = self.near.bucket(self.near.bucket_of(hash));
-        if let Some((tag, slot)) = crate::near::follow(word)
-            && tag == (hash >> 32) as u32
-            && let Some(at) = self.place_of(slot)
-        {
-            self.far().prefetch(at, ITEM_HEAD_BYTES + 64);
+    /// Fetches what changes when the item in `slot` leaves its list.
+    #[inline]
+    pub(crate) fn prefetch_neighbours(&self, slot: Slot) {
+        let (prev, next) = self.near.neighbours(slot);
+        for beside in [prev, next] {
+            if let Some(beside) = beside.checked_sub(1) {
+                self.near.prefetch_link(Slot(beside));
+            }
         }
     }
 

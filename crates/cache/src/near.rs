@@ -220,6 +220,12 @@ impl<N: Medium> Near<N> {
         self.links_of(self.page_of(slot)) + u64::from(self.index_of(slot)) * LINK_BYTES
     }
 
+    #[inline]
+    pub(crate) fn prefetch_link(&self, slot: Slot) {
+        self.medium
+            .prefetch(Off(self.link_at(slot)), LINK_BYTES as usize);
+    }
+
     /// The chain word behind `slot`; of a free slot the next free one.
     #[inline]
     pub(crate) fn chain(&self, slot: Slot) -> u64 {

@@ -24,11 +24,16 @@ use crate::near::{
 /// Items at the old end of a list that are looked at for an expired one before the oldest goes.
 const EXPIRED_LOOKED_AT: usize = 50;
 
+/// Areas whose lists are found without hashing: as many as Redis has databases.
+const AREAS_BY_PLACE: usize = 16;
+
 /// What is known beside the metadata medium.
 #[derive(Default)]
 pub(crate) struct State {
     lane: Lane,
-    /// The list of each class and area that has had an item.
+    /// The list, plus one, of each class and area that has had an item: of the first few areas by place, as most
+    /// caches have no others.
+    near_lists: Vec<u32>,
     lists: HashMap<(u8, u16), u32>,
     /// The areas of each class's lists, and whose turn it is to lose an item.
     turns: Vec<(Vec<u16>, usize)>,
@@ -45,6 +50,7 @@ impl State {
         let (from, end) = near.links_room();
         State {
             turns: vec![(Vec::new(), 0); classes],
+            near_lists: vec![0; classes * AREAS_BY_PLACE],
             links_free: BTreeMap::from([(from, end - from)]),
             ..State::default()
         }
@@ -419,7 +425,23 @@ impl<N: Medium> Locked<'_, N> {
     }
 
     /// The list of `class` and `area`.
+    #[inline]
     fn list_of(&mut self, class: u8, area: u16) -> u32 {
+        if usize::from(area) >= AREAS_BY_PLACE {
+            return self.look_list_up(class, area);
+        }
+        let place = usize::from(class) * AREAS_BY_PLACE + usize::from(area);
+        match self.state.near_lists[place].checked_sub(1) {
+            Some(list) => list,
+            None => {
+                let list = self.look_list_up(class, area);
+                self.state.near_lists[place] = list + 1;
+                list
+            }
+        }
+    }
+
+    fn look_list_up(&mut self, class: u8, area: u16) -> u32 {
         let next = self.state.lists.len() as u32;
         let State { lists, turns, .. } = &mut *self.state;
         *lists.entry((class, area)).or_insert_with(|| {
