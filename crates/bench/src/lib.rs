@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cache;
 pub mod counted;
 pub mod cpu;
 pub mod figure;

@@ -5,6 +5,9 @@ use farbank_pm::sync::Arc;
 /// Where the time comes from: milliseconds since 1970.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
+/// Told whenever the cache's lock is taken (true) and let go (false).
+pub type LockWatch = Arc<dyn Fn(bool) + Send + Sync>;
+
 /// When the slots of a fresh page are made ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Formatting {
@@ -40,6 +43,8 @@ pub struct Config {
     /// Bytes between one page's metadata and the next on the metadata medium; 0 packs them. Tair's padding across
     /// DIMMs is the interleaving's 4 KiB.
     pub page_info_stride: u64,
+    /// Who is told of the lock: a model, to which the wait for it would not be seen.
+    pub lock_watch: Option<LockWatch>,
 }
 
 impl Default for Config {
@@ -54,6 +59,7 @@ impl Default for Config {
             slot_factor: 1.1,
             formatting: Formatting::AtUse,
             page_info_stride: 0,
+            lock_watch: None,
         }
     }
 }

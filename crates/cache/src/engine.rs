@@ -71,11 +71,16 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 
     /// The lock. What it guards is whole at all times: a panic elsewhere does not spoil it.
     pub(crate) fn lock(&self) -> Locked<'_, N> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watch) = &self.config.lock_watch {
+            watch(true);
+        }
         Locked {
             near: &self.near,
             classes: &self.classes,
             areas: &self.areas,
-            state: self.state.lock().unwrap_or_else(PoisonError::into_inner),
+            watch: self.config.lock_watch.as_ref(),
+            state,
         }
     }
 

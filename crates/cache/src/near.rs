@@ -87,13 +87,22 @@ impl Shape {
 pub(crate) struct Near<N> {
     medium: N,
     shape: Shape,
+    pages_at: u64,
+    stride: u64,
+    buckets_at: u64,
 }
 
 impl<N: Medium> Near<N> {
     /// `medium`, which must be zeros.
     pub(crate) fn new(medium: N, shape: Shape) -> Near<N> {
         assert!(medium.len() >= shape.bytes(), "room for the metadata");
-        Near { medium, shape }
+        Near {
+            pages_at: shape.pages_at(),
+            stride: shape.stride(),
+            buckets_at: shape.buckets_at(),
+            medium,
+            shape,
+        }
     }
 
     pub(crate) fn shape(&self) -> &Shape {
@@ -140,22 +149,22 @@ impl<N: Medium> Near<N> {
 
     #[inline]
     pub(crate) fn bucket(&self, bucket: u64) -> u64 {
-        self.load(self.shape.buckets_at() + bucket * 8)
+        self.load(self.buckets_at + bucket * 8)
     }
 
     pub(crate) fn set_bucket(&self, lane: &mut Lane, bucket: u64, word: u64) {
-        self.store(lane, self.shape.buckets_at() + bucket * 8, word);
+        self.store(lane, self.buckets_at + bucket * 8, word);
     }
 
     pub(crate) fn prefetch_bucket(&self, hash: u64) {
-        let at = self.shape.buckets_at() + self.bucket_of(hash) * 8;
+        let at = self.buckets_at + self.bucket_of(hash) * 8;
         self.medium.prefetch(Off(at), 8);
     }
 
     // -- pages
 
     fn info_at(&self, page: u32) -> u64 {
-        self.shape.pages_at() + u64::from(page) * self.shape.stride()
+        self.pages_at + u64::from(page) * self.stride
     }
 
     /// The page's class, if it has one.

@@ -17,6 +17,7 @@ use farbank_pm::{Lane, Medium};
 use crate::areas::Areas;
 use crate::claims::Claims;
 use crate::classes::Classes;
+use crate::config::LockWatch;
 use crate::near::{
     HELD, Link, List, NO_LIST, Near, PARTIALS, PageInfo, Slot, Tally, chain_word, follow,
 };
@@ -62,7 +63,17 @@ pub(crate) struct Locked<'a, N> {
     pub(crate) near: &'a Near<N>,
     pub(crate) classes: &'a Classes,
     pub(crate) areas: &'a Areas,
+    pub(crate) watch: Option<&'a LockWatch>,
     pub(crate) state: MutexGuard<'a, State>,
+}
+
+impl<N> Drop for Locked<'_, N> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(watch) = self.watch {
+            watch(false);
+        }
+    }
 }
 
 impl<N: Medium> Locked<'_, N> {

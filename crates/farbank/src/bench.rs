@@ -18,6 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::cache::BenchCache;
 use crate::index::BenchIndex;
 use crate::judge::BenchJudge;
 use crate::tree::BenchTree;
@@ -56,6 +57,8 @@ pub(crate) enum Bench {
     Judge(BenchJudge),
     /// Persistent hash indexes: throughput, latency, load factor, flushes and fences, recovery.
     Index(BenchIndex),
+    /// The cache: what its arrangement costs far memory, how often it hits.
+    Cache(BenchCache),
     /// Sherman and its baselines on a simulated rack: round trips, throughput, latency.
     Tree(BenchTree),
 }
@@ -68,6 +71,7 @@ impl Bench {
             Bench::Server(bench) => bench.run(),
             Bench::Judge(bench) => bench.run(),
             Bench::Index(bench) => bench.run(),
+            Bench::Cache(bench) => bench.run(),
             Bench::Tree(bench) => bench.run(),
         }
     }

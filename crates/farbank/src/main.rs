@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod cache;
 mod check;
 mod index;
 mod judge;

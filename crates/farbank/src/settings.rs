@@ -1,4 +1,4 @@
-//! `serve --config FILE`, and `bench kv|judge|index --workload FILE`: options from a TOML file.
+//! `serve --config FILE`, and `bench kv|judge|index|cache --workload FILE`: options from a TOML file.
 //!
 //! ```text
 //!   port = 7000            is        --port 7000
@@ -18,11 +18,12 @@ use toml::Value;
 use crate::Failure;
 
 /// Who takes a file, and by which option.
-const FILES: [(&[&str], &str); 4] = [
+const FILES: [(&[&str], &str); 5] = [
     (&["serve"], "--config"),
     (&["bench", "kv"], "--workload"),
     (&["bench", "judge"], "--workload"),
     (&["bench", "index"], "--workload"),
+    (&["bench", "cache"], "--workload"),
 ];
 
 /// The command line `args` with the options of the file it names, if it names one, before its own.

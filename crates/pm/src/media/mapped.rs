@@ -123,7 +123,12 @@ impl Mapped {
     }
 
     /// Maps `bytes` of a file or device that allows it, from its first byte on.
-    pub(super) fn on_file(file: PoolFile, place: Place, bytes: u64) -> io::Result<Mapped> {
+    pub(super) fn on_file(
+        file: PoolFile,
+        place: Place,
+        bytes: u64,
+        page_cache: bool,
+    ) -> io::Result<Mapped> {
         let reserve = RESERVE_BYTES.max(bytes.saturating_mul(2));
         let dram = "a kill of the process; no restart and no power cut: the file is in memory";
         let cached = "a kill of the process; a restart of the machine only after a clean close";
@@ -143,7 +148,7 @@ impl Mapped {
             mapped.caps.stores_are_durable = true;
             mapped.write_back = WriteBack::NotNeeded; // M3
         }
-        if matches!(mapped.backing, Backing::Disk(_)) {
+        if page_cache && kind == Kind::Dram {
             // A kill takes nothing from the page cache, and no write-back reaches further.
             mapped.write_back = WriteBack::NotNeeded;
             mapped.fences = false;

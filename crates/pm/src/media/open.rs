@@ -31,7 +31,8 @@ pub struct OpenOptions {
     /// When a [`File`]'s writes are made durable. The other media do not ask.
     pub sync: SyncPolicy,
     /// Whether an ordinary file is mapped instead, as [`Mapped`] DRAM whose bytes are in the page cache: fast, and
-    /// safe from a kill, but not from a power cut. For those who can start empty after one.
+    /// safe from a kill, but not from a power cut. On a file in memory, too, lines are not written back then. For
+    /// those who can start empty after a restart of the machine.
     pub page_cache: bool,
     /// The system calls; tests have them fail.
     pub io: Arc<dyn Io>,
@@ -230,7 +231,7 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
         Place::Device { bytes, .. } => bytes,
         Place::Dax | Place::Memory | Place::Disk => written(&file)?,
     };
-    medium(file, place, kind, bytes / PAGE * PAGE, options.sync).map_err(failed("map"))
+    medium(file, place, kind, bytes / PAGE * PAGE, options).map_err(failed("map"))
 }
 
 /// Makes a new medium of `bytes`, rounded up to whole pages, at `path`: space is allocated, written
@@ -281,7 +282,7 @@ fn create_in(
         });
     }
     file.sync_name().map_err(failed("sync the folder of"))?;
-    medium(file, place, kind, bytes, options.sync).map_err(failed("map"))
+    medium(file, place, kind, bytes, options).map_err(failed("map"))
 }
 
 fn create_on_device(
@@ -363,10 +364,10 @@ fn medium(
     place: Place,
     kind: Kind,
     bytes: u64,
-    sync: SyncPolicy,
+    options: &OpenOptions,
 ) -> io::Result<AnyMedium> {
     match kind {
-        Kind::File => File::on_file(file, place, bytes, sync).map(AnyMedium::File),
-        _ => Mapped::on_file(file, place, bytes).map(AnyMedium::Mapped),
+        Kind::File => File::on_file(file, place, bytes, options.sync).map(AnyMedium::File),
+        _ => Mapped::on_file(file, place, bytes, options.page_cache).map(AnyMedium::Mapped),
     }
 }

@@ -1,0 +1,258 @@
+//! Tair MDB's experience on the model: the write hotspot found and moved, the lock shortened.
+//!
+//! Virtual workers store fresh items until all are there (pages are made ready all the while), then write them again
+//! in random order. The cache is the one that is served; what differs is where its metadata is and when its pages are
+//! made ready. Its lock is in the model's time: who waits for it waits. Nothing is fitted here.
+
+use std::sync::Arc;
+
+use farbank_cache::{Cache, Config, Door, Formatting};
+use farbank_kv::store::{Key, Ops, Value};
+use farbank_pm::Medium;
+use farbank_pm::media::Mapped;
+use farbank_pm::model::{Config as Modelled4, Hotspot, Machine, Modelled, Outcome, Trace};
+use farbank_pm::pool::Identity;
+
+use super::part::{Part, Writing};
+use super::{Options, go_on};
+use crate::figure::{Error, Figure, Report, Step};
+use crate::index::keys::Engine as Draws;
+
+/// Bytes of a page.
+const PAGE_BYTES: u64 = 1 << 20;
+/// Bytes for metadata on the far medium.
+const NEAR_BYTES: u64 = 1 << 30;
+/// What the model's interleaving gives one DIMM before the next.
+const DIMM_STRIDE: u64 = 4096;
+/// The same pool for the same options.
+const IDENTITY: Identity = Identity {
+    id: *b"farbank modelled",
+    created_unix_s: 1_700_000_000,
+};
+/// Hot pages that are told.
+const HOTSPOTS: usize = 4;
+
+/// Where metadata is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Metadata {
+    /// On the items' medium, in caches until it must go.
+    Far,
+    /// The same, every store written back.
+    FarThrough,
+    /// The same, page infos spread over the DIMMs.
+    FarPadded,
+    /// In DRAM.
+    Near,
+}
+
+struct Arrangement {
+    name: &'static str,
+    metadata: Metadata,
+    formatting: Formatting,
+}
+
+const ARRANGEMENTS: [Arrangement; 6] = [
+    Arrangement {
+        name: "metadata far, written back; pages made ready under the lock",
+        metadata: Metadata::FarThrough,
+        formatting: Formatting::WholeInsideLock,
+    },
+    Arrangement {
+        name: "metadata far, padded, written back; the same",
+        metadata: Metadata::FarPadded,
+        formatting: Formatting::WholeInsideLock,
+    },
+    Arrangement {
+        name: "metadata far, in caches; the same",
+        metadata: Metadata::Far,
+        formatting: Formatting::WholeInsideLock,
+    },
+    Arrangement {
+        name: "metadata in DRAM; the same",
+        metadata: Metadata::Near,
+        formatting: Formatting::WholeInsideLock,
+    },
+    Arrangement {
+        name: "metadata in DRAM; pages made ready outside of the lock",
+        metadata: Metadata::Near,
+        formatting: Formatting::Whole,
+    },
+    Arrangement {
+        name: "metadata in DRAM; slots made ready at their first use",
+        metadata: Metadata::Near,
+        formatting: Formatting::AtUse,
+    },
+];
+
+pub(super) fn run(
+    options: &Options,
+    watch: &mut dyn FnMut(Step<'_>) -> bool,
+) -> Result<Report, Error> {
+    let mut report = Report::default();
+    report.notes.push(config(options).label());
+    for (done, arrangement) in (0..).zip(&ARRANGEMENTS) {
+        go_on(watch, arrangement.name, done, ARRANGEMENTS.len() as u64)?;
+        let (phases, hot) = measure(options, arrangement)?;
+        for (what, outcome) in &phases {
+            report
+                .figures
+                .extend(figures(arrangement.name, what, outcome));
+        }
+        report.notes.extend(
+            hot.into_iter()
+                .map(|spot| format!("{}: {spot}", arrangement.name)),
+        );
+    }
+    Ok(report)
+}
+
+fn config(options: &Options) -> Modelled4 {
+    Modelled4 {
+        seed: options.seed,
+        ..Modelled4::small_dimms(options.dimms)
+    }
+}
+
+fn figures(name: &'static str, what: &str, outcome: &Outcome) -> Vec<Figure> {
+    let modelled = |of: &str, value: f64| Figure::modelled(name, format!("{what}: {of}"), value);
+    vec![
+        modelled("writes", outcome.throughput() / 1e6).unit("M/s"),
+        modelled(
+            "half take at most",
+            f64::from(outcome.quantile_ns(0.5)) / 1e3,
+        )
+        .unit("us"),
+        modelled(
+            "of 100, 99 take at most",
+            f64::from(outcome.quantile_ns(0.99)) / 1e3,
+        )
+        .unit("us"),
+        modelled(
+            "busiest DIMM's writes, times the mean",
+            outcome.write_imbalance(),
+        ),
+    ]
+}
+
+/// What the phases found, and the hotspot report.
+type Measured = (Vec<(&'static str, Outcome)>, Vec<String>);
+
+fn measure(options: &Options, arrangement: &Arrangement) -> Result<Measured, Error> {
+    let item_bytes = (options.value_bytes + 80) as u64;
+    let pool_bytes = ((options.items * item_bytes) / PAGE_BYTES * 3 / 2 + 16) * PAGE_BYTES;
+    let memory = Mapped::anonymous(NEAR_BYTES + pool_bytes);
+    let medium = Arc::new(Modelled::new(memory.map_err(Error::doing("map memory"))?));
+    let trace = medium.trace();
+    trace.record(false);
+    let part = |base, len, writing| Part {
+        medium: Arc::clone(&medium),
+        base,
+        len,
+        writing,
+    };
+    let far = part(NEAR_BYTES, pool_bytes, Writing::Plain);
+    match arrangement.metadata {
+        Metadata::Near => over(options, arrangement, far, &trace, |bytes| {
+            Mapped::anonymous(bytes)
+        }),
+        metadata => {
+            let writing = match metadata {
+                Metadata::Far => Writing::Plain,
+                _ => Writing::Through,
+            };
+            over(options, arrangement, far, &trace, |_| {
+                Ok(part(0, NEAR_BYTES, writing))
+            })
+        }
+    }
+}
+
+fn over<N: Medium>(
+    options: &Options,
+    arrangement: &Arrangement,
+    far: Part,
+    trace: &Trace,
+    near: impl FnOnce(u64) -> std::io::Result<N>,
+) -> Result<Measured, Error> {
+    let locks = trace.clone();
+    let how = Config {
+        tended: false,
+        formatting: arrangement.formatting,
+        page_info_stride: match arrangement.metadata {
+            Metadata::FarPadded => DIMM_STRIDE,
+            _ => 0,
+        },
+        // As Tair had it: a lock for every item.
+        stash_slots: 1,
+        clock: Arc::new(|| 1_700_000_000_000),
+        lock_watch: Some(Arc::new(move |taken| match taken {
+            true => locks.lock_taken(0),
+            false => locks.lock_dropped(0),
+        })),
+        ..Config::default()
+    };
+    let cache = Cache::create_as(far, PAGE_BYTES, IDENTITY, how, near);
+    let cache = cache.map_err(|error| Error::Failed(error.to_string()))?;
+    let mut doors: Vec<Door<Part, N>> = (0..options.threads).map(|_| cache.door()).collect();
+    trace.record(true);
+    let mut machine = Machine::new(config(options));
+    let mut phases = Vec::new();
+    let mut draws = Draws::new(options.seed + 1);
+    for what in ["fresh items", "items written again"] {
+        machine.restart();
+        let (mut next, mut failed) = (0, None);
+        machine.run(doors.len(), |worker, steps| {
+            if next == options.items || failed.is_some() {
+                return false;
+            }
+            trace.compute(options.cpu_ns);
+            let key = match phases.len() {
+                0 => next,
+                _ => draws.up_to(options.items - 1),
+            };
+            failed = put(&mut doors[worker], key, options.value_bytes).err();
+            next += 1;
+            trace.take(steps);
+            true
+        });
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        phases.push((what, machine.outcome()));
+    }
+    let hot = machine.hottest_pages(HOTSPOTS);
+    let spots = hot.iter().map(|spot| told(spot, trace)).collect();
+    trace.record(false);
+    Ok((phases, spots))
+}
+
+/// A page of 4 KiB that was written often, where it is and who writes it most.
+fn told(spot: &Hotspot, trace: &Trace) -> String {
+    let what = match spot.at.0 < NEAR_BYTES {
+        true => "metadata",
+        false => "items",
+    };
+    let by = trace.place(spot.place).map_or(String::new(), |place| {
+        format!(", most by {}", farbank_pm::sim::brief(place))
+    });
+    format!(
+        "the page at {:#x} ({what}) was written {} times{by}",
+        spot.at.0, spot.writes
+    )
+}
+
+fn put<N: Medium>(door: &mut Door<Part, N>, key: u64, value_bytes: usize) -> Result<(), Error> {
+    let name = key.to_le_bytes();
+    let bytes = vec![key as u8; value_bytes];
+    let value = Value {
+        bytes: &bytes,
+        ..Value::default()
+    };
+    let key = Key {
+        db: 0,
+        bytes: &name,
+    };
+    door.put(key, value)
+        .map(drop)
+        .map_err(|error| Error::Failed(error.to_string()))
+}

@@ -1,0 +1,316 @@
+//! How often a read finds its item: the cache beside memcached, at equal memory for items, on the same requests.
+//!
+//! A client reads; what it does not find it stores. Requests come in windows: all reads of one, then its writes. The
+//! first half of the requests fills the cache, the second half counts. memcached runs with one thread and is asked
+//! over a socket; the cache is called. Nothing here depends on time.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use farbank_cache::{Cache, Config, Door, PAGE_BYTES};
+use farbank_kv::store::{Key, Ops, Store, Value, View};
+use farbank_pm::media::Mapped;
+
+use super::{Options, go_on};
+use crate::figure::{Error, Figure, Report, Step};
+use crate::index::keys::{Distribution, Engine as Draws, Ids};
+
+/// Requests of a window.
+const WINDOW: usize = 64;
+/// Of a polluted run: one request in so many is a scan's.
+const SCAN_ONE_IN: u64 = 4;
+/// How far from memcached's a hit ratio may be, in points.
+const POINTS: f64 = 1.0;
+/// How long memcached may take to listen.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Which keys are asked for.
+struct Requests {
+    ids: Ids,
+    draws: Draws,
+    scans: bool,
+    /// The next key of the scan, beyond those that are drawn.
+    scanned: u64,
+    count: u64,
+}
+
+impl Requests {
+    fn next(&mut self) -> u64 {
+        self.count += 1;
+        if self.scans && self.count.is_multiple_of(SCAN_ONE_IN) {
+            self.scanned += 1;
+            return self.scanned;
+        }
+        self.ids.draw(&mut self.draws)
+    }
+}
+
+/// Bytes of a key's value: half of `mean` to one and a half of it, always the same.
+fn value_bytes(mean: usize, key: u64) -> usize {
+    let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    mean / 2 + (mixed as usize % (mean + 1))
+}
+
+fn name(key: u64) -> String {
+    format!("key:{key:012}")
+}
+
+/// What is asked.
+trait Asked {
+    /// Which of `keys` are there.
+    fn find(&mut self, keys: &[u64]) -> Result<Vec<bool>, Error>;
+    /// Stores `keys`.
+    fn store(&mut self, keys: &[u64]) -> Result<(), Error>;
+}
+
+/// Runs the requests; the share found, in percent.
+fn ratio(
+    options: &Options,
+    asked: &mut dyn Asked,
+    mut requests: Requests,
+    watch: &mut dyn FnMut(Step<'_>) -> bool,
+    what: &str,
+) -> Result<f64, Error> {
+    let (mut found, mut counted) = (0_u64, 0_u64);
+    let mut done = 0;
+    while done < options.requests {
+        if done.is_multiple_of(1 << 16) {
+            go_on(watch, what, done, options.requests)?;
+        }
+        let keys: Vec<u64> = (0..WINDOW).map(|_| requests.next()).collect();
+        let there = asked.find(&keys)?;
+        let mut missed: Vec<u64> = keys
+            .iter()
+            .zip(&there)
+            .filter(|(_, there)| !**there)
+            .map(|(key, _)| *key)
+            .collect();
+        missed.sort_unstable();
+        missed.dedup();
+        asked.store(&missed)?;
+        if done >= options.requests / 2 {
+            found += there.iter().filter(|there| **there).count() as u64;
+            counted += WINDOW as u64;
+        }
+        done += WINDOW as u64;
+    }
+    Ok(found as f64 / counted.max(1) as f64 * 100.0)
+}
+
+pub(super) fn run(
+    options: &Options,
+    watch: &mut dyn FnMut(Step<'_>) -> bool,
+) -> Result<Report, Error> {
+    let mut report = Report::default();
+    for (stream, theta, scans) in [
+        ("zipfian 0.9", 0.9, false),
+        ("zipfian 0.99", 0.99, false),
+        ("zipfian 0.99, one in four a scan's", 0.99, true),
+    ] {
+        let requests = || Requests {
+            ids: Ids::new(options.items, Distribution::Zipfian(theta)),
+            draws: Draws::new(options.seed + 1),
+            scans,
+            scanned: options.items,
+            count: 0,
+        };
+        let mut ours = Ours::new(options)?;
+        let own = ratio(options, &mut ours, requests(), watch, stream)?;
+        let figure = Figure::counted("hits", format!("{stream}: mdb"), own).unit("%");
+        let Some(program) = &options.memcached else {
+            report.figures.push(figure);
+            continue;
+        };
+        let mut theirs = Memcached::start(program, options)?;
+        let other = ratio(options, &mut theirs, requests(), watch, stream)?;
+        report.figures.push(figure.at_least(other - POINTS));
+        let figure = Figure::counted("hits", format!("{stream}: memcached"), other);
+        report.figures.push(figure.unit("%"));
+        let near = ours.cache.stats().index_bytes;
+        report.notes.push(format!(
+            "{stream}: the cache's metadata takes {:.1} MiB of DRAM besides; memcached's heads are in its pages, its \
+             hash table besides",
+            near as f64 / (1 << 20) as f64
+        ));
+    }
+    Ok(report)
+}
+
+/// The cache, called.
+struct Ours {
+    cache: Cache<Mapped>,
+    door: Door<Mapped>,
+    mean: usize,
+}
+
+impl Ours {
+    fn new(options: &Options) -> Result<Ours, Error> {
+        // The superblock and the table of areas are besides.
+        let bytes = (options.mib << 20) + 2 * PAGE_BYTES;
+        let medium = Mapped::anonymous(bytes).map_err(Error::doing("map memory"))?;
+        let config = Config {
+            tended: false,
+            ..Config::default()
+        };
+        let cache = Cache::create(medium, PAGE_BYTES, config);
+        let cache = cache.map_err(|error| Error::Failed(error.to_string()))?;
+        Ok(Ours {
+            door: cache.door(),
+            cache,
+            mean: options.value_bytes,
+        })
+    }
+}
+
+impl Asked for Ours {
+    fn find(&mut self, keys: &[u64]) -> Result<Vec<bool>, Error> {
+        let mut out = Vec::new();
+        keys.iter()
+            .map(|key| {
+                out.clear();
+                let name = name(*key);
+                let key = Key {
+                    db: 0,
+                    bytes: name.as_bytes(),
+                };
+                self.door
+                    .get(key, View::Durable, &mut out, &mut |_, _| {})
+                    .map_err(|error| Error::Failed(error.to_string()))
+            })
+            .collect()
+    }
+
+    fn store(&mut self, keys: &[u64]) -> Result<(), Error> {
+        for key in keys {
+            let (name, bytes) = (name(*key), vec![b'x'; value_bytes(self.mean, *key)]);
+            let key = Key {
+                db: 0,
+                bytes: name.as_bytes(),
+            };
+            let value = Value {
+                bytes: &bytes,
+                ..Value::default()
+            };
+            let stored = self.door.put(key, value);
+            stored.map_err(|error| Error::Failed(error.to_string()))?;
+        }
+        Ok(())
+    }
+}
+
+/// memcached, in a process of its own that ends with this.
+struct Memcached {
+    process: Child,
+    stream: BufReader<TcpStream>,
+    mean: usize,
+}
+
+impl Memcached {
+    fn start(program: &Path, options: &Options) -> Result<Memcached, Error> {
+        let failed = Error::doing("start memcached");
+        let port = TcpListener::bind("127.0.0.1:0")
+            .and_then(|free| free.local_addr())
+            .map_err(failed)?
+            .port();
+        let mut command = Command::new(program);
+        command
+            .args(["-U", "0", "-t", "1", "-l", "127.0.0.1", "-u", "root"])
+            .args(["-m", &options.mib.to_string(), "-p", &port.to_string()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let process = command.spawn().map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => Error::Missing {
+                program: program.display().to_string(),
+                package: "memcached",
+            },
+            _ => Error::Failed(format!("cannot start {}: {source}", program.display())),
+        })?;
+        let started = Instant::now();
+        loop {
+            match TcpStream::connect(("127.0.0.1", port)) {
+                Ok(stream) => {
+                    return Ok(Memcached {
+                        process,
+                        stream: BufReader::new(stream),
+                        mean: options.value_bytes,
+                    });
+                }
+                Err(_) if started.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Err(error) => {
+                    return Err(Error::Failed(format!("memcached does not listen: {error}")));
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, text: &[u8]) -> Result<(), Error> {
+        let sent = self.stream.get_mut().write_all(text);
+        sent.map_err(Error::doing("write to memcached"))
+    }
+
+    fn line(&mut self) -> Result<String, Error> {
+        let mut line = String::new();
+        let read = self.stream.read_line(&mut line);
+        read.map_err(Error::doing("read from memcached"))?;
+        Ok(line)
+    }
+}
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        // It may have ended by itself; it is waited for all the same.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Asked for Memcached {
+    fn find(&mut self, keys: &[u64]) -> Result<Vec<bool>, Error> {
+        let mut text = String::new();
+        for key in keys {
+            text += &format!("get {}\r\n", name(*key));
+        }
+        self.send(text.as_bytes())?;
+        let mut there = Vec::new();
+        for _ in keys {
+            let line = self.line()?;
+            if line == "END\r\n" {
+                there.push(false);
+                continue;
+            }
+            let bytes = line
+                .trim_end()
+                .rsplit(' ')
+                .next()
+                .and_then(|n| n.parse().ok());
+            let bytes: usize =
+                bytes.ok_or_else(|| Error::Failed(format!("memcached answers {line:?}")))?;
+            let mut value = vec![0; bytes + 2];
+            let read = self.stream.read_exact(&mut value);
+            read.map_err(Error::doing("read from memcached"))?;
+            self.line()?;
+            there.push(true);
+        }
+        Ok(there)
+    }
+
+    fn store(&mut self, keys: &[u64]) -> Result<(), Error> {
+        let mut text = Vec::new();
+        for key in keys {
+            let bytes = value_bytes(self.mean, *key);
+            text.extend_from_slice(format!("set {} 0 0 {bytes}\r\n", name(*key)).as_bytes());
+            text.resize(text.len() + bytes, b'x');
+            text.extend_from_slice(b"\r\n");
+        }
+        self.send(&text)?;
+        for _ in keys {
+            self.line()?;
+        }
+        Ok(())
+    }
+}

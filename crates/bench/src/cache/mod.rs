@@ -1,0 +1,65 @@
+//! The cache: where its metadata and its lock cost what, and how often it finds what it was told.
+
+mod arrange;
+mod hits;
+mod part;
+
+use std::path::PathBuf;
+
+use crate::figure::{Error, Report, Step};
+
+/// What is found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Experiment {
+    /// Writes on the model of far memory: metadata beside the items, spread over DIMMs, or in DRAM; pages made ready
+    /// under the lock, outside of it, or as they are used.
+    Arrangements,
+    /// How often a read finds its item, at equal memory, beside memcached.
+    Hits,
+}
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What is found out.
+    pub experiment: Experiment,
+    /// Of arrangements: virtual workers.
+    pub threads: u32,
+    /// Of arrangements: DIMMs of the model.
+    pub dimms: u32,
+    /// Of arrangements: nanoseconds an operation takes besides memory.
+    pub cpu_ns: u32,
+    /// Of arrangements: items that are stored, then written once more. Of hits: keys.
+    pub items: u64,
+    /// Bytes of a value.
+    pub value_bytes: usize,
+    /// Of hits: requests of a run; half of them fill the cache first.
+    pub requests: u64,
+    /// Of hits: MiB each cache has.
+    pub mib: u64,
+    /// Of hits: memcached's program; none: the cache alone.
+    pub memcached: Option<PathBuf>,
+    /// Decides what chance decides.
+    pub seed: u64,
+}
+
+/// Runs it. `watch` answers whether to go on.
+pub fn run(options: &Options, watch: &mut dyn FnMut(Step<'_>) -> bool) -> Result<Report, Error> {
+    match options.experiment {
+        Experiment::Arrangements => arrange::run(options, watch),
+        Experiment::Hits => hits::run(options, watch),
+    }
+}
+
+/// Shows how far it is; an error if it is to stop.
+fn go_on(
+    watch: &mut dyn FnMut(Step<'_>) -> bool,
+    what: &str,
+    done: u64,
+    all: u64,
+) -> Result<(), Error> {
+    match watch(Step { what, done, all }) {
+        true => Ok(()),
+        false => Err(Error::Stopped),
+    }
+}

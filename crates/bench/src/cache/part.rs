@@ -1,0 +1,119 @@
+//! A part of a modelled medium: so that one medium can be both, where the metadata is and where the items are.
+
+use std::io;
+use std::sync::Arc;
+
+use farbank_pm::media::Mapped;
+use farbank_pm::model::Modelled;
+use farbank_pm::{Caps, Lane, Medium, Off, Poisoned, Ticket};
+
+/// How a part is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Writing {
+    /// As it is asked for.
+    Plain,
+    /// Every store is written back: metadata that shall be where the items are, and not in caches only.
+    Through,
+}
+
+/// `len` bytes of a medium from `base` on.
+pub(super) struct Part {
+    pub(super) medium: Arc<Modelled<Mapped>>,
+    pub(super) base: u64,
+    pub(super) len: u64,
+    pub(super) writing: Writing,
+}
+
+impl Part {
+    fn at(&self, at: Off, len: usize) -> Off {
+        assert!(
+            at.0 + len as u64 <= self.len,
+            "{at:?} is outside of this part"
+        );
+        Off(self.base + at.0)
+    }
+}
+
+impl Medium for Part {
+    fn caps(&self) -> &Caps {
+        self.medium.caps()
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn grow(&self, _: u64) -> io::Result<()> {
+        Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "a part of a medium does not grow",
+        ))
+    }
+
+    fn load(&self, at: Off) -> u64 {
+        self.medium.load(self.at(at, 8))
+    }
+
+    #[track_caller]
+    fn store(&self, lane: &mut Lane, at: Off, value: u64) {
+        self.medium.store(lane, self.at(at, 8), value);
+        if self.writing == Writing::Through {
+            self.medium.flush(lane, self.at(at, 8), 8);
+        }
+    }
+
+    #[track_caller]
+    fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
+        self.medium.cas(lane, self.at(at, 8), old, new)
+    }
+
+    fn copy_out(&self, at: Off, to: &mut [u8]) {
+        self.medium.copy_out(self.at(at, to.len()), to);
+    }
+
+    fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>) {
+        self.medium.append_out(self.at(at, len), len, to);
+    }
+
+    fn matches(&self, at: Off, bytes: &[u8]) -> bool {
+        self.medium.matches(self.at(at, bytes.len()), bytes)
+    }
+
+    #[track_caller]
+    fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
+        let len = parts.iter().map(|part| part.len()).sum();
+        self.medium.copy_in(lane, self.at(at, len), parts);
+    }
+
+    #[track_caller]
+    fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
+        self.medium.flush(lane, self.at(at, len), len);
+    }
+
+    #[track_caller]
+    fn drain(&self, lane: &mut Lane) -> Ticket {
+        self.medium.drain(lane)
+    }
+
+    fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
+        self.medium.poll(ticket)
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        self.medium.wait(ticket)
+    }
+
+    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        self.medium.on_turn(wake);
+    }
+
+    fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
+        self.medium.crc(self.at(at, len), len, seed)
+    }
+
+    fn prefetch(&self, at: Off, len: usize) {
+        if at.0 + len as u64 <= self.len {
+            self.medium.prefetch(Off(self.base + at.0), len);
+        }
+    }
+}
