@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::group::Group;
 use crate::layout::{HIDDEN, LOCKED};
-use crate::near::{Slot, follow};
+use crate::near::{MetadataRoom, Slot, follow};
 use crate::recover;
 use crate::worker::{Decision, Draft, Name, Owned, Seen, Worker};
 
@@ -80,18 +80,23 @@ pub struct Cache<F: Medium, N: Medium = Mapped> {
     tender: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
+/// Metadata where it belongs.
+fn in_dram(room: MetadataRoom) -> io::Result<Mapped> {
+    Mapped::anonymous(room.bytes)
+}
+
 impl<F: Medium> Cache<F> {
     /// Makes an empty cache of all of `far`, in pages of `page_bytes` (a power of two from 4 KiB), with its metadata
     /// in DRAM. Durable on `Ok`.
     pub fn create(far: F, page_bytes: u64, config: Config) -> Result<Cache<F>, OpenError> {
         let identity = Identity::fresh().map_err(PoolError::Random)?;
-        Cache::create_as(far, page_bytes, identity, config, Mapped::anonymous)
+        Cache::create_as(far, page_bytes, identity, config, in_dram)
     }
 
     /// Opens the cache on `far`, its metadata in DRAM. Every item found again is the newest that was acknowledged; an
     /// item may be missing, as if it had been evicted.
     pub fn open(far: F, config: Config) -> Result<Cache<F>, OpenError> {
-        Cache::open_on(far, config, Mapped::anonymous)
+        Cache::open_on(far, config, in_dram)
     }
 }
 
@@ -103,7 +108,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         page_bytes: u64,
         identity: Identity,
         config: Config,
-        near: impl FnOnce(u64) -> io::Result<N>,
+        near: impl FnOnce(MetadataRoom) -> io::Result<N>,
     ) -> Result<Cache<F, N>, OpenError> {
         let pool = recover::create(far, page_bytes, identity, &config)?;
         Cache::on(pool, config, near)
@@ -113,7 +118,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
     pub fn open_on(
         far: F,
         config: Config,
-        near: impl FnOnce(u64) -> io::Result<N>,
+        near: impl FnOnce(MetadataRoom) -> io::Result<N>,
     ) -> Result<Cache<F, N>, OpenError> {
         let pool = Pool::open(far, &mut Lane::new(0))?;
         Cache::on(pool, config, near)
@@ -122,7 +127,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
     fn on(
         pool: Pool<F>,
         config: Config,
-        near: impl FnOnce(u64) -> io::Result<N>,
+        near: impl FnOnce(MetadataRoom) -> io::Result<N>,
     ) -> Result<Cache<F, N>, OpenError> {
         let tended = config.tended;
         let engine = recover::open(near, pool, config)?;
@@ -155,18 +160,24 @@ impl<F: Medium, N: Medium> Cache<F, N> {
 
     /// Everything of `area` so far is dead, durably on `Ok`: two words are written, whatever it holds.
     pub fn clear_area(&self, area: u16) -> Result<(), Error> {
+        self.engine.areas.check(area)?;
         Ok(self.engine.clear(&mut Lane::new(0), Some(area))?)
     }
 
     /// Bytes of slots `area` may fill; `None`: as many as there are. Not stored. What is above it goes as the area is
     /// written to.
-    pub fn set_quota(&self, area: u16, quota_bytes: Option<u64>) {
+    pub fn set_quota(&self, area: u16, quota_bytes: Option<u64>) -> Result<(), Error> {
+        self.engine.areas.check(area)?;
         self.engine.areas.set_quota(area, quota_bytes);
+        Ok(())
     }
 
     /// Items of `area` and bytes of their slots, expired ones that were not removed yet included.
     #[must_use]
     pub fn area_usage(&self, area: u16) -> (u64, u64) {
+        if self.engine.areas.check(area).is_err() {
+            return (0, 0);
+        }
         (self.engine.areas.items(area), self.engine.areas.bytes(area))
     }
 

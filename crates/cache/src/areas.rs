@@ -3,12 +3,18 @@
 //! What must survive, up to which version an area was cleared, is on the data medium ([`crate::layout`]); here are
 //! its copy in DRAM, and counts.
 
+use farbank_kv::store::Error;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 use farbank_pm::table::Table;
 
-/// The entry that stands for all areas.
-pub(crate) fn all(areas: u32) -> u32 {
-    areas - 1
+/// The entry that stands for all areas, of so many entries.
+pub(crate) fn all(entries: u32) -> u32 {
+    entries - 1
+}
+
+/// The entry that is no area's, but the clock's.
+pub(crate) fn clock(entries: u32) -> u32 {
+    entries - 2
 }
 
 #[derive(Clone, Copy)]
@@ -24,20 +30,37 @@ const FIELDS: usize = 8;
 
 /// All areas of a cache.
 pub(crate) struct Areas {
-    /// How many entries there are, the one for all included.
-    count: u32,
+    /// Entries of the table.
+    entries: u32,
     fields: Table<AtomicU64>,
 }
 
 impl Areas {
-    pub(crate) fn new(count: u32) -> Areas {
+    pub(crate) fn new(entries: u32) -> Areas {
         let fields = Table::new(FIELDS);
-        fields.reserve(count as usize * FIELDS);
-        Areas { count, fields }
+        fields.reserve(entries as usize * FIELDS);
+        Areas { entries, fields }
     }
 
+    /// Entries of the table: areas, the clock's, and the one for all areas.
+    pub(crate) fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// Areas there are, from 0 on.
     pub(crate) fn count(&self) -> u32 {
-        self.count
+        clock(self.entries)
+    }
+
+    /// An error if `area` is none.
+    pub(crate) fn check(&self, area: u16) -> Result<(), Error> {
+        match u32::from(area) < self.count() {
+            true => Ok(()),
+            false => Err(Error::NoArea {
+                area,
+                areas: self.count(),
+            }),
+        }
     }
 
     fn field(&self, area: u32, field: Field) -> &AtomicU64 {
@@ -51,7 +74,7 @@ impl Areas {
             .field(area.into(), Field::Cleared)
             .load(Ordering::Acquire);
         let every = self
-            .field(all(self.count), Field::Cleared)
+            .field(all(self.entries), Field::Cleared)
             .load(Ordering::Acquire);
         own.max(every)
     }
@@ -60,8 +83,8 @@ impl Areas {
     pub(crate) fn clear(&self, area: u32, version: u64) {
         self.field(area, Field::Cleared)
             .fetch_max(version, Ordering::AcqRel);
-        let emptied = match area == all(self.count) {
-            true => 0..self.count,
+        let emptied = match area == all(self.entries) {
+            true => 0..self.count(),
             false => area..area + 1,
         };
         for area in emptied {

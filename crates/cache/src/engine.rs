@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use farbank_kv::store::Opened;
 
-use crate::areas::{Areas, all};
+use crate::areas::{Areas, all, clock};
 use crate::claims::Claims;
 use crate::classes::Classes;
 use crate::config::Config;
@@ -151,7 +151,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     /// Everything of `area` so far, or of all areas, is dead: durably on `Ok`. Two words are written, whatever the
     /// area holds.
     pub(crate) fn clear(&self, lane: &mut Lane, area: Option<u16>) -> Result<(), Poisoned> {
-        let area = area.map_or(all(self.areas.count()), u32::from);
+        let area = area.map_or(all(self.areas.entries()), u32::from);
         let locked = self.lock();
         let version = self.next_version();
         drop(locked);
@@ -195,8 +195,11 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     pub(crate) fn keep_time(&self, lane: &mut Lane) -> Result<(), Poisoned> {
         let now_ms = self.now_ms();
         self.clock_ms.fetch_max(now_ms, Ordering::Relaxed);
-        let mut root = self.root.lock().unwrap_or_else(PoisonError::into_inner);
-        root.clock_ms = now_ms;
-        self.pool.set_root(lane, &root.to_words())
+        let at = self.area_at(clock(self.areas.entries()));
+        self.far().store(lane, at, now_ms);
+        self.far().store(lane, at.plus(8), !now_ms);
+        self.far().flush(lane, at, AREA_BYTES as usize);
+        let ticket = self.far().drain(lane);
+        self.far().wait(ticket)
     }
 }

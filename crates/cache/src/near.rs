@@ -43,6 +43,15 @@ pub(crate) enum Tally {
     Evicted = 12,
 }
 
+/// The room metadata needs on its medium.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MetadataRoom {
+    /// Bytes, all of them zeros.
+    pub bytes: u64,
+    /// From this one on are hash buckets and what links items; before it page infos, slab managers and lists.
+    pub items_from: u64,
+}
+
 /// Sizes that place everything.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
@@ -76,10 +85,13 @@ impl Shape {
         self.buckets_at() + (8 << self.bucket_bits)
     }
 
-    /// Bytes the metadata medium must have.
-    pub(crate) fn bytes(&self) -> u64 {
-        // Twice the links there can be at once: arrays of different lengths cannot always be used again.
-        self.links_at() + 2 * self.pages_max * (LINK_BYTES << self.slot_bits)
+    /// What the metadata medium must have.
+    pub(crate) fn room(&self) -> MetadataRoom {
+        MetadataRoom {
+            // Twice the links there can be at once: arrays of different lengths cannot always be used again.
+            bytes: self.links_at() + 2 * self.pages_max * (LINK_BYTES << self.slot_bits),
+            items_from: self.buckets_at(),
+        }
     }
 }
 
@@ -95,7 +107,7 @@ pub(crate) struct Near<N> {
 impl<N: Medium> Near<N> {
     /// `medium`, which must be zeros.
     pub(crate) fn new(medium: N, shape: Shape) -> Near<N> {
-        assert!(medium.len() >= shape.bytes(), "room for the metadata");
+        assert!(medium.len() >= shape.room().bytes, "room for the metadata");
         Near {
             pages_at: shape.pages_at(),
             stride: shape.stride(),

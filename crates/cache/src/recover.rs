@@ -19,13 +19,15 @@ use farbank_pm::sync::{Arc, Mutex};
 use farbank_pm::{Drain, Kind, LINE, Lane, Medium, Off, Poisoned, fault};
 
 use crate::api::{OpenError, PAGES_MIN};
-use crate::areas::{Areas, all};
+use crate::areas::{Areas, all, clock};
 use crate::claims::Claims;
 use crate::classes::Classes;
 use crate::config::Config;
 use crate::engine::{Engine, Tally};
-use crate::layout::{AREA_BYTES, Head, ITEM_HEAD_BYTES, PAGE_HEAD_BYTES, page_head, seed};
-use crate::near::{Near, Shape, Slot};
+use crate::layout::{
+    AREA_BYTES, EXPIRES_MAX, Head, ITEM_HEAD_BYTES, PAGE_HEAD_BYTES, page_head, seed,
+};
+use crate::near::{MetadataRoom, Near, Shape, Slot};
 use crate::purse::Purses;
 use crate::root::Root;
 use crate::state::State;
@@ -74,7 +76,7 @@ pub(crate) fn create<F: Medium>(
 
 /// Opens the cache in `pool`, its metadata on `near`, which must be zeros and as long as [`near_shape`] says.
 pub(crate) fn open<N: Medium, F: Medium>(
-    near: impl FnOnce(u64) -> std::io::Result<N>,
+    near: impl FnOnce(MetadataRoom) -> std::io::Result<N>,
     pool: Pool<F>,
     config: Config,
 ) -> Result<Arc<Engine<N, F>>, OpenError> {
@@ -83,7 +85,7 @@ pub(crate) fn open<N: Medium, F: Medium>(
     let mut root = Root::from_words(&pool.root()).ok_or(OpenError::NotACache)?;
     let classes = classes_of(&pool, &root)?;
     let shape = near_shape(&pool, &classes, &config)?;
-    let near = near(shape.bytes()).map_err(OpenError::Metadata)?;
+    let near = near(shape.room()).map_err(OpenError::Metadata)?;
     let boot = config.boot.map(words_of);
     // On a medium that dies with the machine, what another start left was never ordered.
     let caps = pool.medium().caps();
@@ -93,7 +95,6 @@ pub(crate) fn open<N: Medium, F: Medium>(
     let was_clean = root.clean;
     root.openings += 1;
     (root.clean, root.boot) = (false, boot.unwrap_or_default());
-    root.clock_ms = root.clock_ms.max((config.clock)());
     pool.set_root(&mut lane, &root.to_words())?;
     let near = Near::new(near, shape);
     let areas = Areas::new(areas_of(&pool) as u32);
@@ -114,11 +115,12 @@ pub(crate) fn open<N: Medium, F: Medium>(
         opened: Opened::default(),
         version: AtomicU64::new(root.openings << VERSIONS_BITS),
         sessions: AtomicU32::new(1),
-        clock_ms: AtomicU64::new(root.clock_ms),
+        clock_ms: AtomicU64::new(0),
         root: Mutex::new(root),
         stop: AtomicBool::new(false),
     };
     let mut scan = Scan::default();
+    restore_clock(&engine);
     restore_areas(&engine, &mut lane)?;
     scan.pages(&engine, &mut lane, cold, was_clean)?;
     let (keys, records) = (scan.link(&engine, &mut lane)?, scan.seen);
@@ -184,13 +186,26 @@ fn areas_of<F: Medium>(pool: &Pool<F>) -> u64 {
     (pool.segment_bytes() / AREA_BYTES).min(1 << 16)
 }
 
+/// Reads what the clock was: where its two words disagree, the earlier one.
+fn restore_clock<N: Medium, F: Medium>(engine: &Engine<N, F>) {
+    let at = engine.area_at(clock(engine.areas.entries()));
+    let words = [engine.far().load(at), !engine.far().load(at.plus(8))];
+    // A clock of zeros was never written.
+    let known = words[1] != u64::MAX;
+    let clock_ms = words.into_iter().min().filter(|_| known).unwrap_or(0);
+    engine
+        .clock_ms
+        .store(clock_ms.min(EXPIRES_MAX), Ordering::Relaxed);
+}
+
 /// Reads up to which version each area was cleared, and makes that durable again (L4, R2).
 fn restore_areas<N: Medium, F: Medium>(
     engine: &Engine<N, F>,
     lane: &mut Lane,
 ) -> Result<(), Poisoned> {
     let far = engine.far();
-    for area in 0..=all(engine.areas.count()) {
+    let entries = engine.areas.entries();
+    for area in (0..clock(entries)).chain([all(entries)]) {
         let at = engine.area_at(area);
         let (cleared, other) = (far.load(at), far.load(at.plus(8)));
         let version = match (cleared, other) {

@@ -16,8 +16,6 @@ pub(crate) struct Root {
     pub(crate) slot_factor: u64,
     /// How many times the pool was opened.
     pub(crate) openings: u64,
-    /// No clock that was acted on was later, when this was written.
-    pub(crate) clock_ms: u64,
     /// Whether the last close was clean: all was durable, and on a medium that dies with the machine, synced.
     pub(crate) clean: bool,
     /// The start of the machine it was opened under last.
@@ -33,10 +31,9 @@ impl Root {
             slot_bytes_min: words[0],
             slot_factor: words[1],
             openings: words[2],
-            clock_ms: words[3],
-            clean: words[4] == 1,
-            boot: [words[5], words[6]],
-            pages_held: words[7],
+            clean: words[3] == 1,
+            boot: [words[4], words[5]],
+            pages_held: words[6],
         })
     }
 
@@ -46,7 +43,6 @@ impl Root {
             self.slot_bytes_min,
             self.slot_factor,
             self.openings,
-            self.clock_ms,
             u64::from(self.clean),
             self.boot[0],
             self.boot[1],

@@ -17,6 +17,7 @@ use farbank_pm::{Medium, Ticket};
 
 use crate::api::{Cache, Door};
 use crate::config::Config;
+use crate::near::MetadataRoom;
 
 /// The cache on ten pages of 4 KiB.
 #[derive(Clone, Copy, Debug, Default)]
@@ -88,8 +89,8 @@ fn open(sim: Sim, now_ms: u64) -> Result<MdbShared<Sim>, String> {
 }
 
 /// Metadata needs no durability: in a simulation that keeps everything at once nothing of it is explored.
-fn near(bytes: u64) -> std::io::Result<Sim> {
-    Ok(Sim::new(bytes, Persistency::Eadr))
+fn near(room: MetadataRoom) -> std::io::Result<Sim> {
+    Ok(Sim::new(room.bytes, Persistency::Eadr))
 }
 
 fn config(time: &Arc<AtomicU64>) -> Config {

@@ -32,7 +32,7 @@ pub(crate) fn verify<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Result<(), 
             "{classed} pages have a class, {free} are free, {held} are held back: there are {pages}"
         ));
     }
-    let counted: u64 = (0..u32::from(u16::MAX).min(engine.areas.count()))
+    let counted: u64 = (0..engine.areas.count())
         .map(|area| engine.areas.bytes(area as u16))
         .sum();
     if counted > bytes {

@@ -233,7 +233,6 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     /// Stores `draft` whatever was there, unless that is locked. Durable and visible on `Ok`.
     pub(crate) fn put(&mut self, name: &Name<'_>, draft: &Draft<'_>) -> Result<u64, Error> {
-        self.check_key(name)?;
         let engine = Arc::clone(&self.engine);
         let hash = engine.hash(name);
         let class = self.class_for(name, draft)?;
@@ -257,6 +256,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     }
 
     fn check_key(&self, name: &Name<'_>) -> Result<(), Error> {
+        self.engine.areas.check(name.area)?;
         match name.key.len() {
             0..=KEY_BYTES_MAX => Ok(()),
             _ => Err(Error::KeyTooLong),
@@ -264,6 +264,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     }
 
     fn class_for(&self, name: &Name<'_>, draft: &Draft<'_>) -> Result<u8, Error> {
+        self.check_key(name)?;
         let bytes = ITEM_HEAD_BYTES + name.key.len() + draft.value.len();
         let classes = &self.engine.classes;
         classes.of(bytes).ok_or(Error::ItemTooLarge {

@@ -193,10 +193,45 @@ fn an_area_is_cleared_in_one_step_and_stays_so_over_a_restart() {
 }
 
 #[test]
+fn an_area_that_is_none_is_refused() {
+    let cache = cache(4);
+    let mut door = cache.door();
+    let stored = door.put_item(&Name::new(u16::MAX, b"k"), b"v", 0, None);
+    assert!(
+        matches!(stored, Err(Refusal::Store(Error::NoArea { .. }))),
+        "{stored:?}"
+    );
+    assert!(cache.clear_area(u16::MAX).is_err() && cache.set_quota(u16::MAX, None).is_err());
+    assert_eq!(
+        door.get_item(&Name::new(u16::MAX, b"k"), &mut Vec::new()),
+        Ok(None)
+    );
+}
+
+#[test]
+fn what_has_expired_stays_so_when_the_clock_is_set_back() {
+    let time = clock();
+    let now = time.load(Relaxed);
+    let medium = Mapped::anonymous(MIB * 8).expect("memory");
+    let cache = Cache::create(medium, MIB, config(&time)).expect("a cache");
+    let value = Value {
+        bytes: b"v",
+        expires_ms: now + 1_000,
+        ..Value::default()
+    };
+    cache.door().put(key(b"k"), value).unwrap();
+    time.store(now + 2_000, Relaxed);
+    let medium = cache.close().unwrap().expect("nobody else has it");
+    time.store(now, Relaxed);
+    let cache = Cache::open(medium, config(&time)).unwrap();
+    assert_eq!(get(&mut cache.door(), b"k"), None);
+}
+
+#[test]
 fn a_quota_is_kept_whatever_sizes_come() {
     let cache = cache(32);
     let mut door = cache.door();
-    cache.set_quota(5, Some(1 << 20));
+    cache.set_quota(5, Some(1 << 20)).unwrap();
     for n in 0..20_000_u32 {
         let name = n.to_le_bytes();
         let value = vec![1; 50 + (n as usize * 37) % 900];
@@ -209,7 +244,7 @@ fn a_quota_is_kept_whatever_sizes_come() {
         );
     }
     assert!(cache.area_usage(5).0 > 500);
-    cache.set_quota(5, None);
+    cache.set_quota(5, None).unwrap();
     drop(door);
     cache.verify().unwrap();
 }

@@ -322,7 +322,13 @@ impl Serve {
             size::human(stats.segment_bytes),
             caps.kind.name()
         );
-        println!("an acknowledged write survives {}", caps.survives);
+        match self.place.engine(&self.pool) {
+            Engine::Kv => println!("an acknowledged write survives {}", caps.survives),
+            Engine::Mdb => println!(
+                "a cache: it evicts when it is full, and never shows what is old; items survive {}",
+                caps.survives
+            ),
+        }
         println!("{}", keys_line(opened, made));
         for line in &opened.damage {
             eprintln!("damage: {line}");

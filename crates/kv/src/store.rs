@@ -131,6 +131,13 @@ pub enum Error {
     },
     /// The item is locked: it takes no writes until it is unlocked.
     Locked,
+    /// The cache has no such area.
+    NoArea {
+        /// The area.
+        area: u16,
+        /// How many there are, from 0 on.
+        areas: u32,
+    },
     /// The record that holds the key's value fails its checksum: offset of the record.
     Damaged(u64),
 }
@@ -148,6 +155,10 @@ impl fmt::Display for Error {
                 f,
                 "an item of {bytes} bytes does not fit the cache's largest slot of {bytes_max}: store less, or make \
                  the pool with larger pages"
+            ),
+            Error::NoArea { area, areas } => write!(
+                f,
+                "there is no area {area}: a pool with pages of this size has {areas}, from 0 on"
             ),
             Error::Locked => f.write_str("the item is locked: unlock it first"),
             Error::Damaged(at) => write!(

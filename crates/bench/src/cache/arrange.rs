@@ -6,14 +6,14 @@
 
 use std::sync::Arc;
 
-use farbank_cache::{Cache, Config, Door, Formatting};
+use farbank_cache::{Cache, Config, Door, Formatting, MetadataRoom};
 use farbank_kv::store::{Key, Ops, Value};
 use farbank_pm::Medium;
 use farbank_pm::media::Mapped;
-use farbank_pm::model::{Config as Modelled4, Hotspot, Machine, Modelled, Outcome, Trace};
+use farbank_pm::model::{Config as ModelConfig, Hotspot, Machine, Modelled, Outcome, Trace};
 use farbank_pm::pool::Identity;
 
-use super::part::{Part, Writing};
+use super::part::{Part, Split, Writing};
 use super::{Options, go_on};
 use crate::figure::{Error, Figure, Report, Step};
 use crate::index::keys::Engine as Draws;
@@ -41,6 +41,8 @@ enum Metadata {
     FarThrough,
     /// The same, page infos spread over the DIMMs.
     FarPadded,
+    /// What pages and lists need in DRAM, what links items far, in caches: Tair's, when it was mended.
+    Split,
     /// In DRAM.
     Near,
 }
@@ -51,7 +53,7 @@ struct Arrangement {
     formatting: Formatting,
 }
 
-const ARRANGEMENTS: [Arrangement; 6] = [
+const ARRANGEMENTS: [Arrangement; 8] = [
     Arrangement {
         name: "metadata far, written back; pages made ready under the lock",
         metadata: Metadata::FarThrough,
@@ -66,6 +68,16 @@ const ARRANGEMENTS: [Arrangement; 6] = [
         name: "metadata far, in caches; the same",
         metadata: Metadata::Far,
         formatting: Formatting::WholeInsideLock,
+    },
+    Arrangement {
+        name: "pages' metadata in DRAM, links far; the same",
+        metadata: Metadata::Split,
+        formatting: Formatting::WholeInsideLock,
+    },
+    Arrangement {
+        name: "pages' metadata in DRAM, links far; pages made ready outside of the lock",
+        metadata: Metadata::Split,
+        formatting: Formatting::Whole,
     },
     Arrangement {
         name: "metadata in DRAM; the same",
@@ -106,10 +118,10 @@ pub(super) fn run(
     Ok(report)
 }
 
-fn config(options: &Options) -> Modelled4 {
-    Modelled4 {
+fn config(options: &Options) -> ModelConfig {
+    ModelConfig {
         seed: options.seed,
-        ..Modelled4::small_dimms(options.dimms)
+        ..ModelConfig::small_dimms(options.dimms)
     }
 }
 
@@ -152,8 +164,15 @@ fn measure(options: &Options, arrangement: &Arrangement) -> Result<Measured, Err
     };
     let far = part(NEAR_BYTES, pool_bytes, Writing::Plain);
     match arrangement.metadata {
-        Metadata::Near => over(options, arrangement, far, &trace, |bytes| {
-            Mapped::anonymous(bytes)
+        Metadata::Near => over(options, arrangement, far, &trace, |room| {
+            Mapped::anonymous(room.bytes)
+        }),
+        Metadata::Split => over(options, arrangement, far, &trace, |room| {
+            Ok(Split {
+                near: Mapped::anonymous(room.items_from)?,
+                far: part(0, NEAR_BYTES, Writing::Plain),
+                far_from: room.items_from,
+            })
         }),
         metadata => {
             let writing = match metadata {
@@ -172,7 +191,7 @@ fn over<N: Medium>(
     arrangement: &Arrangement,
     far: Part,
     trace: &Trace,
-    near: impl FnOnce(u64) -> std::io::Result<N>,
+    near: impl FnOnce(MetadataRoom) -> std::io::Result<N>,
 ) -> Result<Measured, Error> {
     let locks = trace.clone();
     let how = Config {

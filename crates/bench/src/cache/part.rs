@@ -1,4 +1,5 @@
-//! A part of a modelled medium: so that one medium can be both, where the metadata is and where the items are.
+//! Parts of media: one modelled medium can be both, where the metadata is and where the items are; or the first part
+//! of the metadata is in DRAM and the rest there.
 
 use std::io;
 use std::sync::Arc;
@@ -115,5 +116,97 @@ impl Medium for Part {
         if at.0 + len as u64 <= self.len {
             self.medium.prefetch(Off(self.base + at.0), len);
         }
+    }
+}
+
+/// The first bytes in DRAM, which is not modelled, the others in a part of the far medium.
+pub(super) struct Split {
+    pub(super) near: Mapped,
+    pub(super) far: Part,
+    /// The first byte that is far.
+    pub(super) far_from: u64,
+}
+
+impl Split {
+    fn pick(&self, at: Off) -> &dyn Medium {
+        match at.0 < self.far_from {
+            true => &self.near,
+            false => &self.far,
+        }
+    }
+}
+
+impl Medium for Split {
+    fn caps(&self) -> &Caps {
+        self.far.caps()
+    }
+
+    fn len(&self) -> u64 {
+        self.far.len()
+    }
+
+    fn grow(&self, len: u64) -> io::Result<()> {
+        self.far.grow(len)
+    }
+
+    fn load(&self, at: Off) -> u64 {
+        self.pick(at).load(at)
+    }
+
+    #[track_caller]
+    fn store(&self, lane: &mut Lane, at: Off, value: u64) {
+        self.pick(at).store(lane, at, value);
+    }
+
+    #[track_caller]
+    fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
+        self.pick(at).cas(lane, at, old, new)
+    }
+
+    fn copy_out(&self, at: Off, to: &mut [u8]) {
+        self.pick(at).copy_out(at, to);
+    }
+
+    fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>) {
+        self.pick(at).append_out(at, len, to);
+    }
+
+    fn matches(&self, at: Off, bytes: &[u8]) -> bool {
+        self.pick(at).matches(at, bytes)
+    }
+
+    #[track_caller]
+    fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
+        self.pick(at).copy_in(lane, at, parts);
+    }
+
+    #[track_caller]
+    fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
+        self.pick(at).flush(lane, at, len);
+    }
+
+    #[track_caller]
+    fn drain(&self, lane: &mut Lane) -> Ticket {
+        self.far.drain(lane)
+    }
+
+    fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
+        self.far.poll(ticket)
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        self.far.wait(ticket)
+    }
+
+    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        self.far.on_turn(wake);
+    }
+
+    fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
+        self.pick(at).crc(at, len, seed)
+    }
+
+    fn prefetch(&self, at: Off, len: usize) {
+        self.pick(at).prefetch(at, len);
     }
 }
