@@ -288,6 +288,10 @@ impl<F: Medium, N: Medium> Store for Cache<F, N> {
         Cache::opened(self)
     }
 
+    fn evicts(&self) -> bool {
+        true
+    }
+
     fn on_turn(&self, wake: std::sync::Arc<dyn Fn() + Send + Sync>) {
         self.engine.far().on_turn(wake);
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   memcached -m 64 -p 11211 -c 1024 -e /mnt/pmem0/cache
-//!   farbank serve --port off --size 64mb --memcached-port 11211 --maxclients 1024 --pool /mnt/pmem0/cache
+//!   farbank serve --engine mdb --port off --size 64mb --memcached-port 11211 --maxclients 1024 --pool /mnt/pmem0/cache
 //! ```
 //!
 //! Flags are translated into those of `serve`; there is no other way to start a server. What only concerns
@@ -13,6 +13,8 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+
+use farbank_cache::PAGE_BYTES;
 
 use crate::{Failure, size};
 
@@ -27,6 +29,7 @@ memcached's command line for `farbank serve`: memcached's clients only, no Redis
 -c, --conn-limit=<num>    most connections at a time (default: 1024)
 -t, --threads=<num>       threads (default: 4)
 -F, --disable-flush-all   refuse flush_all
+-M, --disable-evictions   refuse what does not fit: the durable store, not the cache
 -u, --user=<user>         must be who runs it: nothing is dropped
 -P, --pidfile=<file>      write the process's number there
 -d, --daemon              run in the background
@@ -34,13 +37,13 @@ memcached's command line for `farbank serve`: memcached's clients only, no Redis
 -V, --version             print the version and exit
 -h, --help                print this help and exit
 -o, --extended=<list>     options after commas; those of memcached's own memory and threads do nothing
-These do nothing: -U 0, -M, -k, -L, -r, -f, -n, -R, -b, -a, -B auto|ascii";
+These do nothing: -U 0, -k, -L, -r, -f, -n, -R, -b, -a, -B auto|ascii";
 
 /// How a flag is spelled, and what follows it.
 struct Flag(char, &'static str, bool);
 
 /// Flags that are translated.
-const FLAGS: [Flag; 18] = [
+const FLAGS: [Flag; 19] = [
     Flag('p', "port", true),
     Flag('l', "listen", true),
     Flag('m', "memory-limit", true),
@@ -49,6 +52,7 @@ const FLAGS: [Flag; 18] = [
     Flag('c', "conn-limit", true),
     Flag('t', "threads", true),
     Flag('F', "disable-flush-all", false),
+    Flag('M', "disable-evictions", false),
     Flag('u', "user", true),
     Flag('P', "pidfile", true),
     Flag('d', "daemon", false),
@@ -62,8 +66,7 @@ const FLAGS: [Flag; 18] = [
 ];
 
 /// Flags that are taken and do nothing here.
-const MEANINGLESS: [Flag; 9] = [
-    Flag('M', "disable-evictions", false),
+const MEANINGLESS: [Flag; 8] = [
     Flag('k', "lock-memory", false),
     Flag('L', "enable-largepages", false),
     Flag('r', "enable-coredumps", false),
@@ -122,6 +125,7 @@ pub(crate) struct Asked {
     prints: Option<String>,
     bytes: u64,
     item_bytes: u64,
+    keeps_all: bool,
 }
 
 /// The flags of a command line that is memcached's: by the program's name, or by the verb.
@@ -174,6 +178,15 @@ impl Asked {
         if !self.files {
             self.put("pool", "none");
         }
+        let engine = if self.keeps_all { "kv" } else { "mdb" };
+        self.put("engine", engine);
+        if !self.keeps_all && self.item_bytes >= PAGE_BYTES {
+            // An item has a page for itself, which is a little larger than its value.
+            self.put(
+                "segment-bytes",
+                (self.item_bytes + 1).next_power_of_two().to_string(),
+            );
+        }
         let level = ["warn", "info", "debug", "trace"][self.verbose.min(3)];
         self.put("log-level", level);
         let mut arguments: Vec<OsString> = ["farbank", "serve", "--port", "off", "--size", "64mb"]
@@ -214,6 +227,7 @@ impl Asked {
             'c' => self.put("maxclients", value),
             't' => self.put("workers", value),
             'F' => self.serve.push("--memcached-no-flush".into()),
+            'M' => self.keeps_all = true,
             'u' => runs_as(&text)?,
             'P' => self.pidfile = Some(value.into()),
             'd' => self.in_background = true,

@@ -172,6 +172,10 @@ impl Serve {
         if self.max_size.is_some_and(|max| max < self.place.size) {
             return Err(Failure::Usage("--max-size is less than --size".into()));
         }
+        if self.max_size.is_some() && self.place.engine(&self.pool) == Engine::Mdb {
+            let text = "--max-size: a cache does not grow by itself, it evicts; make it as large as it may become";
+            return Err(Failure::Usage(text.into()));
+        }
         Ok(())
     }
 

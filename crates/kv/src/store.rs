@@ -386,6 +386,10 @@ pub trait Store: Send + Sync {
     fn stats(&self) -> Stats;
     /// How the pool came back when it was opened.
     fn opened(&self) -> &Opened;
+    /// Whether it is a cache: what was used least lately goes when it is full.
+    fn evicts(&self) -> bool {
+        false
+    }
     /// Has `wake` called, from any thread, when withheld tickets may have turned.
     fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>);
     /// Closes cleanly: everything committed is durable and an index snapshot is left, so that the

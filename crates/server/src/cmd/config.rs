@@ -85,6 +85,7 @@ fn constants(shared: &Shared<'_>) -> Vec<(&'static str, String)> {
     let port = shared.port(Protocol::Resp).unwrap_or(0);
     let dir = std::path::Path::new(&shared.options.pool).parent();
     let text = str::to_owned;
+    let (most, policy) = super::info::limit(shared, &shared.store.stats());
     vec![
         ("appendonly", text("yes")),
         ("appendfsync", text(shared.options.sync)),
@@ -96,8 +97,8 @@ fn constants(shared: &Shared<'_>) -> Vec<(&'static str, String)> {
             dir.map(|dir| dir.display().to_string()).unwrap_or_default(),
         ),
         ("io-threads", shared.floor.desks.len().to_string()),
-        ("maxmemory", text("0")),
-        ("maxmemory-policy", text("noeviction")),
+        ("maxmemory", most.to_string()),
+        ("maxmemory-policy", text(policy)),
         ("notify-keyspace-events", String::new()),
         ("port", port.to_string()),
         ("requirepass", String::new()),

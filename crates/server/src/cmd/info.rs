@@ -113,18 +113,27 @@ fn resident_bytes() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-fn memory(_: &Shared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Result {
+fn memory(shared: &Shared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Result {
     let resident = resident_bytes();
+    let (most, policy) = limit(shared, figures);
     fields!(out,
         "used_memory": resident,
         "used_memory_human": human(resident),
         "used_memory_rss": resident,
         "used_memory_rss_human": human(resident),
         "used_memory_index": figures.index_bytes,
-        "maxmemory": 0,
-        "maxmemory_human": "0B",
-        "maxmemory_policy": "noeviction",
+        "maxmemory": most,
+        "maxmemory_human": human(most),
+        "maxmemory_policy": policy,
     )
+}
+
+/// Bytes at which something goes, and what: a store that keeps everything has no such limit.
+pub(super) fn limit(shared: &Shared<'_>, figures: &Stats) -> (u64, &'static str) {
+    match shared.store.evicts() {
+        true => (figures.capacity_bytes, "allkeys-lru"),
+        false => (0, "noeviction"),
+    }
 }
 
 fn human(bytes: u64) -> String {

@@ -150,7 +150,7 @@ fn settings(shared: &Shared<'_>, figures: &Stats, lines: &mut Lines<'_>) {
         "udpport": 0,
         "inter": inter.join(","),
         "verbosity": 0,
-        "evictions": if figures.classes.is_empty() { "off" } else { "on" },
+        "evictions": if shared.store.evicts() { "on" } else { "off" },
         "domain_socket": "NULL",
         "shutdown_command": "no",
         "num_threads": shared.floor.desks.len(),
