@@ -535,7 +535,8 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
         self.worker.tell_lists();
         let now = self.worker.lane.counters;
         if now != self.told {
-            self.worker.engine.tell(&now, &self.told);
+            let stored = std::mem::take(&mut self.worker.stored_bytes);
+            self.worker.engine.tell(&now, &self.told, stored);
             self.told = now;
         }
         Ok(Ticket::DURABLE)

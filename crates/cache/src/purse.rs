@@ -53,24 +53,20 @@ impl Purse {
         self.stash[usize::from(class)].extend_from_slice(slots);
     }
 
-    /// Keeps the slot of an item that was unlinked, until its readers have gone.
-    pub(crate) fn give_up(&mut self, slot: Slot, class: u8) {
+    /// Keeps the slot of an item that was unlinked, until its readers have gone. How many such there are.
+    pub(crate) fn give_up(&mut self, slot: Slot, class: u8) -> usize {
         self.limbo.push(Gone {
             slot,
             class,
             epoch: u64::MAX,
         });
         self.fresh += 1;
+        self.limbo.len()
     }
 
     /// Slots of `class` that will be free when their readers have gone.
     pub(crate) fn is_coming(&self, class: u8) -> bool {
         self.limbo.iter().any(|gone| gone.class == class)
-    }
-
-    /// Slots given up, all in all.
-    pub(crate) fn given_up(&self) -> usize {
-        self.limbo.len()
     }
 
     /// Takes back what nobody reads any more: up to `most` slots of `class` into the stash, the others into `free`.
@@ -121,7 +117,7 @@ impl Purses {
     pub(crate) fn add(&self, classes: usize) -> Arc<Mutex<Purse>> {
         let purse = Arc::new(Mutex::new(Purse::new(classes)));
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|purse| Arc::strong_count(purse) > 1 || open(purse).given_up() > 0);
+        all.retain(|purse| Arc::strong_count(purse) > 1 || !open(purse).limbo.is_empty());
         all.push(Arc::clone(&purse));
         purse
     }

@@ -105,7 +105,11 @@ pub(crate) struct Worker<N: Medium, F: Medium> {
     pub(crate) lane: Lane,
     pin: Arc<PinSlot>,
     purse: Arc<Mutex<Purse>>,
+    /// Whether the purse holds many slots that were given up.
+    crowded: bool,
     bumps: Vec<(Slot, u32)>,
+    /// Bytes of items stored, of which the cache was not told yet.
+    pub(crate) stored_bytes: u64,
     pub(crate) scratch: Vec<u8>,
 }
 
@@ -116,7 +120,9 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             lane: Lane::new(number),
             pin: engine.epochs.slot(),
             purse: engine.purses.add(engine.classes.len()),
+            crowded: false,
             bumps: Vec::with_capacity(BUMPS),
+            stored_bytes: 0,
             scratch: Vec::new(),
             engine,
         }
@@ -233,15 +239,14 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     /// Stores `draft` whatever was there, unless that is locked. Durable and visible on `Ok`.
     pub(crate) fn put(&mut self, name: &Name<'_>, draft: &Draft<'_>) -> Result<u64, Error> {
-        let engine = Arc::clone(&self.engine);
-        let hash = engine.hash(name);
+        let hash = self.engine.hash(name);
         let class = self.class_for(name, draft)?;
         // Before the claim: making room may need the claims of others.
         let slot = self.take_slot(class, name.area)?;
         let stripe = Claims::stripe((hash >> 32) as u32);
-        engine.claims.claim(stripe);
+        self.engine.claims.claim(stripe);
         self.pin();
-        let found = engine.find(hash, name);
+        let found = self.engine.find(hash, name);
         let done = match found {
             Some(found) if found.head.marks & LOCKED != 0 && self.lives(&found) => {
                 open(&self.purse).keep(class, &[slot]);
@@ -250,7 +255,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             _ => self.write_in(slot, class, hash, name, draft, found),
         };
         self.unpin();
-        engine.claims.release(stripe);
+        self.engine.claims.release(stripe);
         self.let_go();
         done
     }
@@ -298,29 +303,14 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         draft: &Draft<'_>,
         found: Option<Found>,
     ) -> Result<u64, Error> {
-        let engine = Arc::clone(&self.engine);
-        let at = engine.place_of(slot).expect("a slot of ours is in a page");
-        let version = engine.next_version();
-        let mut head = Head {
-            area: name.area,
-            key_len: name.key.len() as u16,
-            version,
-            expires_ms: draft.expires_ms.min(EXPIRES_MAX),
-            kind: draft.kind,
-            marks: draft.marks,
-            flags: draft.flags,
-            value_len: draft.value.len() as u32,
-            written_s: (engine.now_ms() / 1000) as u32,
-            prefix_len: name.prefix_bytes,
-            crc: 0,
-        };
-        head.crc = head.crc_of(
-            crate::layout::seed(engine.secret, at),
-            name.key,
-            draft.value,
+        let at = self.engine.slot_at(
+            self.engine.near.page_of(slot),
+            self.engine.near.index_of(slot),
+            class,
         );
+        let head = self.head_of(at, name, draft);
         let bytes = head.to_bytes();
-        engine
+        self.engine
             .far()
             .copy_in(&mut self.lane, at, &[&bytes, name.key, draft.value]);
         if let Some(found) = found
@@ -332,18 +322,38 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         if !fault!("mdb.published_undrained") {
             self.drain()?;
         }
-        let link = engine.link_of(hash, &head);
-        engine
+        let link = self.engine.link_of(hash, &head);
+        self.engine
             .lock()
             .publish(slot, class, link, found.map(|found| found.slot));
-        engine
-            .tally
-            .stored_bytes
-            .fetch_add(head.bytes() as u64, Ordering::Relaxed);
+        self.stored_bytes += head.bytes() as u64;
         if let Some(found) = found {
             self.give_up(found.slot);
         }
-        Ok(version)
+        Ok(head.version)
+    }
+
+    /// The head of a new item at `at`.
+    fn head_of(&self, at: Off, name: &Name<'_>, draft: &Draft<'_>) -> Head {
+        let engine = &*self.engine;
+        let head = Head {
+            area: name.area,
+            key_len: name.key.len() as u16,
+            version: engine.next_version(),
+            expires_ms: draft.expires_ms.min(EXPIRES_MAX),
+            kind: draft.kind,
+            marks: draft.marks,
+            flags: draft.flags,
+            value_len: draft.value.len() as u32,
+            written_s: (engine.now_ms() / 1000) as u32,
+            prefix_len: name.prefix_bytes,
+            crc: 0,
+        };
+        let seed = crate::layout::seed(engine.secret, at);
+        Head {
+            crc: head.crc_of(seed, name.key, draft.value),
+            ..head
+        }
     }
 
     /// Ends the life of `found`, durably, and unlinks it. Under its key's claim.
@@ -367,9 +377,9 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     /// Drains and waits.
     pub(crate) fn drain(&mut self) -> Result<(), Error> {
-        let engine = Arc::clone(&self.engine);
-        let ticket = engine.far().drain(&mut self.lane);
-        engine.far().wait(ticket)?;
+        let far = self.engine.pool.medium();
+        let ticket = far.drain(&mut self.lane);
+        far.wait(ticket)?;
         Ok(())
     }
 
@@ -387,11 +397,11 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     /// Evicts items of `area` until one more of `class` is within its quota: of the class first, then of the others.
     fn make_quota(&mut self, class: u8, area: u16) -> Result<(), Error> {
-        let engine = Arc::clone(&self.engine);
-        let bytes = u64::from(engine.classes.slot_bytes(class));
-        let Some(quota) = engine.areas.quota(area) else {
+        let Some(quota) = self.engine.areas.quota(area) else {
             return Ok(());
         };
+        let engine = Arc::clone(&self.engine);
+        let bytes = u64::from(engine.classes.slot_bytes(class));
         let mut classes = std::iter::once(class).chain(0..engine.classes.len() as u8);
         let mut from = classes.next();
         while engine.areas.bytes(area) + bytes > quota {
@@ -457,12 +467,12 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     pub(crate) fn give_up(&mut self, slot: Slot) {
         let class = self.engine.near.class_of(self.engine.near.page_of(slot));
         let class = class.expect("a page in use has a class");
-        open(&self.purse).give_up(slot, class);
+        self.crowded = open(&self.purse).give_up(slot, class) >= LIMBO_SLOTS;
     }
 
     /// Between operations: nothing given up waits for long.
     fn let_go(&mut self) {
-        if open(&self.purse).given_up() >= LIMBO_SLOTS {
+        if std::mem::take(&mut self.crowded) {
             self.recycle(None);
         }
     }

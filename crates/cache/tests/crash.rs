@@ -14,17 +14,17 @@ fn holds(persistency: Persistency, seeds: std::ops::Range<u64>) {
 
 #[test]
 fn nothing_old_comes_back_when_caches_are_not_durable() {
-    holds(Persistency::Adr, 0..6);
+    holds(Persistency::Adr, 0..3);
 }
 
 #[test]
 fn nothing_old_comes_back_when_caches_are_durable() {
-    holds(Persistency::Eadr, 0..2);
+    holds(Persistency::Eadr, 0..1);
 }
 
 #[test]
 fn nothing_old_comes_back_when_words_are_lost_one_by_one() {
-    holds(Persistency::Word, 0..4);
+    holds(Persistency::Word, 0..2);
 }
 
 #[test]
