@@ -27,7 +27,11 @@ struct Serving {
 
 impl Serving {
     fn start(pool: &Path) -> Serving {
-        let mut child = farbank(pool, &[]).stdout(Stdio::piped()).spawn().unwrap();
+        Serving::start_with(pool, &[])
+    }
+
+    fn start_with(pool: &Path, more: &[&str]) -> Serving {
+        let mut child = farbank(pool, more).stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut banner = String::new();
         for _ in 0..4 {
@@ -75,6 +79,100 @@ impl Serving {
 fn refused(command: &mut Command) -> (Option<i32>, String) {
     let Output { status, stderr, .. } = command.output().unwrap();
     (status.code(), String::from_utf8_lossy(&stderr).into_owned())
+}
+
+/// Sets keys of `owner` to ever larger numbers, in pipelines, until the server goes. Of each key what was answered
+/// last, and what was sent last.
+fn load(addr: &str, owner: usize, after: u64, acked: &mut [(u64, u64)]) {
+    const PIPELINE: u64 = 16;
+    let mut stream = TcpStream::connect(addr).unwrap();
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    for turn in after.. {
+        let mut requests = String::new();
+        for n in 0..PIPELINE {
+            let (number, key) = (
+                turn * PIPELINE + n + 1,
+                (turn * PIPELINE + n) % acked.len() as u64,
+            );
+            acked[key as usize].1 = number;
+            let padding = "x".repeat(number as usize % 300);
+            requests += &format!("SET key:{owner}:{key} {number}:{padding}\r\n");
+        }
+        if stream.write_all(requests.as_bytes()).is_err() {
+            return;
+        }
+        for n in 0..PIPELINE {
+            let (number, key) = (
+                turn * PIPELINE + n + 1,
+                (turn * PIPELINE + n) % acked.len() as u64,
+            );
+            match lines.next() {
+                Some(Ok(line)) => assert_eq!(line, "+OK"),
+                _ => return,
+            }
+            acked[key as usize].0 = number;
+        }
+    }
+}
+
+#[test]
+fn a_cache_is_warm_after_a_kill_and_shows_nothing_old() {
+    const OWNERS: usize = 3;
+    let folder = tempfile::tempdir().unwrap();
+    let pool = folder.path().join("pool");
+    // All of it fits: nothing has to be evicted, so that nothing may be missing.
+    let mut acked = vec![vec![(0, 0); 100]; OWNERS];
+    for cycle in 1..=3 {
+        let server = Serving::start_with(&pool, &["--engine", "mdb"]);
+        assert!(server.banner.contains("a cache: "), "{}", server.banner);
+        std::thread::scope(|scope| {
+            for (owner, acked) in acked.iter_mut().enumerate() {
+                let addr = &server.addr;
+                scope.spawn(move || load(addr, owner, cycle * 1_000_000, acked));
+            }
+            let enough = || server.ask("INCR turns\r\n", 1);
+            (0..200).for_each(|_| drop(enough()));
+            server.signal(Signal::KILL);
+        });
+        assert_eq!(server.end(), None);
+        // What made the pool serves it: --engine need not be said again.
+        let server = Serving::start(&pool);
+        for (owner, keys) in acked.iter().enumerate() {
+            for (key, &(acked, sent)) in keys.iter().enumerate() {
+                let found = server.ask(&format!("GET key:{owner}:{key}\r\n"), 2);
+                let number = found
+                    .split(' ')
+                    .nth(1)
+                    .and_then(|value| value.split(':').next());
+                let number: u64 = number.and_then(|n| n.parse().ok()).unwrap_or(0);
+                assert!(
+                    (acked..=sent).contains(&number),
+                    "key {key} of {owner}: {found}, acknowledged {acked}, sent {sent}"
+                );
+            }
+        }
+        server.signal(Signal::TERM);
+        assert_eq!(server.end(), Some(0));
+    }
+}
+
+#[test]
+fn a_pool_is_opened_by_the_engine_that_made_it_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for (made, asked) in [("mdb", "kv"), ("kv", "mdb")] {
+        let pool = folder.path().join(made);
+        let server = Serving::start_with(&pool, &["--engine", made]);
+        assert_eq!(server.ask("SET a 1\r\n", 1), "+OK ");
+        server.signal(Signal::TERM);
+        assert_eq!(server.end(), Some(0));
+        let (code, why) = refused(&mut farbank(&pool, &["--engine", asked]));
+        assert_eq!(code, Some(1));
+        assert!(why.contains(&format!("--engine {made}")), "{why}");
+        let server = Serving::start(&pool);
+        assert_eq!(server.ask("GET a\r\n", 2), "$1 1 ");
+        server.signal(Signal::TERM);
+        assert_eq!(server.end(), Some(0));
+    }
 }
 
 #[test]
