@@ -180,11 +180,11 @@ impl Asked {
         }
         let engine = if self.keeps_all { "kv" } else { "mdb" };
         self.put("engine", engine);
-        if !self.keeps_all && self.item_bytes >= PAGE_BYTES {
-            // An item has a page for itself, which is a little larger than its value.
+        if !self.keeps_all && self.item_bytes > PAGE_BYTES {
+            // The largest item has a page for itself.
             self.put(
                 "segment-bytes",
-                (self.item_bytes + 1).next_power_of_two().to_string(),
+                self.item_bytes.next_power_of_two().to_string(),
             );
         }
         let level = ["warn", "info", "debug", "trace"][self.verbose.min(3)];
