@@ -20,6 +20,13 @@ pub(crate) const TABLES: [&str; 7] = [
 const TABLE_SEEDS: [(&str, &str); 3] = [("adr", "0..200"), ("eadr", "0..40"), ("page", "0..100")];
 /// Seeds in which a release finds a million distinct images of each.
 const TABLE_GATE_SEEDS: &str = "0..6000";
+/// What a lane explores of the cache in each mode: half a minute.
+const CACHE_SEEDS: [(&str, &str); 4] = [
+    ("adr", "0..24"),
+    ("eadr", "0..3"),
+    ("word", "0..24"),
+    ("page", "0..40"),
+];
 /// What a release asks of each mode: minutes of computing on one CPU, and distinct images in them.
 const GATE_MINUTES: &str = "5";
 const GATE_IMAGES: u64 = 1_000_000;
@@ -48,9 +55,14 @@ pub(crate) fn kill(size: Size) -> Result<(), String> {
     output(check("kill")?.args(["--cycles", cycles])).map(|_| ())
 }
 
-/// The engine and the tables are crashed wherever they can be, in every persistency mode.
+/// The engine, the cache and the tables are crashed wherever they can be, in every persistency mode.
 pub(crate) fn crash(size: Size) -> Result<(), String> {
     tables(size)?;
+    for (mode, seeds) in CACHE_SEEDS {
+        let mut command = check("crash")?;
+        command.args(["--target", "mdb", "--persistency", mode]);
+        output(command.args(["--seeds", seeds]))?;
+    }
     for (mode, seeds) in LANE_SEEDS {
         let mut command = check("crash")?;
         command.args(["--target", "kv", "--persistency", mode]);
