@@ -500,7 +500,7 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
             self.worker.pin();
             let mut word = engine.near.bucket(bucket);
             while let Some((_, slot)) = follow(word) {
-                if let Some(found) = self.worker.item_in(slot)
+                if let Some(found) = engine.item_in(slot)
                     && found.head.area == u16::from(db)
                     && self.worker.lives(&found)
                     && Worker::<N, F>::shown(&found)

@@ -290,7 +290,7 @@ impl<F: Medium, N: Medium> Door<F, N> {
         let mut word = engine.near.bucket(engine.near.bucket_of(hash));
         while let Some((tag, slot)) = follow(word) {
             if tag == (hash >> 32) as u32
-                && let Some(found) = self.worker.item_in(slot)
+                && let Some(found) = engine.item_in(slot)
                 && (found.head.area, found.head.prefix_len) == (area, prefix_bytes)
                 && found.head.marks & HIDDEN == 0
                 && self.worker.lives(&found)

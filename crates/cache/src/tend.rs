@@ -12,7 +12,7 @@ use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::sync::{Arc, thread};
 
 use crate::claims::Claims;
-use crate::layout::{Head, ITEM_HEAD_BYTES, seed};
+use crate::layout::{ITEM_HEAD_BYTES, seed};
 use crate::near::{Link, Slot};
 use crate::state::Victim;
 use crate::worker::{Why, Worker};
@@ -191,19 +191,24 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         let engine = Arc::clone(&self.engine);
         let mut body = Vec::new();
         for &(from, to) in moves {
-            let places = [from, to].map(|slot| engine.place_of(slot).expect("it is in a page"));
-            let mut head = Head::read(engine.far(), places[0]);
+            let at = engine.place_of(to).expect("it is in a page");
+            // What does not fit its slot was damaged: nothing of it is moved, and its copy is no item.
+            let Some(found) = engine.item_in(from) else {
+                self.mark_dead(at);
+                continue;
+            };
+            let mut head = found.head;
             body.clear();
-            let behind = places[0].plus(ITEM_HEAD_BYTES as u64);
+            let behind = found.at.plus(ITEM_HEAD_BYTES as u64);
             engine
                 .far()
                 .append_out(behind, head.bytes() - ITEM_HEAD_BYTES, &mut body);
             // What was damaged before stays damaged.
-            let held = head.crc_of(seed(engine.secret, places[0]), &body, &[]) == head.crc;
-            head.crc = head.crc_of(seed(engine.secret, places[1]), &body, &[]) ^ u32::from(!held);
+            let held = head.crc_of(seed(engine.secret, found.at), &body, &[]) == head.crc;
+            head.crc = head.crc_of(seed(engine.secret, at), &body, &[]) ^ u32::from(!held);
             engine
                 .far()
-                .copy_in(&mut self.lane, places[1], &[&head.to_bytes(), &body]);
+                .copy_in(&mut self.lane, at, &[&head.to_bytes(), &body]);
             let bytes = head.bytes() as u64;
             engine.tally.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
         }

@@ -140,13 +140,6 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         self.pin.unpin();
     }
 
-    /// The item in `slot`, which a chain led to. Under a pin.
-    pub(crate) fn item_in(&self, slot: Slot) -> Option<Found> {
-        let at = self.engine.place_of(slot)?;
-        let head = Head::read(self.engine.far(), at);
-        Some(Found { slot, at, head })
-    }
-
     /// Puts the key of `found` into `key`. Under a pin.
     pub(crate) fn key_of(&self, found: &Found, key: &mut Vec<u8>) {
         key.clear();
@@ -626,23 +619,32 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         let tag = (hash >> 32) as u32;
         let mut word = self.near.bucket(self.near.bucket_of(hash));
         while let Some((its, slot)) = follow(word) {
-            if its == tag {
-                let at = self.place_of(slot)?;
-                let head = Head::read(self.far(), at);
-                let same = head.area == name.area
-                    && usize::from(head.key_len) == name.key.len()
-                    && head.prefix_len == name.prefix_bytes;
-                if same
-                    && self
-                        .far()
-                        .matches(at.plus(ITEM_HEAD_BYTES as u64), name.key)
-                {
-                    return Some(Found { slot, at, head });
-                }
+            if its == tag
+                && let Some(found) = self.item_in(slot)
+                && found.head.area == name.area
+                && usize::from(found.head.key_len) == name.key.len()
+                && found.head.prefix_len == name.prefix_bytes
+                && self
+                    .far()
+                    .matches(found.at.plus(ITEM_HEAD_BYTES as u64), name.key)
+            {
+                return Some(found);
             }
             word = self.near.chain(slot);
         }
         None
+    }
+
+    /// The item in `slot`, which a chain led to. `None`: what it says of itself does not fit its slot, so it was damaged.
+    /// Under a pin, or alone.
+    #[inline]
+    pub(crate) fn item_in(&self, slot: Slot) -> Option<Found> {
+        let page = self.near.page_of(slot);
+        let class = self.near.class_of(page)?;
+        let at = self.slot_at(page, self.near.index_of(slot), class);
+        let head = Head::read(self.far(), at);
+        let fits = head.bytes() <= self.classes.slot_bytes(class) as usize;
+        fits.then_some(Found { slot, at, head })
     }
 
     /// What links an item with this head.

@@ -6,8 +6,66 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use farbank_cache::{Bounds, Cache, Config, Door, Name, Refusal};
 use farbank_kv::store::{Change, Error, Key, Ops, Session, Store, Value, Verdict, View};
 use farbank_pm::media::Mapped;
+use farbank_pm::{Caps, Lane, Medium, Off, Poisoned, Ticket};
 
 const MIB: u64 = 1 << 20;
+
+/// A medium that somebody else may write to as well.
+struct Shared(Arc<Mapped>);
+
+impl Medium for Shared {
+    fn caps(&self) -> &Caps {
+        self.0.caps()
+    }
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    fn grow(&self, len: u64) -> std::io::Result<()> {
+        self.0.grow(len)
+    }
+    fn load(&self, at: Off) -> u64 {
+        self.0.load(at)
+    }
+    fn store(&self, lane: &mut Lane, at: Off, value: u64) {
+        self.0.store(lane, at, value);
+    }
+    fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
+        self.0.cas(lane, at, old, new)
+    }
+    fn copy_out(&self, at: Off, to: &mut [u8]) {
+        self.0.copy_out(at, to);
+    }
+    fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>) {
+        self.0.append_out(at, len, to);
+    }
+    fn matches(&self, at: Off, bytes: &[u8]) -> bool {
+        self.0.matches(at, bytes)
+    }
+    fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
+        self.0.copy_in(lane, at, parts);
+    }
+    fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
+        self.0.flush(lane, at, len);
+    }
+    fn drain(&self, lane: &mut Lane) -> Ticket {
+        self.0.drain(lane)
+    }
+    fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
+        self.0.poll(ticket)
+    }
+    fn wait(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        self.0.wait(ticket)
+    }
+    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        self.0.on_turn(wake);
+    }
+    fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
+        self.0.crc(at, len, seed)
+    }
+    fn prefetch(&self, at: Off, len: usize) {
+        self.0.prefetch(at, len);
+    }
+}
 
 fn config(time: &Arc<AtomicU64>) -> Config {
     let time = Arc::clone(time);
@@ -509,6 +567,84 @@ fn after_a_restart_of_the_machine_memory_that_was_not_closed_is_not_believed() {
     let cache = Cache::open(cache.into_medium().unwrap(), booted(3)).unwrap();
     assert_eq!(get(&mut cache.door(), b"k"), None);
     assert_eq!(cache.pages_free() as u32, cache.pages());
+}
+
+#[test]
+fn damage_is_a_miss_wherever_it_is() {
+    let time = clock();
+    let medium = Mapped::anonymous(MIB * 8).expect("memory");
+    let cache = Cache::create(medium, MIB, config(&time)).expect("a cache");
+    let mut door = cache.door();
+    let value = |n: u32| n.to_le_bytes().repeat(20);
+    for n in 0..2_000_u32 {
+        put(&mut door, &n.to_le_bytes(), &value(n));
+    }
+    drop(door);
+    let mut medium = cache.into_medium().expect("nobody else has it");
+    let (mut lane, mut state) = (Lane::new(0), 7_u64);
+    // Words of the table of areas, of heads, keys and values, and of pages.
+    for round in 0..40 {
+        let cache = Cache::open(medium, config(&time)).expect("damage is no error");
+        let mut door = cache.door();
+        for n in 0..2_000_u32 {
+            if let Some(found) = get(&mut door, &n.to_le_bytes()) {
+                assert_eq!(found, value(n), "round {round}, key {n}");
+            }
+            if n % 50 == 0 {
+                put(&mut door, &n.to_le_bytes(), &value(n));
+            }
+        }
+        door.scan(0, 0, usize::MAX, &mut |_, _| {}).unwrap();
+        drop(door);
+        cache.tidy().unwrap();
+        medium = cache.into_medium().expect("nobody else has it");
+        for _ in 0..100 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            // Segment 0, of areas, starts at 1 MiB; items follow.
+            let at = Off(MIB + (state >> 20) % (MIB + MIB / 4) / 8 * 8);
+            let word = medium.load(at) ^ (1 << (state >> 58));
+            medium.store(&mut lane, at, word);
+        }
+    }
+}
+
+#[test]
+fn damage_under_a_running_cache_is_a_miss() {
+    let medium = Arc::new(Mapped::anonymous(MIB * 8).expect("memory"));
+    let shared = Shared(Arc::clone(&medium));
+    let cache: Cache<Shared> = Cache::create(shared, MIB, config(&clock())).expect("a cache");
+    let mut door = cache.door();
+    let value = |n: u32| n.to_le_bytes().repeat(20);
+    let (mut lane, mut state) = (Lane::new(9), 3_u64);
+    for round in 0..400_u32 {
+        for n in 0..200_u32 {
+            let (name, mut out) = (n.to_le_bytes(), Vec::new());
+            let found = door.get(key(&name), View::Durable, &mut out, &mut |_, _| {});
+            if found.unwrap() {
+                assert_eq!(out, value(n), "round {round}, key {n}");
+            } else {
+                let bytes = value(n);
+                let value = Value {
+                    bytes: &bytes,
+                    ..Value::default()
+                };
+                door.put(key(&name), value).unwrap();
+            }
+        }
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let at = Off(2 * MIB + 64 + (state >> 20) % 40_000 / 8 * 8);
+        medium.store(&mut lane, at, medium.load(at) ^ (1 << (state >> 58)));
+        if round % 50 == 0 {
+            drop(door);
+            cache.tidy().unwrap();
+            door = cache.door();
+        }
+    }
+    assert!(cache.stats().damaged_records > 0);
 }
 
 #[test]
