@@ -149,7 +149,11 @@ mod tests {
                 let args = with_file(args).map_err(|_| bench.to_owned())?;
                 crate::Cli::try_parse_from(args).map_err(|why| why.to_string())
             };
-            let fit = ["kv", "judge", "index"].map(|bench| of(bench).map(|_| bench));
+            let benches = FILES.iter().filter_map(|(verbs, _)| match verbs {
+                ["bench", bench] => Some(of(bench).map(|_| *bench)),
+                _ => None,
+            });
+            let fit: Vec<_> = benches.collect();
             assert_eq!(fit.iter().flatten().count(), 1, "{path:?}: {fit:?}");
         }
     }
