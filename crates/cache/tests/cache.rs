@@ -570,6 +570,60 @@ fn after_a_restart_of_the_machine_memory_that_was_not_closed_is_not_believed() {
 }
 
 #[test]
+fn quotas_clears_and_sizes_hold_while_others_write() {
+    const QUOTA: u64 = 2 << 20;
+    // Each writer may be one item over at a time.
+    const SLACK: u64 = 3 * 8 << 10;
+    let cache = cache(16);
+    cache.set_quota(1, Some(QUOTA)).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let (cache, done) = (&cache, &done);
+            scope.spawn(move || {
+                let (mut door, mut state) = (cache.door(), thread + 1);
+                while !done.load(Relaxed) {
+                    state = state
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1);
+                    let name = ((state >> 33) % 20_000).to_le_bytes();
+                    let (area, len) = ((state >> 60) as u16 % 3, 1 + (state >> 40) as usize % 500);
+                    let name = Name::new(area, &name);
+                    door.put_item(&name, &name.key.repeat(len), 0, None)
+                        .unwrap();
+                    let mut out = Vec::new();
+                    if door.get_item(&name, &mut out).unwrap().is_some() {
+                        assert!(out.chunks(8).all(|chunk| chunk == name.key));
+                    }
+                    assert!(
+                        cache.area_usage(1).1 <= QUOTA + SLACK,
+                        "{:?}",
+                        cache.area_usage(1)
+                    );
+                }
+            });
+        }
+        for turn in 0..30 {
+            let pages = [16, 9, 12][turn % 3];
+            assert!(cache.resize(pages).unwrap() >= pages, "turn {turn}");
+            cache.clear_area((turn % 3) as u16).unwrap();
+            cache.tidy().unwrap();
+        }
+        done.store(true, Relaxed);
+    });
+    cache.verify().unwrap();
+    assert_eq!(cache.resize(8).unwrap(), 8);
+    for area in 0..3 {
+        cache.clear_area(area).unwrap();
+        assert_eq!(cache.area_usage(area), (0, 0));
+    }
+    cache.tidy().unwrap();
+    cache.verify().unwrap();
+    assert_eq!(cache.pages_free(), 8);
+    assert_eq!(cache.stats().damaged_records, 0);
+}
+
+#[test]
 fn damage_is_a_miss_wherever_it_is() {
     let time = clock();
     let medium = Mapped::anonymous(MIB * 8).expect("memory");
