@@ -42,7 +42,7 @@ impl Bits {
     }
 
     /// Those of an empty chained bucket.
-    pub(super) fn chained(owner: u64) -> Bits {
+    fn chained(owner: u64) -> Bits {
         Bits(owner << Bits::OWNER)
     }
 
@@ -169,7 +169,16 @@ impl<M: Medium> Dash<'_, M> {
 
     /// Makes all a bucket's pairs dead; its fingerprints become those of `like`.
     pub(crate) fn clear(&self, lane: &mut Lane, bucket: Off, like: Option<Off>) {
-        self.set_bits(lane, bucket, Bits(0));
+        self.clear_to(lane, bucket, Bits(0), like);
+    }
+
+    /// Makes all a chained bucket's pairs dead. Whose it is it says all the while: it may be linked already.
+    pub(super) fn clear_chained(&self, lane: &mut Lane, bucket: Off, owner: u64) {
+        self.clear_to(lane, bucket, Bits::chained(owner), None);
+    }
+
+    fn clear_to(&self, lane: &mut Lane, bucket: Off, bits: Bits, like: Option<Off>) {
+        self.set_bits(lane, bucket, bits);
         for at in [FINGERS, FINGERS + WORD as u64] {
             let fingers = like.map_or(0, |like| self.medium.load(like.plus(at)));
             self.medium.store(lane, bucket.plus(at), fingers);

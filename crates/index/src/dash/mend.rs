@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use farbank_pm::{LINE, Lane, Medium, Off, fault};
 
-use super::bucket::{Bits, HEAD, PAIR, ones};
+use super::bucket::{HEAD, PAIR, ones};
 use super::{Dash, Place};
 use crate::ground::{Block, Worker};
 use crate::hash::hash;
@@ -188,12 +188,12 @@ impl<M: Medium> Dash<'_, M> {
             let bits = self.bits(from).only(mask);
             self.set_bits(&mut worker.lane, to, bits);
         }
-        for to in self.stashes(young) {
-            self.clear(&mut worker.lane, to, None);
-        }
         let owner = self.medium.load(young);
-        for to in self.chained(young) {
-            self.set_bits(&mut worker.lane, to, Bits::chained(owner));
+        for (n, to) in self.stashes(young).enumerate() {
+            match n < self.shape.stash as usize {
+                true => self.clear(&mut worker.lane, to, None),
+                false => self.clear_chained(&mut worker.lane, to, owner),
+            }
         }
         for from in self.stashes(elder) {
             for slot in ones(self.mask(from, |key| keys.own(key))) {
@@ -321,8 +321,7 @@ impl<M: Medium> Dash<'_, M> {
         let bucket = self.ground.allocate(worker, class)?;
         let (last, owner) = (self.stashes(segment).last(), self.medium.load(segment));
         self.medium.store(&mut worker.lane, bucket, 0);
-        self.clear(&mut worker.lane, bucket, None);
-        self.set_bits(&mut worker.lane, bucket, Bits::chained(owner));
+        self.clear_chained(&mut worker.lane, bucket, owner);
         self.medium.flush(&mut worker.lane, bucket, HEAD as usize);
         worker.commit(self.medium)?; // S5
         let last = last.expect("a segment has a stash");
