@@ -3,7 +3,7 @@
 use farbank_pm::fault::Named;
 
 /// Those that the explorer finds, in one thread.
-pub(crate) const ALL: [Named; 7] = [
+pub(crate) const ALL: [Named; 6] = [
     Named {
         name: "mdb.old_not_marked",
         what: "an update leaves the old item alive: when the new one is gone it comes back",
@@ -33,11 +33,6 @@ pub(crate) const ALL: [Named; 7] = [
         name: "mdb.recovery_volatile",
         what: "an open serves what only caches hold after a kill",
         source: "invariant R2 of recover.rs",
-    },
-    Named {
-        name: "mdb.oldest_of_a_key",
-        what: "of a key's items an open keeps the oldest",
-        source: "invariant R1 of recover.rs",
     },
 ];
 

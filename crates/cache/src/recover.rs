@@ -4,7 +4,8 @@
 //! key is linked, in the order it was written, so that the oldest goes first. Versions go on above all there were.
 //!
 //! # Invariants
-//! R1  Of a key's whole items the newest is kept; the others, and what has expired or was cleared, die durably.
+//! R1  Of a key's whole items the newest is kept; the others, and what has expired or was cleared, die durably. (Two
+//!     are left only by a write that was not answered: the older one would be right as well.)
 //! R2  What is kept is durable before anything is served: a kill may have left it in caches only. So is the death
 //!     of what was found dead.
 //! R3  Whatever does not make sense (a page head, an item) is taken for free space: a cache loses, it does not guess.
@@ -316,9 +317,6 @@ impl Scan {
         lane: &mut Lane,
     ) -> Result<u64, Poisoned> {
         self.kept.sort_unstable_by_key(|kept| kept.version);
-        if fault!("mdb.oldest_of_a_key") {
-            self.kept.reverse();
-        }
         let mut dead_items = 0;
         let mut key = Vec::new();
         for kept in &self.kept {

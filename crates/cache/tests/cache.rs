@@ -573,7 +573,7 @@ fn after_a_restart_of_the_machine_memory_that_was_not_closed_is_not_believed() {
 fn quotas_clears_and_sizes_hold_while_others_write() {
     const QUOTA: u64 = 2 << 20;
     // Each writer may be one item over at a time.
-    const SLACK: u64 = 3 * 8 << 10;
+    const SLACK: u64 = 24 << 10;
     let cache = cache(16);
     cache.set_quota(1, Some(QUOTA)).unwrap();
     let done = std::sync::atomic::AtomicBool::new(false);
