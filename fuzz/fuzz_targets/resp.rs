@@ -1,7 +1,7 @@
 //! Requests cut into reads at places the fuzzer chooses: they are the same requests, or the same error.
 #![no_main]
 
-use farbank_fuzz::Input;
+use farbank_fuzz::{Input, pieces};
 use farbank_server::resp::{Limits, Parser, Protocol};
 use libfuzzer_sys::fuzz_target;
 
@@ -28,21 +28,6 @@ fn run(mut input: Input<'_>) {
         let single: Vec<&[u8]> = bytes.chunks(1).collect();
         assert_eq!(whole, parse(&single, 1), "byte by byte");
     }
-}
-
-/// `bytes` in pieces of these lengths, over and over.
-fn pieces<'a>(mut bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
-    let mut pieces = Vec::new();
-    for cut in cuts.iter().cycle() {
-        if bytes.is_empty() {
-            break;
-        }
-        let (piece, rest) = bytes.split_at((*cut).min(bytes.len()));
-        pieces.push(piece);
-        bytes = rest;
-    }
-    pieces.push(bytes);
-    pieces
 }
 
 /// Feeds the pieces one after another, as reads would deliver them, reading `most` requests ahead.

@@ -39,3 +39,18 @@ impl<'a> Input<'a> {
         taken
     }
 }
+
+/// `bytes` in pieces of these lengths, over and over.
+pub fn pieces<'a>(mut bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
+    let mut pieces = Vec::new();
+    for cut in cuts.iter().cycle() {
+        if bytes.is_empty() {
+            break;
+        }
+        let (piece, rest) = bytes.split_at((*cut).min(bytes.len()));
+        pieces.push(piece);
+        bytes = rest;
+    }
+    pieces.push(bytes);
+    pieces
+}

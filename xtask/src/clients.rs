@@ -1,12 +1,12 @@
 //! Lane `redis-clients`: redis-cli, redis-benchmark and redis-py against a real server.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use crate::Size;
 use crate::run::{farbank, install, output, root, succeed, works};
+use crate::serving::Serving;
 
 /// Debian's Python: the one its packages are for.
 const PYTHON: &str = "/usr/bin/python3";
@@ -14,7 +14,7 @@ const PYTHON: &str = "/usr/bin/python3";
 pub(crate) fn run(_size: Size) -> Result<(), String> {
     packages()?;
     let folder = Folder::new()?;
-    let server = Server::start(&folder.pool())?;
+    let server = serve(&folder.pool())?;
     scripted_session(&server)?;
     python(&server)?;
     benchmark(&server)?;
@@ -37,9 +37,9 @@ fn packages() -> Result<(), String> {
 }
 
 /// What redis-cli prints for `session.txt` must be `session.expected`.
-fn scripted_session(server: &Server) -> Result<(), String> {
+fn scripted_session(server: &Serving) -> Result<(), String> {
     let script = fs::File::open(file("session.txt")).map_err(|e| e.to_string())?;
-    let printed = output(server.cli().arg("--no-raw").stdin(script))?;
+    let printed = output(cli(server).arg("--no-raw").stdin(script))?;
     let expected = fs::read_to_string(file("session.expected")).map_err(|e| e.to_string())?;
     for (number, (found, line)) in printed.lines().zip(expected.lines()).enumerate() {
         if found != line {
@@ -55,7 +55,7 @@ fn scripted_session(server: &Server) -> Result<(), String> {
     }
 }
 
-fn python(server: &Server) -> Result<(), String> {
+fn python(server: &Serving) -> Result<(), String> {
     succeed(
         Command::new(PYTHON)
             .arg(file("clients.py"))
@@ -63,7 +63,7 @@ fn python(server: &Server) -> Result<(), String> {
     )
 }
 
-fn benchmark(server: &Server) -> Result<(), String> {
+fn benchmark(server: &Serving) -> Result<(), String> {
     let mut command = Command::new("redis-benchmark");
     command.args(["-p", &server.port, "-t", "set,get,incr,mset"]);
     let text = output(command.args(["-n", "20000", "-P", "16", "-q"]))?;
@@ -77,20 +77,19 @@ fn benchmark(server: &Server) -> Result<(), String> {
 }
 
 /// What was acknowledged is there after SIGKILL.
-fn kill_and_compare(server: Server, folder: &Folder) -> Result<(), String> {
-    let ask = |server: &Server| -> Result<String, String> {
-        let size = output(server.cli().arg("dbsize").stdin(Stdio::null()))?;
-        Ok(size + &output(server.cli().args(["get", "durable"]).stdin(Stdio::null()))?)
+fn kill_and_compare(server: Serving, folder: &Folder) -> Result<(), String> {
+    let ask = |server: &Serving| -> Result<String, String> {
+        let size = output(cli(server).arg("dbsize").stdin(Stdio::null()))?;
+        Ok(size + &output(cli(server).args(["get", "durable"]).stdin(Stdio::null()))?)
     };
     output(
-        server
-            .cli()
+        cli(&server)
             .args(["set", "durable", "yes"])
             .stdin(Stdio::null()),
     )?;
     let before = ask(&server)?;
     drop(server);
-    let after = ask(&Server::start(&folder.pool())?)?;
+    let after = ask(&serve(&folder.pool())?)?;
     match before == after {
         true => Ok(()),
         false => Err(format!("before the kill {before:?}, after it {after:?}")),
@@ -125,54 +124,19 @@ impl Drop for Folder {
     }
 }
 
-/// A server on a free port; killed when this goes.
-struct Server {
-    child: Child,
-    port: String,
+/// A server of the pool at `pool`.
+fn serve(pool: &Path) -> Result<Serving, String> {
+    let mut command = farbank();
+    command
+        .args(["serve", "--port", "0", "--memcached-port", "off"])
+        .args(["--size", "32mb", "--pool"])
+        .arg(pool);
+    Serving::start(&mut command, "redis://")
 }
 
-impl Server {
-    fn start(pool: &Path) -> Result<Server, String> {
-        let mut command = farbank();
-        command
-            .args(["serve", "--port", "0", "--memcached-port", "off"])
-            .args(["--size", "32mb", "--pool"])
-            .arg(pool);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-        let child = child.map_err(|e| format!("the server does not start: {e}"))?;
-        let mut server = Server {
-            child,
-            port: String::new(),
-        };
-        let stdout = server
-            .child
-            .stdout
-            .take()
-            .ok_or("the server has no output")?;
-        for line in BufReader::new(stdout).lines().take(4) {
-            let line = line.map_err(|e| e.to_string())?;
-            println!("{line}");
-            if let Some((_, addr)) = line.split_once("redis://") {
-                server.port = addr.rsplit(':').next().unwrap_or_default().into();
-            }
-        }
-        match server.port.is_empty() {
-            true => Err("the server said no address".into()),
-            false => Ok(server),
-        }
-    }
-
-    fn cli(&self) -> Command {
-        let mut command = Command::new("redis-cli");
-        command.args(["-p", &self.port]);
-        command
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It is gone already, or it is told to go.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// redis-cli, for its port.
+fn cli(server: &Serving) -> Command {
+    let mut command = Command::new("redis-cli");
+    command.args(["-p", &server.port]);
+    command
 }

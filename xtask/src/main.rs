@@ -22,6 +22,7 @@ mod model;
 mod pibench;
 mod run;
 mod sanitize;
+mod serving;
 mod zero_cost;
 
 use std::process::ExitCode;

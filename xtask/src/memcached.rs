@@ -12,10 +12,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use crate::Size;
-use crate::run::{install, root, succeed, target, works};
+use crate::run::{farbank, install, root, succeed, target, works};
+use crate::serving::Serving;
 
 /// Files of `t/` that pass whole.
 const WHOLE: &[&str] = &[
@@ -241,7 +242,7 @@ fn file(folder: &Path, name: &str) -> Result<Tally, String> {
 }
 
 fn capable() -> Result<(), String> {
-    let server = Server::start(&["-m", "64"])?;
+    let server = serve(&["-m", "64"])?;
     let mut command = Command::new("memccapable");
     command.args(["-h", "127.0.0.1", "-p", &server.port, "-a"]);
     let text = crate::run::output(&mut command)?;
@@ -257,8 +258,8 @@ fn kill_and_compare() -> Result<(), String> {
     let _ = fs::remove_file(&pool);
     let path = pool.display().to_string();
     let flags = ["-m", "64", "-e", &path];
-    let server = Server::start(&flags)?;
-    let mut client = server.connect()?;
+    let server = serve(&flags)?;
+    let mut client = Client::of(&server)?;
     for number in 0..1000 {
         let value = "v".repeat(number * 7 % 3000);
         let len = value.len();
@@ -277,7 +278,7 @@ fn kill_and_compare() -> Result<(), String> {
     )?;
     let before = client.everything()?;
     drop(server);
-    let after = Server::start(&flags)?.connect()?.everything()?;
+    let after = Client::of(&serve(&flags)?)?.everything()?;
     let _ = fs::remove_file(&pool);
     println!(
         "{} lines about 1000 keys, before SIGKILL and after",
@@ -298,6 +299,13 @@ fn kill_and_compare() -> Result<(), String> {
 struct Client(BufReader<TcpStream>);
 
 impl Client {
+    fn of(server: &Serving) -> Result<Client, String> {
+        let stream = TcpStream::connect(format!("127.0.0.1:{}", server.port));
+        let stream = stream.map_err(|e| format!("no connection: {e}"))?;
+        stream.set_nodelay(true).map_err(|e| e.to_string())?;
+        Ok(Client(BufReader::new(stream)))
+    }
+
     /// Sends `text` and reads `lines` lines.
     fn ask(&mut self, text: &str, lines: usize) -> Result<Vec<String>, String> {
         let told = |e: std::io::Error| format!("the server is gone: {e}");
@@ -332,54 +340,9 @@ impl Client {
     }
 }
 
-/// A server on a free port; killed when this goes.
-struct Server {
-    child: Child,
-    port: String,
-}
-
-impl Server {
-    fn start(flags: &[&str]) -> Result<Server, String> {
-        let mut command = crate::run::farbank();
-        command
-            .args(["memcached", "-p", "0"])
-            .args(flags)
-            .current_dir(root());
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-        let child = child.map_err(|e| format!("the server does not start: {e}"))?;
-        let mut server = Server {
-            child,
-            port: String::new(),
-        };
-        let stdout = server
-            .child
-            .stdout
-            .take()
-            .ok_or("the server has no output")?;
-        for line in BufReader::new(stdout).lines().take(4) {
-            let line = line.map_err(|e| e.to_string())?;
-            if let Some((_, addr)) = line.split_once("memcached://") {
-                server.port = addr.rsplit(':').next().unwrap_or_default().into();
-            }
-        }
-        match server.port.is_empty() {
-            true => Err("the server said no address".into()),
-            false => Ok(server),
-        }
-    }
-
-    fn connect(&self) -> Result<Client, String> {
-        let stream = TcpStream::connect(format!("127.0.0.1:{}", self.port));
-        let stream = stream.map_err(|e| format!("no connection: {e}"))?;
-        stream.set_nodelay(true).map_err(|e| e.to_string())?;
-        Ok(Client(BufReader::new(stream)))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It is gone already, or it is told to go.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// A server with memcached's command line.
+fn serve(flags: &[&str]) -> Result<Serving, String> {
+    let mut command = farbank();
+    command.args(["memcached", "-p", "0"]).args(flags);
+    Serving::start(command.current_dir(root()), "memcached://")
 }

@@ -18,10 +18,10 @@ use farbank_pm::{Caps, Counters, Lane, Medium, Poisoned, Ticket};
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::group::Group;
-use crate::layout::{HIDDEN, LOCKED};
+use crate::layout::LOCKED;
 use crate::near::{MetadataRoom, Slot, follow};
 use crate::recover;
-use crate::worker::{Decision, Draft, Name, Owned, Seen, Worker};
+use crate::worker::{Decision, Draft, Found, Name, Seen, Worker};
 
 /// Bytes of a page, unless something else is asked for.
 pub const PAGE_BYTES: u64 = 1 << 20;
@@ -203,14 +203,16 @@ impl<F: Medium, N: Medium> Cache<F, N> {
     pub fn tidy(&self) -> Result<u64, Error> {
         let before = self.engine.tally.pages_freed.load(Ordering::Relaxed);
         let mut worker = Worker::new(Arc::clone(&self.engine));
+        worker.settle_all();
         worker.sweep(0, u32::MAX)?;
         while worker.merge()? {}
         let after = self.engine.tally.pages_freed.load(Ordering::Relaxed);
         Ok(after - before)
     }
 
-    /// Checks that slots, pages, lists and chains agree (S1 to S3). Nobody may have a session.
+    /// Checks that slots, pages, lists and chains agree (S1 to S3). No session may do anything meanwhile.
     pub fn verify(&self) -> Result<(), String> {
+        Worker::new(Arc::clone(&self.engine)).settle_all();
         crate::verify::verify(&self.engine)
     }
 
@@ -312,13 +314,6 @@ pub struct Door<F: Medium, N: Medium = Mapped> {
     slots: Vec<Slot>,
 }
 
-impl<F: Medium, N: Medium> Door<F, N> {
-    /// Gives the slots this session keeps back to their pages: it will not write for a while.
-    pub fn rest(&mut self) {
-        self.worker.settle();
-    }
-}
-
 /// The item a key of the common operations names.
 pub(crate) fn name_of(key: Key<'_>) -> Name<'_> {
     Name::new(key.db.into(), key.bytes)
@@ -345,8 +340,7 @@ impl<F: Medium, N: Medium> Ops for Door<F, N> {
         let name = name_of(key);
         let hash = self.worker.engine.hash(&name);
         self.worker.pin();
-        let found = self.worker.engine.find(hash, &name);
-        let found = found.filter(|found| self.worker.lives(found) && Worker::<N, F>::shown(found));
+        let found = self.worker.living(hash, &name).filter(Found::is_shown);
         let from = out.len();
         let copied = found.as_ref().is_some_and(|found| {
             head(&found.meta(), out);
@@ -364,8 +358,7 @@ impl<F: Medium, N: Medium> Ops for Door<F, N> {
         let name = name_of(key);
         let hash = self.worker.engine.hash(&name);
         self.worker.pin();
-        let found = self.worker.engine.find(hash, &name);
-        let shown = found.filter(|found| self.worker.lives(found) && Worker::<N, F>::shown(found));
+        let shown = self.worker.living(hash, &name).filter(Found::is_shown);
         let meta = shown.map(|found| found.meta());
         self.worker.unpin();
         Ok(meta)
@@ -378,7 +371,7 @@ impl<F: Medium, N: Medium> Ops for Door<F, N> {
     fn delete(&mut self, key: Key<'_>) -> Result<bool, Error> {
         let mut was_there = false;
         self.worker.change(&name_of(key), &mut |found| {
-            was_there = found.is_some_and(|(found, _)| found.head.marks & HIDDEN == 0);
+            was_there = found.is_some_and(|(found, _)| found.is_shown());
             writable(found)?;
             Ok(Decision::Delete)
         })?;
@@ -391,30 +384,15 @@ impl<F: Medium, N: Medium> Ops for Door<F, N> {
         decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
     ) -> Result<u64, Error> {
         self.worker.change(&name_of(key), &mut |found| {
-            let shown = found.filter(|(found, _)| found.head.marks & HIDDEN == 0);
+            let shown = found.filter(|(found, _)| found.is_shown());
             let change = decide(shown.map(|(found, bytes)| Item {
                 bytes,
                 meta: found.meta(),
             }));
-            match change {
-                Change::Keep => Ok(Decision::Keep),
-                Change::Delete => writable(found).map(|()| Decision::Delete),
-                Change::Put {
-                    bytes,
-                    expires_ms,
-                    flags,
-                    kind,
-                } => {
-                    writable(found)?;
-                    Ok(Decision::Put(Owned {
-                        value: bytes,
-                        expires_ms,
-                        flags,
-                        kind,
-                        marks: 0,
-                    }))
-                }
+            if change != Change::Keep {
+                writable(found)?;
             }
+            Ok(change.into())
         })
     }
 
@@ -503,7 +481,7 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
                 if let Some(found) = engine.item_in(slot)
                     && found.head.area == u16::from(db)
                     && self.worker.lives(&found)
-                    && Worker::<N, F>::shown(&found)
+                    && found.is_shown()
                 {
                     self.worker.key_of(&found, &mut key);
                     each(&key, &found.meta());

@@ -1,9 +1,7 @@
 //! How a cache runs. Nothing of it is stored.
 
+use farbank_kv::{Clock, wall_clock_ms};
 use farbank_pm::sync::Arc;
-
-/// Where the time comes from: milliseconds since 1970.
-pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Told whenever the cache's lock is taken (true) and let go (false).
 pub type LockWatch = Arc<dyn Fn(bool) + Send + Sync>;
@@ -62,10 +60,4 @@ impl Default for Config {
             lock_watch: None,
         }
     }
-}
-
-fn wall_clock_ms() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as u64)
 }

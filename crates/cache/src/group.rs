@@ -8,7 +8,7 @@ use farbank_pm::sync::Arc;
 
 use crate::api::{Door, name_of, writable};
 use crate::claims::Claims;
-use crate::worker::Owned;
+use crate::worker::{Decision, Owned};
 
 /// What a group has decided on so far. Its keys' stripes are claimed all the while.
 pub(crate) struct Group<'a, F: Medium, N: Medium> {
@@ -80,13 +80,8 @@ impl<F: Medium, N: Medium> Group<'_, F, N> {
         let name = name_of(key);
         let worker = &mut self.door.worker;
         worker.pin();
-        let found = engine.find(engine.hash(&name), &name);
-        let free = writable(
-            found
-                .as_ref()
-                .filter(|found| worker.lives(found))
-                .map(|found| (found, &[][..])),
-        );
+        let found = worker.living(engine.hash(&name), &name);
+        let free = writable(found.as_ref().map(|found| (found, &[][..])));
         worker.unpin();
         free?;
         self.staged
@@ -137,16 +132,7 @@ impl<F: Medium, N: Medium> Ops for Group<'_, F, N> {
     }
 
     fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error> {
-        self.stage(
-            key,
-            Some(Owned {
-                value: value.bytes.to_vec(),
-                expires_ms: value.expires_ms,
-                flags: value.flags,
-                kind: value.kind,
-                marks: 0,
-            }),
-        )?;
+        self.stage(key, Some(value.into()))?;
         Ok(0)
     }
 
@@ -169,24 +155,10 @@ impl<F: Medium, N: Medium> Ops for Group<'_, F, N> {
             bytes: &bytes,
             meta,
         });
-        match decide(item) {
-            Change::Keep => return Ok(if found { meta.version } else { 0 }),
-            Change::Delete => self.stage(key, None)?,
-            Change::Put {
-                bytes,
-                expires_ms,
-                flags,
-                kind,
-            } => self.stage(
-                key,
-                Some(Owned {
-                    value: bytes,
-                    expires_ms,
-                    flags,
-                    kind,
-                    marks: 0,
-                }),
-            )?,
+        match decide(item).into() {
+            Decision::Keep => return Ok(if found { meta.version } else { 0 }),
+            Decision::Delete => self.stage(key, None)?,
+            Decision::Put(owned) => self.stage(key, Some(owned))?,
         }
         Ok(0)
     }

@@ -87,8 +87,12 @@ impl<F: Medium, N: Medium> Door<F, N> {
         name: &Name<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Meta>, Refusal> {
+        let from = out.len();
         match self.look(name, out) {
-            Some((_, true)) => Err(Refusal::Hidden),
+            Some((_, true)) => {
+                out.truncate(from);
+                Err(Refusal::Hidden)
+            }
             shown => Ok(shown.map(|(meta, _)| meta)),
         }
     }
@@ -99,20 +103,14 @@ impl<F: Medium, N: Medium> Door<F, N> {
     }
 
     fn look(&mut self, name: &Name<'_>, out: &mut Vec<u8>) -> Option<(Meta, bool)> {
-        let engine = Arc::clone(&self.worker.engine);
-        let (hash, from) = (engine.hash(name), out.len());
+        let hash = self.worker.engine.hash(name);
         self.worker.pin();
-        let found = engine.find(hash, name);
-        let found = found
-            .filter(|found| self.worker.lives(found) && self.worker.copy_value(found, name, out));
+        let found = self.worker.living(hash, name);
+        let found = found.filter(|found| self.worker.copy_value(found, name, out));
         self.worker.unpin();
         let found = found?;
         self.worker.used(&found, hash);
-        let hidden = found.head.marks & HIDDEN != 0;
-        if hidden && out.len() == from {
-            return Some((found.meta(), true));
-        }
-        Some((found.meta(), hidden))
+        Some((found.meta(), !found.is_shown()))
     }
 
     /// Stores `value`, if the item has version `expected`, or whatever it has. Its new version.
@@ -292,7 +290,7 @@ impl<F: Medium, N: Medium> Door<F, N> {
             if tag == (hash >> 32) as u32
                 && let Some(found) = engine.item_in(slot)
                 && (found.head.area, found.head.prefix_len) == (area, prefix_bytes)
-                && found.head.marks & HIDDEN == 0
+                && found.is_shown()
                 && self.worker.lives(&found)
             {
                 self.worker.key_of(&found, &mut key);

@@ -6,16 +6,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use farbank_check::target::{
-    Answer, Client, Op, Shape, Shared, Subject, Target, Value as Stored, View as Seen, Write,
-};
-use farbank_kv::store::{Change, Error, Item, Key, Ops, Session, Value, View};
+use farbank_check::target::{Answer, Client, Op, Shape, Shared, Subject, Target, Value as Stored};
+use farbank_kv::target::{Batches, IDENTITY, SessionClient};
 use farbank_pm::fault::Named;
-use farbank_pm::pool::Identity;
 use farbank_pm::sim::{Persistency, Sim};
 use farbank_pm::{Medium, Ticket};
 
-use crate::api::{Cache, Door};
+use crate::api::Cache;
 use crate::config::Config;
 use crate::near::MetadataRoom;
 
@@ -25,11 +22,6 @@ pub struct MdbTarget;
 
 const PAGE_BYTES: u64 = 4 << 10;
 const SESSIONS: usize = 2;
-/// Every pool's, so that the same calls make the same bytes.
-const IDENTITY: Identity = Identity {
-    id: *b"farbank explorer",
-    created_unix_s: 1_700_000_000,
-};
 
 impl Target for MdbTarget {
     fn name(&self) -> &str {
@@ -108,7 +100,7 @@ fn config(time: &Arc<AtomicU64>) -> Config {
 /// The cache for one caller.
 struct MdbSubject<M: Medium> {
     /// Gone before the cache is.
-    clients: Vec<MdbClient<M>>,
+    clients: Vec<SessionClient>,
     cache: Cache<M, Sim>,
     time: Arc<AtomicU64>,
 }
@@ -116,11 +108,15 @@ struct MdbSubject<M: Medium> {
 impl<M: Medium> MdbSubject<M> {
     fn over(cache: Cache<M, Sim>, time: Arc<AtomicU64>) -> Box<dyn Subject> {
         Box::new(MdbSubject {
-            clients: (0..SESSIONS).map(|_| MdbClient(cache.door())).collect(),
+            clients: (0..SESSIONS).map(|_| client(&cache)).collect(),
             cache,
             time,
         })
     }
+}
+
+fn client<M: Medium>(cache: &Cache<M, Sim>) -> SessionClient {
+    SessionClient::new(Box::new(cache.door()), Batches::OfOne)
 }
 
 /// The cache for several threads.
@@ -131,7 +127,7 @@ struct MdbShared<M: Medium> {
 
 impl<M: Medium> Shared for MdbShared<M> {
     fn client(&self) -> Box<dyn Client> {
-        Box::new(MdbClient(self.cache.door()))
+        Box::new(client(&self.cache))
     }
 
     fn clean(&self) -> Result<(), String> {
@@ -140,92 +136,6 @@ impl<M: Medium> Shared for MdbShared<M> {
 
     fn alone(self: Box<Self>) -> Box<dyn Subject> {
         MdbSubject::over(self.cache, self.time)
-    }
-}
-
-/// One session of the cache.
-struct MdbClient<M: Medium>(Door<M, Sim>);
-
-impl<M: Medium> MdbClient<M> {
-    fn get(&mut self, key: u64) -> Result<Option<Stored>, String> {
-        let mut out = Vec::new();
-        let key = key.to_le_bytes();
-        let found = self
-            .0
-            .get(key_of(&key), View::Durable, &mut out, &mut |_, _| {})
-            .map_err(|e| e.to_string())?;
-        found.then(|| Stored::decode(&out)).transpose()
-    }
-
-    fn write(&mut self, write: &Write) -> Result<Answer, String> {
-        let done = match write {
-            Write::Put {
-                key,
-                value,
-                expires_ms,
-            } => {
-                let bytes = value.encode();
-                let value = Value {
-                    bytes: &bytes,
-                    expires_ms: *expires_ms,
-                    ..Value::default()
-                };
-                self.0.put(key_of(&key.to_le_bytes()), value).map(|_| ())
-            }
-            Write::Delete { key } => self.0.delete(key_of(&key.to_le_bytes())).map(|_| ()),
-        };
-        answer(done.map(|()| Answer::Done))
-    }
-
-    fn update(&mut self, key: u64, value: Stored) -> Result<Answer, String> {
-        let mut old = Ok(None);
-        let mut decide = |item: Option<Item<'_>>| {
-            old = item.map(|item| Stored::decode(item.bytes)).transpose();
-            Change::Put {
-                bytes: value.encode(),
-                expires_ms: 0,
-                flags: 0,
-                kind: 0,
-            }
-        };
-        let done = self.0.update(key_of(&key.to_le_bytes()), &mut decide);
-        let old = old?;
-        answer(done.map(|_| Answer::Found(old)))
-    }
-}
-
-impl<M: Medium> Client for MdbClient<M> {
-    fn apply(&mut self, op: &Op) -> Result<Answer, String> {
-        match op {
-            Op::Write(write) => self.write(write),
-            Op::Group(_) => Err("the cache writes no groups whole".into()),
-            Op::Update { key, value } => self.update(*key, *value),
-            Op::Get { key, view } => {
-                debug_assert!(matches!(view, Seen::Durable | Seen::Own));
-                Ok(Answer::Found(self.get(*key)?))
-            }
-            Op::FlushAll => answer(self.0.flush_all().map(|()| Answer::Done)),
-        }
-    }
-
-    fn commit(&mut self) -> Result<Ticket, String> {
-        self.0.commit().map_err(|e| e.to_string())
-    }
-
-    fn durable(&mut self, ticket: Ticket) -> Result<bool, String> {
-        self.0.durable(ticket).map_err(|e| e.to_string())
-    }
-}
-
-fn key_of(bytes: &[u8; 8]) -> Key<'_> {
-    Key { db: 0, bytes }
-}
-
-fn answer(done: Result<Answer, Error>) -> Result<Answer, String> {
-    match done {
-        Ok(answer) => Ok(answer),
-        Err(Error::Full) => Ok(Answer::Refused),
-        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -243,32 +153,10 @@ impl<M: Medium> Subject for MdbSubject<M> {
     }
 
     fn contents(&mut self) -> Result<Vec<(u64, Stored)>, String> {
-        let (mut names, mut cursor) = (Vec::new(), 0);
-        loop {
-            let mut each = |key: &[u8], _: &_| names.push(key.to_vec());
-            let scanned = self.clients[0].0.scan(0, cursor, usize::MAX, &mut each);
-            cursor = scanned.map_err(|e| e.to_string())?;
-            if cursor == 0 {
-                break;
-            }
-        }
-        let mut contents = Vec::new();
-        for name in names {
-            let name: [u8; 8] = name
-                .try_into()
-                .map_err(|k| format!("a key nobody wrote: {k:?}"))?;
-            let key = u64::from_le_bytes(name);
-            if let Some(value) = self.clients[0].get(key)? {
-                contents.push((key, value));
-            }
-        }
-        Ok(contents)
+        self.clients[0].contents()
     }
 
     fn check(&mut self) -> Result<(), String> {
-        for client in &mut self.clients {
-            client.0.rest();
-        }
         self.cache.verify()
     }
 

@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::near::{HELD, PARTIALS, Slot, Tally, follow};
 use crate::state::Locked;
 
-/// Checks S1 to S3 while nobody has a session.
+/// Checks S1 to S3 while all purses are empty.
 pub(crate) fn verify<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Result<(), String> {
     let locked = engine.lock();
     let chained = chained(&locked)?;

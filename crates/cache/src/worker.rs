@@ -23,7 +23,7 @@
 //! | delete: (a), (b)| the item alive or dead                         | as it finds it                                 |
 //! | evict           | the item alive or dead                         | as it finds it: it is the newest (W1)          |
 
-use farbank_kv::store::{Error, Meta};
+use farbank_kv::store::{Change, Error, Meta, Value};
 use farbank_pm::epoch::Slot as PinSlot;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::sync::{Arc, Mutex, thread};
@@ -85,6 +85,11 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// Whether it is for everyone: what is hidden is for those who ask for it.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.head.marks & HIDDEN == 0
+    }
+
     pub(crate) fn meta(&self) -> Meta {
         Meta {
             value_bytes: self.head.value_len as usize,
@@ -138,6 +143,13 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     #[inline]
     pub(crate) fn unpin(&self) {
         self.pin.unpin();
+    }
+
+    /// The item called `name`, if it is alive. Under a pin.
+    #[inline]
+    pub(crate) fn living(&self, hash: u64, name: &Name<'_>) -> Option<Found> {
+        let found = self.engine.find(hash, name);
+        found.filter(|found| self.lives(found))
     }
 
     /// Puts the key of `found` into `key`. Under a pin.
@@ -567,11 +579,6 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         self.engine.purses.empty(&self.engine.epochs, &mut free);
         self.return_slots(&free);
     }
-
-    /// Whether `found` is for everyone: what is hidden is for those who ask for it.
-    pub(crate) fn shown(found: &Found) -> bool {
-        found.head.marks & HIDDEN == 0
-    }
 }
 
 /// Why an item goes.
@@ -598,6 +605,39 @@ pub(crate) struct Owned {
     pub(crate) flags: u32,
     pub(crate) kind: u8,
     pub(crate) marks: u8,
+}
+
+impl From<Value<'_>> for Owned {
+    fn from(value: Value<'_>) -> Owned {
+        Owned {
+            value: value.bytes.to_vec(),
+            expires_ms: value.expires_ms,
+            flags: value.flags,
+            kind: value.kind,
+            marks: 0,
+        }
+    }
+}
+
+impl From<Change> for Decision {
+    fn from(change: Change) -> Decision {
+        match change {
+            Change::Keep => Decision::Keep,
+            Change::Delete => Decision::Delete,
+            Change::Put {
+                bytes,
+                expires_ms,
+                flags,
+                kind,
+            } => Decision::Put(Owned {
+                value: bytes,
+                expires_ms,
+                flags,
+                kind,
+                marks: 0,
+            }),
+        }
+    }
 }
 
 impl Owned {

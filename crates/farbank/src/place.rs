@@ -87,12 +87,18 @@ impl Place {
         })
     }
 
-    /// What keeps the pool at `path`: what was asked for, what made it, or the durable engine.
-    pub(crate) fn engine(&self, path: &Path) -> Engine {
-        self.engine.unwrap_or_else(|| match made_by_cache(path) {
-            true => Engine::Mdb,
-            false => Engine::Kv,
-        })
+    /// Finds out what keeps the pool at `path`, if that was not said: what made it, or the durable engine.
+    pub(crate) fn find_engine(&mut self, path: &Path) {
+        self.engine
+            .get_or_insert_with(|| match made_by_cache(path) {
+                true => Engine::Mdb,
+                false => Engine::Kv,
+            });
+    }
+
+    /// What keeps the pool.
+    pub(crate) fn engine(&self) -> Engine {
+        self.engine.unwrap_or(Engine::Kv)
     }
 
     pub(crate) fn sync(&self) -> SyncPolicy {
@@ -105,13 +111,13 @@ impl Place {
 
     /// Opens what is at `path`.
     pub(crate) fn open(&self, path: &Path) -> Result<AnyMedium, Failure> {
-        open_path(path, &self.options(path)).map_err(|e| refused(&e))
+        open_path(path, &self.options()).map_err(|e| refused(&e))
     }
 
     /// Makes a medium at `path`, where nothing is.
     pub(crate) fn make(&self, path: &Path) -> Result<AnyMedium, Failure> {
         let mut progress = Progress::new("making the pool");
-        let made = create_path(path, self.size, &self.options(path), &mut |done, all| {
+        let made = create_path(path, self.size, &self.options(), &mut |done, all| {
             progress.show(done, all);
         });
         let medium = made.map_err(|e| refused(&e))?;
@@ -120,7 +126,7 @@ impl Place {
         Ok(medium)
     }
 
-    fn options(&self, path: &Path) -> OpenOptions {
+    fn options(&self) -> OpenOptions {
         let medium = match self.medium {
             MediumChoice::Auto => None,
             MediumChoice::Dax => Some(Kind::Dax),
@@ -131,7 +137,7 @@ impl Place {
             medium,
             sync: self.sync(),
             // A cache need not survive a power cut: it starts empty then.
-            page_cache: self.engine(path) == Engine::Mdb,
+            page_cache: self.engine() == Engine::Mdb,
             ..OpenOptions::default()
         }
     }

@@ -106,8 +106,9 @@ impl Pool {
 }
 
 impl Create {
-    fn run(self) -> Result<(), Failure> {
+    fn run(mut self) -> Result<(), Failure> {
         self.place.check()?;
+        self.place.find_engine(&self.path);
         match self.place.make(&self.path)? {
             AnyMedium::Mapped(medium) => self.fill(medium, |_| Ok(())),
             AnyMedium::File(medium) => self.fill(medium, |medium| medium.close()),
@@ -120,7 +121,7 @@ impl Create {
         close: impl Fn(M) -> Result<(), farbank_pm::Poisoned>,
     ) -> Result<(), Failure> {
         let kind = medium.caps().kind.name();
-        let medium = match self.place.engine(&self.path) {
+        let medium = match self.place.engine() {
             Engine::Kv => self
                 .made(Kv::create(
                     medium,

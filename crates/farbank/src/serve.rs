@@ -117,7 +117,7 @@ pub(crate) struct Serve {
 
 impl Serve {
     /// Serves until told to stop.
-    pub(crate) fn run(self) -> Result<(), Failure> {
+    pub(crate) fn run(mut self) -> Result<(), Failure> {
         self.check()?;
         if self.check_config {
             let from = self
@@ -150,7 +150,7 @@ impl Serve {
     }
 
     /// Refuses what cannot work before anything is done.
-    fn check(&self) -> Result<(), Failure> {
+    fn check(&mut self) -> Result<(), Failure> {
         if let Some(open) = self.bind.iter().find(|ip| !ip.is_loopback())
             && !self.unsafe_no_auth
         {
@@ -172,7 +172,8 @@ impl Serve {
         if self.max_size.is_some_and(|max| max < self.place.size) {
             return Err(Failure::Usage("--max-size is less than --size".into()));
         }
-        if self.max_size.is_some() && self.place.engine(&self.pool) == Engine::Mdb {
+        self.place.find_engine(&self.pool);
+        if self.max_size.is_some() && self.place.engine() == Engine::Mdb {
             let text = "--max-size: a cache does not grow by itself, it evicts; make it as large as it may become";
             return Err(Failure::Usage(text.into()));
         }
@@ -240,7 +241,7 @@ impl Serve {
         server: Server,
         close: impl Fn(M) -> Result<(), farbank_pm::Poisoned>,
     ) -> Result<(), Failure> {
-        let closed = match self.place.engine(&self.pool) {
+        let closed = match self.place.engine() {
             Engine::Kv => {
                 let store = self.open_kv(medium, made)?;
                 self.run_store(&store, made, server)?;
@@ -326,7 +327,7 @@ impl Serve {
             size::human(stats.segment_bytes),
             caps.kind.name()
         );
-        match self.place.engine(&self.pool) {
+        match self.place.engine() {
             Engine::Kv => println!("an acknowledged write survives {}", caps.survives),
             Engine::Mdb => println!(
                 "a cache: it evicts when it is full, and never shows what is old; items survive {}",

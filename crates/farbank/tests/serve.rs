@@ -315,10 +315,13 @@ fn systemd_is_told_when_the_store_is_ready() {
 }
 
 /// Starts memcached by its own flags, under its own name, and says where it listens.
-fn memcached(program: &Path, pool: &Path) -> (Child, String) {
+fn memcached(program: &Path, pool: &Path, item_size: &str) -> (Child, String) {
     let mut command = Command::new(program);
-    command.args(["-p", "0", "-m", "16", "-U", "0", "-o", "modern", "-e"]);
-    let mut child = command.arg(pool).stdout(Stdio::piped()).spawn().unwrap();
+    command.args([
+        "-p", "0", "-m", "16", "-I", item_size, "-U", "0", "-o", "modern",
+    ]);
+    command.arg("-e").arg(pool).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
     let stdout = BufReader::new(child.stdout.take().unwrap());
     let banner: Vec<_> = stdout.lines().take(4).map(Result::unwrap).collect();
     let addr = banner[0].split("memcached://").nth(1);
@@ -331,15 +334,26 @@ fn called_memcached_it_takes_its_flags_and_its_items_survive_a_kill() {
     let folder = tempfile::tempdir().unwrap();
     let (program, pool) = (folder.path().join("memcached"), folder.path().join("pool"));
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_farbank"), &program).unwrap();
-    for (request, lines, replies) in [
-        ("set k 7 0 2\r\nhi\r\nincr n 1\r\n", 2, "STORED NOT_FOUND "),
-        ("get k\r\n", 3, "VALUE k 7 2 hi END "),
+    // Larger than the cache's pages, which -I does not change any more: refused, and the old item is gone.
+    let large = format!("set k 0 0 1572864\r\n{}\r\nget k\r\n", "x".repeat(3 << 19));
+    for (item_size, request, replies) in [
+        (
+            "1m",
+            "set k 7 0 2\r\nhi\r\nincr n 1\r\n",
+            &["STORED", "NOT_FOUND"][..],
+        ),
+        ("1m", "get k\r\n", &["VALUE k 7 2", "hi", "END"]),
+        (
+            "2m",
+            &large,
+            &["SERVER_ERROR object too large for cache", "END"],
+        ),
     ] {
-        let (mut server, addr) = memcached(&program, &pool);
+        let (mut server, addr) = memcached(&program, &pool, item_size);
         let mut stream = TcpStream::connect(&addr).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
-        let told = BufReader::new(stream).lines().take(lines);
-        let told: String = told.map(|line| line.unwrap() + " ").collect();
+        let told = BufReader::new(stream).lines().take(replies.len());
+        let told: Vec<_> = told.map(Result::unwrap).collect();
         assert_eq!(told, replies);
         kill_process(Pid::from_child(&server), Signal::KILL).unwrap();
         server.wait().unwrap();

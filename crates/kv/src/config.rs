@@ -46,7 +46,9 @@ impl Default for Config {
     }
 }
 
-fn wall_clock_ms() -> u64 {
+/// The machine's clock, as a [`Clock`].
+#[must_use]
+pub fn wall_clock_ms() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |since| since.as_millis() as u64)

@@ -46,5 +46,5 @@ pub mod target;
 mod verify;
 
 pub use api::{Kv, OpenError, SEGMENTS_MIN, segment_bytes_for};
-pub use config::{Cleaning, Clock, Config};
+pub use config::{Cleaning, Clock, Config, wall_clock_ms};
 pub use past::Past;

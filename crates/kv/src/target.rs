@@ -30,8 +30,8 @@ pub struct KvAloneTarget;
 const SEGMENT_BYTES: u64 = 4 << 10;
 const POOL_BYTES_MAX: u64 = 8192 + 24 * SEGMENT_BYTES;
 const SESSIONS: usize = 2;
-/// Every pool's, so that the same calls make the same bytes.
-const IDENTITY: Identity = Identity {
+/// Every explored pool's, so that the same calls make the same bytes.
+pub const IDENTITY: Identity = Identity {
     id: *b"farbank explorer",
     created_unix_s: 1_700_000_000,
 };
@@ -132,9 +132,11 @@ impl Target for KvAloneTarget {
 }
 
 /// How many operations a batch has.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Batches {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Batches {
+    /// As many as its session stages before it commits.
     Many,
+    /// One: it is durable when it returns.
     OfOne,
 }
 
@@ -163,7 +165,7 @@ fn config(time: &Arc<AtomicU64>) -> Config {
 /// The engine for one caller: its sessions take turns.
 struct KvSubject<M: Medium> {
     /// Gone before the store is.
-    clients: Vec<KvClient>,
+    clients: Vec<SessionClient>,
     /// Keys each session has staged and not committed.
     staged: Vec<HashSet<u64>>,
     kv: Kv<M>,
@@ -173,7 +175,9 @@ struct KvSubject<M: Medium> {
 impl<M: Medium> KvSubject<M> {
     fn over(kv: Kv<M>, time: Arc<AtomicU64>, batches: Batches) -> Box<dyn Subject> {
         Box::new(KvSubject {
-            clients: (0..SESSIONS).map(|_| KvClient::of(&kv, batches)).collect(),
+            clients: (0..SESSIONS)
+                .map(|_| SessionClient::new(kv.session(), batches))
+                .collect(),
             staged: vec![HashSet::new(); SESSIONS],
             kv,
             time,
@@ -211,7 +215,7 @@ struct KvShared<M: Medium> {
 
 impl<M: Medium> Shared for KvShared<M> {
     fn client(&self) -> Box<dyn Client> {
-        Box::new(KvClient::of(&self.kv, self.batches))
+        Box::new(SessionClient::new(self.kv.session(), self.batches))
     }
 
     fn clean(&self) -> Result<(), String> {
@@ -223,18 +227,32 @@ impl<M: Medium> Shared for KvShared<M> {
     }
 }
 
-/// One session of the engine.
-struct KvClient {
+/// One session of a store, this engine's or another's.
+pub struct SessionClient {
     session: Box<dyn Session>,
     batches: Batches,
 }
 
-impl KvClient {
-    fn of<M: Medium>(kv: &Kv<M>, batches: Batches) -> KvClient {
-        KvClient {
-            session: kv.session(),
-            batches,
+impl SessionClient {
+    /// A client whose operations are `session`'s, in database 0.
+    #[must_use]
+    pub fn new(session: Box<dyn Session>, batches: Batches) -> SessionClient {
+        SessionClient { session, batches }
+    }
+
+    /// Everything stored now, each key once.
+    pub fn contents(&mut self) -> Result<Vec<(u64, Stored)>, String> {
+        let mut contents = Vec::new();
+        for name in self.names()? {
+            let name: [u8; 8] = name
+                .try_into()
+                .map_err(|k| format!("a key nobody wrote: {k:?}"))?;
+            let key = u64::from_le_bytes(name);
+            if let Answer::Found(Some(value)) = self.get(key, Seen::Durable)? {
+                contents.push((key, value));
+            }
         }
+        Ok(contents)
     }
 
     /// An operation that is durable when it returns.
@@ -335,7 +353,7 @@ impl KvClient {
     }
 }
 
-impl Client for KvClient {
+impl Client for SessionClient {
     fn apply(&mut self, op: &Op) -> Result<Answer, String> {
         match self.batches {
             Batches::Many => self.apply_staged(op),
@@ -399,17 +417,7 @@ impl<M: Medium> Subject for KvSubject<M> {
     }
 
     fn contents(&mut self) -> Result<Vec<(u64, Stored)>, String> {
-        let mut contents = Vec::new();
-        for name in self.clients[0].names()? {
-            let name: [u8; 8] = name
-                .try_into()
-                .map_err(|k| format!("a key nobody wrote: {k:?}"))?;
-            let key = u64::from_le_bytes(name);
-            if let Answer::Found(Some(value)) = self.clients[0].get(key, Seen::Durable)? {
-                contents.push((key, value));
-            }
-        }
-        Ok(contents)
+        self.clients[0].contents()
     }
 
     fn check(&mut self) -> Result<(), String> {

@@ -230,6 +230,94 @@ pub trait Medium: Send + Sync + 'static {
     fn prefetch(&self, at: Off, len: usize);
 }
 
+/// One medium of several owners.
+impl<M: Medium> Medium for Arc<M> {
+    fn caps(&self) -> &Caps {
+        (**self).caps()
+    }
+
+    fn len(&self) -> u64 {
+        (**self).len()
+    }
+
+    fn grow(&self, len: u64) -> std::io::Result<()> {
+        (**self).grow(len)
+    }
+
+    fn load(&self, at: Off) -> u64 {
+        (**self).load(at)
+    }
+
+    #[track_caller]
+    fn store(&self, lane: &mut Lane, at: Off, value: u64) {
+        (**self).store(lane, at, value);
+    }
+
+    #[track_caller]
+    fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
+        (**self).cas(lane, at, old, new)
+    }
+
+    fn copy_out(&self, at: Off, to: &mut [u8]) {
+        (**self).copy_out(at, to);
+    }
+
+    fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>) {
+        (**self).append_out(at, len, to);
+    }
+
+    fn matches(&self, at: Off, bytes: &[u8]) -> bool {
+        (**self).matches(at, bytes)
+    }
+
+    #[track_caller]
+    fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
+        (**self).copy_in(lane, at, parts);
+    }
+
+    #[track_caller]
+    fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
+        (**self).flush(lane, at, len);
+    }
+
+    #[track_caller]
+    fn drain(&self, lane: &mut Lane) -> Ticket {
+        (**self).drain(lane)
+    }
+
+    fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
+        (**self).poll(ticket)
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        (**self).wait(ticket)
+    }
+
+    fn settle(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        (**self).settle(ticket)
+    }
+
+    fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        (**self).on_turn(wake);
+    }
+
+    fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
+        (**self).crc(at, len, seed)
+    }
+
+    fn crc_is(&self, at: Off, len: usize, seed: u32, expected: u32) -> bool {
+        (**self).crc_is(at, len, seed, expected)
+    }
+
+    fn copy_out_if(&self, at: Off, to: &mut [u8], check: &dyn Fn(&[u8]) -> usize) -> bool {
+        (**self).copy_out_if(at, to, check)
+    }
+
+    fn prefetch(&self, at: Off, len: usize) {
+        (**self).prefetch(at, len);
+    }
+}
+
 /// Flushes `at..at + len`, drains and waits: what was stored there is durable on `Ok`.
 #[track_caller]
 pub fn persist<M: Medium + ?Sized>(

@@ -222,16 +222,20 @@ pub(super) fn too_large(ctx: &mut Ctx<'_>, name: &[u8], how: How, start: Start) 
     ctx.say(TOO_LARGE, start.quiet);
 }
 
-/// The store took no more: what was there must not be taken for what was to be.
+/// The store did not take it: what was there must not be taken for what was to be.
 #[cold]
 pub(super) fn not_stored(ctx: &mut Ctx<'_>, write: &Write<'_>, error: &Error, start: Start) {
-    if *error == Error::Full {
-        ctx.count(Count::NoMemory);
-        if write.how == How::Set
-            && let Err(error) = ctx.session.delete(key(write.key))
-        {
-            return ctx.failed(&error, start);
+    match error {
+        Error::ItemTooLarge { .. } => return too_large(ctx, write.key, write.how, start),
+        Error::Full => {
+            ctx.count(Count::NoMemory);
+            if write.how == How::Set
+                && let Err(error) = ctx.session.delete(key(write.key))
+            {
+                return ctx.failed(&error, start);
+            }
         }
+        _ => {}
     }
     ctx.failed(error, start);
 }

@@ -1,0 +1,46 @@
+//! A server that a lane talks to.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+/// A server on a free port; killed when this goes.
+pub(crate) struct Serving {
+    child: Child,
+    pub(crate) port: String,
+}
+
+impl Serving {
+    /// Runs `command` and waits for its banner, in which `scheme` (`redis://`) comes before the address.
+    pub(crate) fn start(command: &mut Command, scheme: &str) -> Result<Serving, String> {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let child = child.map_err(|e| format!("the server does not start: {e}"))?;
+        let mut server = Serving {
+            child,
+            port: String::new(),
+        };
+        let stdout = server
+            .child
+            .stdout
+            .take()
+            .ok_or("the server has no output")?;
+        for line in BufReader::new(stdout).lines().take(4) {
+            let line = line.map_err(|e| e.to_string())?;
+            println!("{line}");
+            if let Some((_, addr)) = line.split_once(scheme) {
+                server.port = addr.rsplit(':').next().unwrap_or_default().into();
+            }
+        }
+        match server.port.is_empty() {
+            true => Err("the server said no address".into()),
+            false => Ok(server),
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // It is gone already, or it is told to go.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
