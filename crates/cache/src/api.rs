@@ -15,13 +15,14 @@ use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::sync::{Arc, Mutex};
 use farbank_pm::{Caps, Counters, Lane, Medium, Poisoned, Ticket};
 
+use crate::batch::{Decision, Draft};
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::group::Group;
 use crate::layout::LOCKED;
 use crate::near::{MetadataRoom, Slot, follow};
 use crate::recover;
-use crate::worker::{Decision, Draft, Found, Name, Seen, Worker};
+use crate::worker::{Found, Name, Seen, Worker};
 
 /// Bytes of a page, unless something else is asked for.
 pub const PAGE_BYTES: u64 = 1 << 20;
@@ -303,8 +304,8 @@ impl<F: Medium, N: Medium> Store for Cache<F, N> {
     }
 }
 
-/// A session of a cache: [`Session`], and what Tair has besides (see `tair.rs`). Everything it writes is durable and
-/// visible when the call returns: there is nothing to commit.
+/// A session of a cache: [`Session`], and what Tair has besides (see `tair.rs`). What a [`Session`] writes is durable and
+/// visible once it is committed, and writers of the same keys wait for that; what has a [`Name`], when the call returns.
 pub struct Door<F: Medium, N: Medium = Mapped> {
     pub(crate) worker: Worker<N, F>,
     /// What of the lane's counts the cache was told.
@@ -339,6 +340,7 @@ impl<F: Medium, N: Medium> Ops for Door<F, N> {
     ) -> Result<bool, Error> {
         let name = name_of(key);
         let hash = self.worker.engine.hash(&name);
+        self.worker.write_if_staged(hash, &name)?;
         self.worker.pin();
         let found = self.worker.living(hash, &name).filter(Found::is_shown);
         let from = out.len();
@@ -357,6 +359,7 @@ impl<F: Medium, N: Medium> Ops for Door<F, N> {
     fn meta(&mut self, key: Key<'_>, _: View) -> Result<Option<Meta>, Error> {
         let name = name_of(key);
         let hash = self.worker.engine.hash(&name);
+        self.worker.write_if_staged(hash, &name)?;
         self.worker.pin();
         let shown = self.worker.living(hash, &name).filter(Found::is_shown);
         let meta = shown.map(|found| found.meta());
@@ -471,6 +474,7 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
         count: usize,
         each: &mut dyn FnMut(&[u8], &Meta),
     ) -> Result<u64, Error> {
+        self.worker.write_batch()?;
         let engine = Arc::clone(&self.worker.engine);
         let (mut seen, mut key) = (0, Vec::new());
         let mut bucket = cursor.min(engine.near.buckets());
@@ -501,15 +505,18 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
 
     fn len(&mut self, db: u8) -> Result<u64, Error> {
         debug_assert!(usize::from(db) < DATABASES);
+        self.worker.write_batch()?;
         Ok(self.worker.engine.areas.items(db.into()))
     }
 
     fn flush_all(&mut self) -> Result<(), Error> {
+        self.worker.write_batch()?;
         let engine = Arc::clone(&self.worker.engine);
         Ok(engine.clear(&mut self.worker.lane, None)?)
     }
 
     fn commit(&mut self) -> Result<Ticket, Error> {
+        self.worker.write_batch()?;
         self.worker.tell_lists();
         let now = self.worker.lane.counters;
         if now != self.told {

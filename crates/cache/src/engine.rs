@@ -31,6 +31,8 @@ pub(crate) struct Tally {
     pub(crate) reclaimed: AtomicU64,
     /// Bytes of items stored.
     pub(crate) stored_bytes: AtomicU64,
+    /// Writes that a later one of the same batch took the place of.
+    pub(crate) merged_writes: AtomicU64,
     /// Bytes of items moved between pages.
     pub(crate) moved_bytes: AtomicU64,
     /// Pages that went back to the pool.

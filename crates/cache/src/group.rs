@@ -7,8 +7,8 @@ use farbank_pm::Medium;
 use farbank_pm::sync::Arc;
 
 use crate::api::{Door, name_of, writable};
+use crate::batch::{Decision, Owned};
 use crate::claims::Claims;
-use crate::worker::{Decision, Owned};
 
 /// What a group has decided on so far. Its keys' stripes are claimed all the while.
 pub(crate) struct Group<'a, F: Medium, N: Medium> {
@@ -22,6 +22,7 @@ impl<F: Medium, N: Medium> Group<'_, F, N> {
         keys: &[Key<'_>],
         body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
     ) -> Result<Verdict, Error> {
+        door.worker.write_batch()?;
         let engine = Arc::clone(&door.worker.engine);
         let stripe = |key: &Key<'_>| Claims::stripe((engine.hash(&name_of(*key)) >> 32) as u32);
         // In order: two groups never wait for each other.
@@ -46,23 +47,13 @@ impl<F: Medium, N: Medium> Group<'_, F, N> {
     }
 
     fn apply(&mut self) -> Result<(), Error> {
-        let engine = Arc::clone(&self.door.worker.engine);
+        let worker = &mut self.door.worker;
         for (db, key, value) in std::mem::take(&mut self.staged) {
             let name = name_of(Key { db, bytes: &key });
-            let hash = engine.hash(&name);
-            let worker = &mut self.door.worker;
-            worker.pin();
-            let found = engine.find(hash, &name);
-            let done = match &value {
-                Some(owned) => worker
-                    .replace(hash, &name, &owned.borrow(), found)
-                    .map(|_| ()),
-                None => worker.end(found),
-            };
-            worker.unpin();
-            done?;
+            worker.stage_of_group(&name, value.as_ref().map(Owned::borrow).as_ref())?;
         }
-        Ok(())
+        // While its keys are claimed.
+        worker.write_batch()
     }
 
     fn staged(&self, key: Key<'_>) -> Option<Option<&Owned>> {

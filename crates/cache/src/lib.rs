@@ -3,7 +3,7 @@
 //! ```text
 //!   sessions ── find: buckets and chains (near) ──▶ slot ──▶ item (far)
 //!      │
-//!      ├── write: a slot of the stash, the item, the old one's death, one drain; then the lock: publish
+//!      ├── write: the batch, one write a key; its items, the old ones' deaths, one drain; then the lock: publish
 //!      ▼
 //!   near: slab managers, LRU lists, page infos, buckets, links      metadata: DRAM, or what one gives it
 //!   far:  [ areas ][ page | item | item ... ][ page ... ]           items: any medium
@@ -17,8 +17,8 @@
 //! * [`Cache`] is the cache, [`Door`] one worker's session; both are a [`farbank_kv::store`] as well.
 //! * `layout` are the bytes on the data medium, `classes` the slot sizes, `root` what the superblock keeps.
 //! * `near` is the metadata by field; `state` what is done to it, under the one lock; `areas` the namespaces.
-//! * `worker` reads and writes items, `claims` keeps a key's writers apart, `purse` is the slots a session keeps, `group`
-//!   writes several keys.
+//! * `worker` reads items and finds room for new ones, `batch` writes them, `claims` keeps a key's writers apart, `purse` is
+//!   the slots a session keeps, `group` writes several keys.
 //! * `tair` has what Tair's clients have besides; `tend` what goes on behind them; `recover` opens a pool.
 //! * `target` shows the cache to the crash explorer, `faults` lists what it must find.
 
@@ -26,6 +26,7 @@
 
 mod api;
 mod areas;
+mod batch;
 mod claims;
 mod classes;
 mod config;

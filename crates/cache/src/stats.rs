@@ -72,6 +72,7 @@ pub(crate) fn stats<N: Medium, F: Medium>(engine: &Engine<N, F>) -> Stats {
         live_bytes,
         capacity_bytes: u64::from(used) * page_bytes,
         user_bytes: load(&engine.tally.stored_bytes),
+        merged_writes: load(&engine.tally.merged_writes),
         moved_bytes: load(&engine.tally.moved_bytes),
         segments_cleaned: load(&engine.tally.pages_freed),
         index_bytes: near_bytes,

@@ -10,9 +10,10 @@ use farbank_pm::Medium;
 use farbank_pm::sync::Arc;
 
 use crate::api::Door;
+use crate::batch::{Decision, Draft, Owned};
 use crate::layout::{COUNTER, HIDDEN, LOCKED};
 use crate::near::follow;
-use crate::worker::{Decision, Draft, Found, Name, Owned, Seen};
+use crate::worker::{Found, Name, Seen};
 
 /// What a counter must stay within.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,7 +89,7 @@ impl<F: Medium, N: Medium> Door<F, N> {
         out: &mut Vec<u8>,
     ) -> Result<Option<Meta>, Refusal> {
         let from = out.len();
-        match self.look(name, out) {
+        match self.look(name, out)? {
             Some((_, true)) => {
                 out.truncate(from);
                 Err(Refusal::Hidden)
@@ -98,19 +99,28 @@ impl<F: Medium, N: Medium> Door<F, N> {
     }
 
     /// As [`Door::get_item`], hidden or not; and whether it is hidden.
-    pub fn get_hidden(&mut self, name: &Name<'_>, out: &mut Vec<u8>) -> Option<(Meta, bool)> {
+    pub fn get_hidden(
+        &mut self,
+        name: &Name<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(Meta, bool)>, Refusal> {
         self.look(name, out)
     }
 
-    fn look(&mut self, name: &Name<'_>, out: &mut Vec<u8>) -> Option<(Meta, bool)> {
+    fn look(
+        &mut self,
+        name: &Name<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(Meta, bool)>, Refusal> {
         let hash = self.worker.engine.hash(name);
+        self.worker.write_if_staged(hash, name)?;
         self.worker.pin();
         let found = self.worker.living(hash, name);
         let found = found.filter(|found| self.worker.copy_value(found, name, out));
         self.worker.unpin();
-        let found = found?;
+        let Some(found) = found else { return Ok(None) };
         self.worker.used(&found, hash);
-        Some((found.meta(), !found.is_shown()))
+        Ok(Some((found.meta(), !found.is_shown())))
     }
 
     /// Stores `value`, if the item has version `expected`, or whatever it has. Its new version.
@@ -130,7 +140,7 @@ impl<F: Medium, N: Medium> Door<F, N> {
                 expires_ms,
                 ..Draft::default()
             };
-            return Ok(self.worker.put(name, &draft)?);
+            return self.put_now(name, &draft);
         };
         self.choose(name, &mut |found| {
             let (found, _) = found.ok_or(Refusal::Absent)?;
@@ -234,7 +244,7 @@ impl<F: Medium, N: Medium> Door<F, N> {
             marks: COUNTER,
             ..Draft::default()
         };
-        Ok(self.worker.put(name, &draft)?)
+        self.put_now(name, &draft)
     }
 
     /// Adds `by` to a counter, which starts at `start` if it is absent, and says what it is then.
@@ -273,10 +283,15 @@ impl<F: Medium, N: Medium> Door<F, N> {
     }
 
     /// Calls `each` with every key of `prefix` in `area`, hidden ones left out.
-    pub fn prefix_keys(&mut self, area: u16, prefix: &[u8], each: &mut dyn FnMut(&[u8])) {
+    pub fn prefix_keys(
+        &mut self,
+        area: u16,
+        prefix: &[u8],
+        each: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), Refusal> {
         let engine = Arc::clone(&self.worker.engine);
         let Ok(prefix_bytes) = u16::try_from(prefix.len()) else {
-            return;
+            return Ok(());
         };
         let name = Name {
             area,
@@ -284,6 +299,7 @@ impl<F: Medium, N: Medium> Door<F, N> {
             prefix_bytes,
         };
         let (hash, mut key) = (engine.hash(&name), Vec::new());
+        self.worker.write_batch()?;
         self.worker.pin();
         let mut word = engine.near.bucket(engine.near.bucket_of(hash));
         while let Some((tag, slot)) = follow(word) {
@@ -301,12 +317,13 @@ impl<F: Medium, N: Medium> Door<F, N> {
             word = engine.near.chain(slot);
         }
         self.worker.unpin();
+        Ok(())
     }
 
     /// Removes every item of `prefix` in `area`, one after another; how many.
     pub fn clear_prefix(&mut self, area: u16, prefix: &[u8]) -> Result<usize, Refusal> {
         let mut keys = Vec::new();
-        self.prefix_keys(area, prefix, &mut |key| keys.push(key.to_vec()));
+        self.prefix_keys(area, prefix, &mut |key| keys.push(key.to_vec()))?;
         let mut removed = 0;
         for key in &keys {
             let name = Name {
@@ -331,7 +348,14 @@ impl<F: Medium, N: Medium> Door<F, N> {
                 Decision::Keep
             }))
         })?;
+        self.worker.write_batch()?;
         refused.map_or(Ok(version), Err)
+    }
+
+    fn put_now(&mut self, name: &Name<'_>, draft: &Draft<'_>) -> Result<u64, Refusal> {
+        let version = self.worker.put(name, draft)?;
+        self.worker.write_batch()?;
+        Ok(version)
     }
 }
 

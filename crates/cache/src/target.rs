@@ -38,6 +38,7 @@ impl Target for MdbTarget {
             keys: 16,
             value_bytes: (8, 1_500),
             sessions: SESSIONS,
+            batches: true,
             deletes: true,
             updates: true,
             expiry: true,
@@ -115,8 +116,17 @@ impl<M: Medium> MdbSubject<M> {
     }
 }
 
+impl<M: Medium> MdbSubject<M> {
+    fn commit_but(&mut self, session: Option<usize>) -> Result<(), String> {
+        for other in (0..SESSIONS).filter(|&other| Some(other) != session) {
+            self.clients[other].commit()?;
+        }
+        Ok(())
+    }
+}
+
 fn client<M: Medium>(cache: &Cache<M, Sim>) -> SessionClient {
-    SessionClient::new(Box::new(cache.door()), Batches::OfOne)
+    SessionClient::new(Box::new(cache.door()), Batches::Many)
 }
 
 /// The cache for several threads.
@@ -141,6 +151,8 @@ impl<M: Medium> Shared for MdbShared<M> {
 
 impl<M: Medium> Subject for MdbSubject<M> {
     fn apply(&mut self, session: usize, op: &Op) -> Result<Answer, String> {
+        // A session waits for whoever has staged its key. With one thread, all others are committed here.
+        self.commit_but(Some(session))?;
         self.clients[session].apply(op)
     }
 
@@ -153,10 +165,12 @@ impl<M: Medium> Subject for MdbSubject<M> {
     }
 
     fn contents(&mut self) -> Result<Vec<(u64, Stored)>, String> {
+        self.commit_but(Some(0))?;
         self.clients[0].contents()
     }
 
     fn check(&mut self) -> Result<(), String> {
+        self.commit_but(None)?;
         self.cache.verify()
     }
 

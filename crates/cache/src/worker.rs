@@ -1,9 +1,8 @@
-//! A session: how one worker reads and writes items.
+//! A session: how one worker finds items, and room for new ones.
 //!
 //! ```text
-//!   put     slot from the stash ─ claim the key ─ look it up ─ copy the item in ─ end the old one's life ─ drain ─
-//!           lock: publish in the old one's place ─ let go                                  (a)               (b)
 //!   get     pin ─ walk the chain (DRAM) ─ copy out what was found ─ check ─ let go
+//!   put     slot from the stash, or from a page, or of who is evicted ─ the batch (`batch`)
 //!   evict   lock: choose, claim ─ end their lives ─ drain ─ lock: unlink ─ let go
 //! ```
 //!
@@ -19,19 +18,20 @@
 //! # Crash argument
 //! | crash between   | recovery sees                                  | and does                                       |
 //! |-----------------|------------------------------------------------|------------------------------------------------|
-//! | put: (a), (b)   | the old one alive or dead, the new one whole or not | keeps the newest that is whole: old, new or none |
-//! | delete: (a), (b)| the item alive or dead                         | as it finds it                                 |
-//! | evict           | the item alive or dead                         | as it finds it: it is the newest (W1)          |
+//! | put, before its drain | the old one alive or dead, the new one whole or not | keeps the newest that is whole: old, new or none |
+//! | delete, before its drain | the item alive or dead                  | as it finds it                                 |
+//! | evict, before its drain | the item alive or dead                   | as it finds it: it is the newest (W1)          |
 
-use farbank_kv::store::{Change, Error, Meta, Value};
+use farbank_kv::store::{Error, Meta};
 use farbank_pm::epoch::Slot as PinSlot;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::{Lane, Medium, Off, fault};
 
+use crate::batch::Batch;
 use crate::claims::Claims;
 use crate::engine::Engine;
-use crate::layout::{EXPIRES_MAX, HIDDEN, Head, ITEM_HEAD_BYTES, KEY_BYTES_MAX, LOCKED};
+use crate::layout::{HIDDEN, Head, ITEM_HEAD_BYTES};
 use crate::near::{Link, Slot, follow};
 use crate::purse::{Purse, open};
 use crate::state::Victim;
@@ -64,16 +64,6 @@ impl<'a> Name<'a> {
             prefix_bytes: 0,
         }
     }
-}
-
-/// What is stored with a value.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Draft<'a> {
-    pub(crate) value: &'a [u8],
-    pub(crate) expires_ms: u64,
-    pub(crate) flags: u32,
-    pub(crate) kind: u8,
-    pub(crate) marks: u8,
 }
 
 /// An item that was found.
@@ -109,12 +99,15 @@ pub(crate) struct Worker<N: Medium, F: Medium> {
     pub(crate) engine: Arc<Engine<N, F>>,
     pub(crate) lane: Lane,
     pin: Arc<PinSlot>,
-    purse: Arc<Mutex<Purse>>,
+    pub(crate) purse: Arc<Mutex<Purse>>,
     /// Whether the purse holds many slots that were given up.
     crowded: bool,
     bumps: Vec<(Slot, u32)>,
-    /// Bytes of items stored, of which the cache was not told yet.
+    pub(crate) batch: Batch,
+    /// Bytes of items stored, and writes that a later one of their batch took the place of, of which the cache was not told
+    /// yet.
     pub(crate) stored_bytes: u64,
+    pub(crate) merged_writes: u64,
     pub(crate) scratch: Vec<u8>,
 }
 
@@ -127,7 +120,9 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             purse: engine.purses.add(engine.classes.len()),
             crowded: false,
             bumps: Vec::with_capacity(BUMPS),
+            batch: Batch::default(),
             stored_bytes: 0,
+            merged_writes: 0,
             scratch: Vec::new(),
             engine,
         }
@@ -209,171 +204,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     // -- writing
 
-    /// Reads, decides and writes the item called `name`; nobody else writes it meanwhile. `decide` sees it with its
-    /// value, if it may be shown, and is called once. Durable and visible on `Ok`, which has the item's version (0:
-    /// it is absent).
-    pub(crate) fn change(
-        &mut self,
-        name: &Name<'_>,
-        decide: &mut dyn FnMut(Option<Seen<'_>>) -> Result<Decision, Error>,
-    ) -> Result<u64, Error> {
-        self.check_key(name)?;
-        let engine = Arc::clone(&self.engine);
-        let hash = engine.hash(name);
-        let stripe = Claims::stripe((hash >> 32) as u32);
-        let mut value = std::mem::take(&mut self.scratch);
-        engine.claims.claim(stripe);
-        value.clear();
-        self.pin();
-        let found = engine.find(hash, name);
-        let shown =
-            found.filter(|found| self.lives(found) && self.copy_value(found, name, &mut value));
-        let decision = decide(shown.as_ref().map(|found| (found, &value[..])));
-        let done = match decision {
-            Err(error) => Err(error),
-            Ok(Decision::Keep) => Ok(shown.map_or(0, |found| found.head.version)),
-            Ok(Decision::Delete) => self.end(found).map(|()| 0),
-            Ok(Decision::Put(draft)) => self.replace(hash, name, &draft.borrow(), found),
-        };
-        self.unpin();
-        engine.claims.release(stripe);
-        self.scratch = value;
-        self.let_go();
-        done
-    }
-
-    /// Stores `draft` whatever was there, unless that is locked. Durable and visible on `Ok`.
-    pub(crate) fn put(&mut self, name: &Name<'_>, draft: &Draft<'_>) -> Result<u64, Error> {
-        let hash = self.engine.hash(name);
-        let class = self.class_for(name, draft)?;
-        // Before the claim: making room may need the claims of others.
-        let slot = self.take_slot(class, name.area)?;
-        let stripe = Claims::stripe((hash >> 32) as u32);
-        self.engine.claims.claim(stripe);
-        self.pin();
-        let found = self.engine.find(hash, name);
-        let done = match found {
-            Some(found) if found.head.marks & LOCKED != 0 && self.lives(&found) => {
-                open(&self.purse).keep(class, &[slot]);
-                Err(Error::Locked)
-            }
-            _ => self.write_in(slot, class, hash, name, draft, found),
-        };
-        self.unpin();
-        self.engine.claims.release(stripe);
-        self.let_go();
-        done
-    }
-
-    fn check_key(&self, name: &Name<'_>) -> Result<(), Error> {
-        self.engine.areas.check(name.area)?;
-        match name.key.len() {
-            0..=KEY_BYTES_MAX => Ok(()),
-            _ => Err(Error::KeyTooLong),
-        }
-    }
-
-    fn class_for(&self, name: &Name<'_>, draft: &Draft<'_>) -> Result<u8, Error> {
-        self.check_key(name)?;
-        let bytes = ITEM_HEAD_BYTES + name.key.len() + draft.value.len();
-        let classes = &self.engine.classes;
-        classes.of(bytes).ok_or(Error::ItemTooLarge {
-            bytes,
-            bytes_max: classes.largest() as usize,
-        })
-    }
-
-    /// Stores `draft` in the place of `found`. Under the key's claim.
-    pub(crate) fn replace(
-        &mut self,
-        hash: u64,
-        name: &Name<'_>,
-        draft: &Draft<'_>,
-        found: Option<Found>,
-    ) -> Result<u64, Error> {
-        let class = self.class_for(name, draft)?;
-        // W5: `found` stays without a pin, because its key is claimed.
-        self.unpin();
-        let slot = self.take_slot(class, name.area);
-        self.pin();
-        self.write_in(slot?, class, hash, name, draft, found)
-    }
-
-    fn write_in(
-        &mut self,
-        slot: Slot,
-        class: u8,
-        hash: u64,
-        name: &Name<'_>,
-        draft: &Draft<'_>,
-        found: Option<Found>,
-    ) -> Result<u64, Error> {
-        let at = self.engine.slot_at(
-            self.engine.near.page_of(slot),
-            self.engine.near.index_of(slot),
-            class,
-        );
-        let head = self.head_of(at, name, draft);
-        let bytes = head.to_bytes();
-        self.engine
-            .far()
-            .copy_in(&mut self.lane, at, &[&bytes, name.key, draft.value]);
-        if let Some(found) = found
-            && !fault!("mdb.old_not_marked")
-        {
-            self.mark_dead(found.at);
-        }
-        // The moment both the item and the old one's death are durable.
-        if !fault!("mdb.published_undrained") {
-            self.drain()?;
-        }
-        let link = self.engine.link_of(hash, &head);
-        self.engine
-            .lock()
-            .publish(slot, class, link, found.map(|found| found.slot));
-        self.stored_bytes += head.bytes() as u64;
-        if let Some(found) = found {
-            self.give_up(found.slot);
-        }
-        Ok(head.version)
-    }
-
-    /// The head of a new item at `at`.
-    fn head_of(&self, at: Off, name: &Name<'_>, draft: &Draft<'_>) -> Head {
-        let engine = &*self.engine;
-        let head = Head {
-            area: name.area,
-            key_len: name.key.len() as u16,
-            version: engine.next_version(),
-            expires_ms: draft.expires_ms.min(EXPIRES_MAX),
-            kind: draft.kind,
-            marks: draft.marks,
-            flags: draft.flags,
-            value_len: draft.value.len() as u32,
-            written_s: (engine.now_ms() / 1000) as u32,
-            prefix_len: name.prefix_bytes,
-            crc: 0,
-        };
-        let seed = crate::layout::seed(engine.secret, at);
-        Head {
-            crc: head.crc_of(seed, name.key, draft.value),
-            ..head
-        }
-    }
-
-    /// Ends the life of `found`, durably, and unlinks it. Under its key's claim.
-    pub(crate) fn end(&mut self, found: Option<Found>) -> Result<(), Error> {
-        let Some(found) = found else { return Ok(()) };
-        let engine = Arc::clone(&self.engine);
-        self.mark_dead(found.at);
-        if !fault!("mdb.delete_undrained") {
-            self.drain()?;
-        }
-        engine.lock().unlink(found.slot);
-        self.give_up(found.slot);
-        Ok(())
-    }
-
+    /// Ends the life of the item at `at`, once it is drained.
     pub(crate) fn mark_dead(&mut self, at: Off) {
         let far = self.engine.pool.medium();
         far.store(&mut self.lane, at, 0);
@@ -390,8 +221,17 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     // -- slots
 
+    /// A free slot of `class` that this session has, if nothing else is to be asked for one of `area`.
+    #[inline]
+    pub(crate) fn slot_at_hand(&self, class: u8, area: u16) -> Option<Slot> {
+        match self.engine.areas.quota(area) {
+            None => open(&self.purse).take(class),
+            Some(_) => None,
+        }
+    }
+
     /// A free slot of `class`, for an item of `area`. Not pinned; may evict.
-    fn take_slot(&mut self, class: u8, area: u16) -> Result<Slot, Error> {
+    pub(crate) fn take_slot(&mut self, class: u8, area: u16) -> Result<Slot, Error> {
         self.make_quota(class, area)?;
         if let Some(slot) = open(&self.purse).take(class) {
             return Ok(slot);
@@ -476,7 +316,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     }
 
     /// Between operations: nothing given up waits for long.
-    fn let_go(&mut self) {
+    pub(crate) fn let_go(&mut self) {
         if std::mem::take(&mut self.crowded) {
             self.recycle(None);
         }
@@ -590,68 +430,6 @@ pub(crate) enum Why {
     Over,
 }
 
-/// What [`Worker::change`]'s function decides.
-pub(crate) enum Decision {
-    Keep,
-    Delete,
-    Put(Owned),
-}
-
-/// A [`Draft`] that owns its value.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Owned {
-    pub(crate) value: Vec<u8>,
-    pub(crate) expires_ms: u64,
-    pub(crate) flags: u32,
-    pub(crate) kind: u8,
-    pub(crate) marks: u8,
-}
-
-impl From<Value<'_>> for Owned {
-    fn from(value: Value<'_>) -> Owned {
-        Owned {
-            value: value.bytes.to_vec(),
-            expires_ms: value.expires_ms,
-            flags: value.flags,
-            kind: value.kind,
-            marks: 0,
-        }
-    }
-}
-
-impl From<Change> for Decision {
-    fn from(change: Change) -> Decision {
-        match change {
-            Change::Keep => Decision::Keep,
-            Change::Delete => Decision::Delete,
-            Change::Put {
-                bytes,
-                expires_ms,
-                flags,
-                kind,
-            } => Decision::Put(Owned {
-                value: bytes,
-                expires_ms,
-                flags,
-                kind,
-                marks: 0,
-            }),
-        }
-    }
-}
-
-impl Owned {
-    pub(crate) fn borrow(&self) -> Draft<'_> {
-        Draft {
-            value: &self.value,
-            expires_ms: self.expires_ms,
-            flags: self.flags,
-            kind: self.kind,
-            marks: self.marks,
-        }
-    }
-}
-
 impl<N: Medium, F: Medium> Engine<N, F> {
     /// The item called `name`, dead or alive, without a look at its value. Under a pin, or alone.
     #[inline]
@@ -704,6 +482,8 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 
 impl<N: Medium, F: Medium> Drop for Worker<N, F> {
     fn drop(&mut self) {
+        // Nobody is left to be told that it failed; its claims must go.
+        let _ = self.write_batch();
         // What somebody still reads stays in the purse, which others can empty.
         self.settle();
     }

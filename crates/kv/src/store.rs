@@ -308,6 +308,9 @@ pub struct Stats {
     pub capacity_bytes: u64,
     /// Bytes of records appended for users.
     pub user_bytes: u64,
+    /// Writes that a later one of the same key and batch took the place of, before any reached far memory; 0 in a store
+    /// that keeps each.
+    pub merged_writes: u64,
     /// Bytes of records the cleaner moved.
     pub moved_bytes: u64,
     /// Segments the cleaner emptied.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use farbank_cache::{Cache, Config, Door, Formatting, MetadataRoom};
-use farbank_kv::store::{Key, Ops, Value};
+use farbank_kv::store::{Key, Session, Value};
 use farbank_pm::Medium;
 use farbank_pm::media::Mapped;
 use farbank_pm::model::{Config as ModelConfig, Hotspot, Machine, Modelled, Outcome, Trace};
@@ -338,7 +338,7 @@ fn put<N: Medium>(door: &mut Door<Part, N>, key: u64, value_bytes: usize) -> Res
         db: 0,
         bytes: &name,
     };
-    door.put(key, value)
+    door.put_alone(key, value)
         .map(drop)
         .map_err(|error| Error::Failed(error.to_string()))
 }

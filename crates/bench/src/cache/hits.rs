@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use farbank_cache::{Cache, Config, Door, PAGE_BYTES};
-use farbank_kv::store::{Key, Ops, Store, Value, View};
+use farbank_kv::store::{Key, Ops, Session, Store, Value, View};
 use farbank_pm::media::Mapped;
 
 use super::{Options, go_on};
@@ -197,6 +197,8 @@ impl Asked for Ours {
             let stored = self.door.put(key, value);
             stored.map_err(|error| Error::Failed(error.to_string()))?;
         }
+        let committed = self.door.commit();
+        committed.map_err(|error| Error::Failed(error.to_string()))?;
         Ok(())
     }
 }

@@ -267,6 +267,7 @@ fn farbank(shared: &Shared<'_>, figures: &Stats, out: &mut String) -> std::fmt::
         "pool_live_bytes": figures.live_bytes,
         "pool_tombstone_bytes": figures.tombstone_bytes,
         "pool_user_bytes": figures.user_bytes,
+        "pool_merged_writes": figures.merged_writes,
         "pool_moved_bytes": figures.moved_bytes,
         "pool_write_amplification": format_args!("{amplification:.3}"),
         "pool_segments_cleaned": figures.segments_cleaned,

@@ -129,6 +129,7 @@ fn general(shared: &Shared<'_>, figures: &Stats, lines: &mut Lines<'_>) {
         "reclaimed": figures.reclaimed,
         "lrutail_reflocked": 0,
         "farbank_batches": count(Count::Batches),
+        "farbank_merged_writes": figures.merged_writes,
         "farbank_expired_keys": figures.expired_keys,
         "farbank_pool_bytes": figures.pool_bytes,
         "farbank_damaged_records": figures.damaged_records,

@@ -1,0 +1,578 @@
+//! A session's batch: what it was told to write and has not answered yet, one write a key.
+//!
+//! A hot key is written many times in a batch. Nobody was told of any of these writes before the batch is committed, so
+//! all but the last need no far memory: they are merged in DRAM. The batch is written in one piece, with one drain and
+//! one hold of the lock, however many keys it has.
+//!
+//! ```text
+//!   put, update, delete ── claim the key ─ look it up ─▶ entry: key, newest value, its slot, the old item
+//!          │ again, before the commit  ─────────────────▶ the same entry, another value
+//!   commit ─┴─ items in, old ones' lives end ─ drain ─ lock: publish all ─ let go of the claims
+//!                                             (a)                       (b)
+//! ```
+//!
+//! # Invariants
+//! B1  The key of every entry is claimed, by the batch or by whoever fills it ([`Hold`]): its old item stays what and where
+//!     it is.
+//! B2  Nobody waits for a claim, or for room, while its batch holds claims: the batch is written first.
+//! B3  An entry's slot is of the class that its newest value needs, and nobody else's.
+//!
+//! Between (a) and (b) a crash leaves of each key the old item, the new one or none, as for a write alone: the answers
+//! come after (b).
+
+use farbank_kv::store::{Change, Error, Value};
+use farbank_pm::sync::Arc;
+use farbank_pm::sync::atomic::Ordering;
+use farbank_pm::{Medium, fault};
+
+use crate::claims::Claims;
+use crate::layout::{EXPIRES_MAX, Head, ITEM_HEAD_BYTES, KEY_BYTES_MAX, LOCKED};
+use crate::near::Slot;
+use crate::purse::open;
+use crate::worker::{Found, Name, Seen, Worker};
+
+/// Keys a batch has at most: its claims keep others waiting.
+const ENTRIES_MAX: usize = 64;
+/// Bytes of keys and values a batch has at most, unless one write alone has more.
+const BYTES_MAX: usize = 256 << 10;
+
+/// What is stored with a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Draft<'a> {
+    pub(crate) value: &'a [u8],
+    pub(crate) expires_ms: u64,
+    pub(crate) flags: u32,
+    pub(crate) kind: u8,
+    pub(crate) marks: u8,
+}
+
+/// What [`Worker::change`]'s function decides.
+pub(crate) enum Decision {
+    Keep,
+    Delete,
+    Put(Owned),
+}
+
+/// A [`Draft`] that owns its value.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Owned {
+    pub(crate) value: Vec<u8>,
+    pub(crate) expires_ms: u64,
+    pub(crate) flags: u32,
+    pub(crate) kind: u8,
+    pub(crate) marks: u8,
+}
+
+impl From<Value<'_>> for Owned {
+    fn from(value: Value<'_>) -> Owned {
+        Owned {
+            value: value.bytes.to_vec(),
+            expires_ms: value.expires_ms,
+            flags: value.flags,
+            kind: value.kind,
+            marks: 0,
+        }
+    }
+}
+
+impl From<Change> for Decision {
+    fn from(change: Change) -> Decision {
+        match change {
+            Change::Keep => Decision::Keep,
+            Change::Delete => Decision::Delete,
+            Change::Put {
+                bytes,
+                expires_ms,
+                flags,
+                kind,
+            } => Decision::Put(Owned {
+                value: bytes,
+                expires_ms,
+                flags,
+                kind,
+                marks: 0,
+            }),
+        }
+    }
+}
+
+impl Owned {
+    pub(crate) fn borrow(&self) -> Draft<'_> {
+        Draft {
+            value: &self.value,
+            expires_ms: self.expires_ms,
+            flags: self.flags,
+            kind: self.kind,
+            marks: self.marks,
+        }
+    }
+}
+
+/// Who claimed a key that is written, and lets go of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Hold {
+    /// This write: the batch, once it is an entry.
+    Own,
+    /// An entry of the batch, maybe another key's of the same stripe.
+    Batch,
+    /// A group, which outlives the batch.
+    Group,
+}
+
+/// A key that is being written.
+struct Place {
+    hash: u64,
+    hold: Hold,
+    /// Its entry of the batch, if there is one already.
+    entry: Option<usize>,
+    /// Its item, dead or alive, if there is no entry.
+    old: Option<Found>,
+}
+
+/// The newest value of an entry.
+#[derive(Clone, Copy)]
+struct New {
+    slot: Slot,
+    class: u8,
+    /// All but its checksum.
+    head: Head,
+    /// Where its value begins in the batch's bytes.
+    value_at: usize,
+}
+
+/// A key and what becomes of it.
+struct Entry {
+    area: u16,
+    prefix_bytes: u16,
+    key_at: usize,
+    key_bytes: usize,
+    /// The stripe that goes with it.
+    claim: Option<u32>,
+    old: Option<Found>,
+    /// `None`: it is deleted.
+    new: Option<New>,
+}
+
+/// The batch of a session.
+#[derive(Default)]
+pub(crate) struct Batch {
+    /// Of the entries, in their order.
+    hashes: Vec<u64>,
+    entries: Vec<Entry>,
+    /// Keys and values, one behind another.
+    bytes: Vec<u8>,
+}
+
+impl Batch {
+    fn is_full(&self) -> bool {
+        self.entries.len() >= ENTRIES_MAX || self.bytes.len() >= BYTES_MAX
+    }
+
+    fn name_of(&self, entry: &Entry) -> Name<'_> {
+        Name {
+            area: entry.area,
+            key: &self.bytes[entry.key_at..][..entry.key_bytes],
+            prefix_bytes: entry.prefix_bytes,
+        }
+    }
+
+    fn value_of(&self, new: &New) -> &[u8] {
+        &self.bytes[new.value_at..][..new.head.value_len as usize]
+    }
+
+    /// The entry of `name`.
+    #[inline]
+    fn find(&self, hash: u64, name: &Name<'_>) -> Option<usize> {
+        let is_it =
+            |at: &usize| self.hashes[*at] == hash && self.name_of(&self.entries[*at]) == *name;
+        (0..self.hashes.len()).find(is_it)
+    }
+
+    /// Whether an entry holds `stripe`.
+    fn claims(&self, stripe: u32) -> bool {
+        let claims = |entry: &Entry| entry.claim == Some(stripe);
+        self.entries.iter().any(claims)
+    }
+
+    fn keep(&mut self, bytes: &[u8]) -> usize {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        at
+    }
+
+    fn clear(&mut self) {
+        self.hashes.clear();
+        self.entries.clear();
+        self.bytes.clear();
+    }
+}
+
+fn stripe_of(hash: u64) -> u32 {
+    Claims::stripe((hash >> 32) as u32)
+}
+
+impl<N: Medium, F: Medium> Worker<N, F> {
+    /// Stages `draft`, whatever was there, unless that is locked. The version it will have.
+    pub(crate) fn put(&mut self, name: &Name<'_>, draft: &Draft<'_>) -> Result<u64, Error> {
+        let hash = self.engine.hash(name);
+        let class = self.class_for(name, draft)?;
+        // Before the claim, so that there is none to hold while room is made.
+        let slot = match self.slot_at_hand(class, name.area) {
+            Some(slot) => slot,
+            None => {
+                self.write_batch()?;
+                self.take_slot(class, name.area)?
+            }
+        };
+        let entered = self.enter(hash, name).and_then(|place| {
+            if self.is_locked(&place) {
+                self.leave(&place);
+                return Err(Error::Locked);
+            }
+            Ok(place)
+        });
+        match entered {
+            Ok(place) => Ok(self.stage(&place, name, Some((slot, class, draft)))),
+            Err(error) => {
+                open(&self.purse).keep(class, &[slot]);
+                Err(error)
+            }
+        }
+    }
+
+    /// Reads, decides and stages a write of `name`; nobody else writes it meanwhile. `decide` sees its item with its
+    /// value, if it may be shown, and is called once. The version it will have (0: it is absent).
+    pub(crate) fn change(
+        &mut self,
+        name: &Name<'_>,
+        decide: &mut dyn FnMut(Option<Seen<'_>>) -> Result<Decision, Error>,
+    ) -> Result<u64, Error> {
+        self.check_key(name)?;
+        let mut place = self.enter(self.engine.hash(name), name)?;
+        let mut value = std::mem::take(&mut self.scratch);
+        value.clear();
+        let shown = self.show(&place, name, &mut value);
+        let decision = decide(shown.as_ref().map(|found| (found, &value[..])));
+        self.scratch = value;
+        let version = shown.map_or(0, |found| found.head.version);
+        let done = match decision {
+            Ok(Decision::Put(draft)) => self.stage_put(&mut place, name, &draft.borrow()),
+            Ok(Decision::Delete) => return Ok(self.stage(&place, name, None)),
+            Ok(Decision::Keep) => {
+                self.leave(&place);
+                return Ok(version);
+            }
+            Err(error) => Err(error),
+        };
+        done.inspect_err(|_| self.leave(&place))
+    }
+
+    /// Stages what becomes of `name`, which the caller has claimed: a value, or `None`.
+    pub(crate) fn stage_of_group(
+        &mut self,
+        name: &Name<'_>,
+        draft: Option<&Draft<'_>>,
+    ) -> Result<(), Error> {
+        if self.batch.is_full() {
+            self.write_batch()?;
+        }
+        let mut place = self.look(self.engine.hash(name), name, Hold::Group);
+        match draft {
+            Some(draft) => self.stage_put(&mut place, name, draft).map(|_| ()),
+            None => {
+                self.stage(&place, name, None);
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes the batch: all of it is durable and visible on `Ok`.
+    #[inline]
+    pub(crate) fn write_batch(&mut self) -> Result<(), Error> {
+        match self.batch.entries.is_empty() {
+            true => Ok(()),
+            false => self.write_batch_but(None),
+        }
+    }
+
+    /// Writes the batch if it has a write of `name`, so that a read finds it.
+    #[inline]
+    pub(crate) fn write_if_staged(&mut self, hash: u64, name: &Name<'_>) -> Result<(), Error> {
+        match self.batch.find(hash, name) {
+            Some(_) => self.write_batch(),
+            None => Ok(()),
+        }
+    }
+
+    // -- claims
+
+    /// Claims the key called `name` and looks it up.
+    fn enter(&mut self, hash: u64, name: &Name<'_>) -> Result<Place, Error> {
+        if self.batch.is_full() {
+            self.write_batch()?;
+        }
+        let engine = Arc::clone(&self.engine);
+        let stripe = stripe_of(hash);
+        if engine.claims.try_claim(stripe) {
+            return Ok(self.look(hash, name, Hold::Own));
+        }
+        if self.batch.claims(stripe) {
+            return Ok(self.look(hash, name, Hold::Batch));
+        }
+        self.write_batch()?; // B2
+        engine.claims.claim(stripe);
+        Ok(self.look(hash, name, Hold::Own))
+    }
+
+    fn look(&mut self, hash: u64, name: &Name<'_>, hold: Hold) -> Place {
+        let entry = match hold {
+            Hold::Own => None,
+            Hold::Batch | Hold::Group => self.batch.find(hash, name),
+        };
+        let old = entry.is_none().then(|| {
+            self.pin();
+            let found = self.engine.find(hash, name);
+            self.unpin();
+            found
+        });
+        Place {
+            hash,
+            hold,
+            entry,
+            old: old.flatten(),
+        }
+    }
+
+    /// Nothing is staged at `place`.
+    fn leave(&self, place: &Place) {
+        if place.hold == Hold::Own {
+            self.engine.claims.release(stripe_of(place.hash));
+        }
+    }
+
+    fn is_locked(&self, place: &Place) -> bool {
+        let found = match place.entry {
+            Some(at) => self.staged(at),
+            None => place.old,
+        };
+        found.is_some_and(|found| found.head.marks & LOCKED != 0 && self.lives(&found))
+    }
+
+    /// What a read of `place` would find, its value appended to `value`.
+    fn show(&self, place: &Place, name: &Name<'_>, value: &mut Vec<u8>) -> Option<Found> {
+        let Some(at) = place.entry else {
+            let living = place.old.filter(|found| self.lives(found));
+            return living.filter(|found| self.copy_value(found, name, value));
+        };
+        let found = self.staged(at).filter(|found| self.lives(found))?;
+        let new = self.batch.entries[at].new.as_ref()?;
+        value.extend_from_slice(self.batch.value_of(new));
+        Some(found)
+    }
+
+    /// The item that an entry will be.
+    fn staged(&self, entry: usize) -> Option<Found> {
+        let new = self.batch.entries[entry].new?;
+        Some(Found {
+            slot: new.slot,
+            at: self.engine.place_of(new.slot)?,
+            head: new.head,
+        })
+    }
+
+    // -- staging
+
+    fn stage_put(
+        &mut self,
+        place: &mut Place,
+        name: &Name<'_>,
+        draft: &Draft<'_>,
+    ) -> Result<u64, Error> {
+        let class = self.class_for(name, draft)?;
+        let slot = match self.slot_at_hand(class, name.area) {
+            Some(slot) => slot,
+            None => {
+                // B2, but for this key's claim: whoever makes room passes over it.
+                let stripe = stripe_of(place.hash);
+                let written = self.write_batch_but(Some(stripe));
+                let hold = match place.hold {
+                    Hold::Group => Hold::Group,
+                    Hold::Own | Hold::Batch => Hold::Own,
+                };
+                *place = self.look(place.hash, name, hold);
+                written?;
+                self.take_slot(class, name.area)?
+            }
+        };
+        Ok(self.stage(place, name, Some((slot, class, draft))))
+    }
+
+    /// Makes it the newest write of `name`: a value with its slot, or `None`. The version it will have.
+    fn stage(
+        &mut self,
+        place: &Place,
+        name: &Name<'_>,
+        new: Option<(Slot, u8, &Draft<'_>)>,
+    ) -> u64 {
+        if place.entry.is_none() && place.old.is_none() && new.is_none() {
+            self.leave(place);
+            return 0;
+        }
+        let new = new.map(|(slot, class, draft)| New {
+            slot,
+            class,
+            head: self.head_of(name, draft),
+            value_at: self.batch.keep(draft.value),
+        });
+        let version = new.map_or(0, |new| new.head.version);
+        match place.entry {
+            Some(at) => {
+                let before = std::mem::replace(&mut self.batch.entries[at].new, new);
+                self.merged_writes += 1;
+                if let Some(before) = before {
+                    open(&self.purse).keep(before.class, &[before.slot]);
+                }
+            }
+            None => {
+                let entry = Entry {
+                    area: name.area,
+                    prefix_bytes: name.prefix_bytes,
+                    key_at: self.batch.keep(name.key),
+                    key_bytes: name.key.len(),
+                    claim: (place.hold == Hold::Own).then(|| stripe_of(place.hash)),
+                    old: place.old,
+                    new,
+                };
+                self.batch.hashes.push(place.hash);
+                self.batch.entries.push(entry);
+            }
+        }
+        version
+    }
+
+    /// The head of a new item, but for its checksum.
+    fn head_of(&self, name: &Name<'_>, draft: &Draft<'_>) -> Head {
+        let engine = &*self.engine;
+        Head {
+            area: name.area,
+            key_len: name.key.len() as u16,
+            version: engine.next_version(),
+            expires_ms: draft.expires_ms.min(EXPIRES_MAX),
+            kind: draft.kind,
+            marks: draft.marks,
+            flags: draft.flags,
+            value_len: draft.value.len() as u32,
+            written_s: (engine.now_ms() / 1000) as u32,
+            prefix_len: name.prefix_bytes,
+            crc: 0,
+        }
+    }
+
+    fn check_key(&self, name: &Name<'_>) -> Result<(), Error> {
+        self.engine.areas.check(name.area)?;
+        match name.key.len() {
+            0..=KEY_BYTES_MAX => Ok(()),
+            _ => Err(Error::KeyTooLong),
+        }
+    }
+
+    fn class_for(&self, name: &Name<'_>, draft: &Draft<'_>) -> Result<u8, Error> {
+        self.check_key(name)?;
+        let bytes = ITEM_HEAD_BYTES + name.key.len() + draft.value.len();
+        let classes = &self.engine.classes;
+        classes.of(bytes).ok_or(Error::ItemTooLarge {
+            bytes,
+            bytes_max: classes.largest() as usize,
+        })
+    }
+
+    // -- writing
+
+    /// Writes the batch, and keeps the claim of `kept`.
+    #[inline(never)]
+    fn write_batch_but(&mut self, kept: Option<u32>) -> Result<(), Error> {
+        let batch = std::mem::take(&mut self.batch);
+        let written = self.write_items(&batch);
+        if written.is_ok() {
+            self.publish_all(&batch);
+        }
+        for entry in &batch.entries {
+            match (&written, entry.old, entry.new) {
+                (Ok(()), Some(old), _) => self.give_up(old.slot),
+                (Err(_), _, Some(new)) => open(&self.purse).keep(new.class, &[new.slot]),
+                _ => {}
+            }
+            if let Some(stripe) = entry.claim.filter(|&stripe| Some(stripe) != kept) {
+                self.engine.claims.release(stripe);
+            }
+        }
+        self.batch = batch;
+        self.batch.clear();
+        self.let_go();
+        written
+    }
+
+    /// Items in, old ones' lives ended: both are durable on `Ok`.
+    fn write_items(&mut self, batch: &Batch) -> Result<(), Error> {
+        let mut puts = 0;
+        for entry in &batch.entries {
+            if let Some(new) = &entry.new {
+                let (name, value) = (batch.name_of(entry), batch.value_of(new));
+                self.write_item(new, &name, value);
+                puts += 1;
+            }
+            let kept = entry.new.is_some() && fault!("mdb.old_not_marked");
+            if let Some(old) = entry.old.filter(|_| !kept) {
+                self.mark_dead(old.at);
+            }
+        }
+        let undrained = match puts {
+            0 => fault!("mdb.delete_undrained"),
+            _ => fault!("mdb.published_undrained"),
+        };
+        if undrained {
+            return Ok(());
+        }
+        self.drain()
+    }
+
+    fn write_item(&mut self, new: &New, name: &Name<'_>, value: &[u8]) {
+        let engine = &*self.engine;
+        let (page, index) = (
+            engine.near.page_of(new.slot),
+            engine.near.index_of(new.slot),
+        );
+        let at = engine.slot_at(page, index, new.class);
+        let seed = crate::layout::seed(engine.secret, at);
+        let crc = new.head.crc_of(seed, name.key, value);
+        let bytes = Head { crc, ..new.head }.to_bytes();
+        engine
+            .far()
+            .copy_in(&mut self.lane, at, &[&bytes, name.key, value]);
+        self.stored_bytes += new.head.bytes() as u64;
+    }
+
+    fn publish_all(&mut self, batch: &Batch) {
+        let engine = &*self.engine;
+        let mut locked = engine.lock();
+        for (&hash, entry) in batch.hashes.iter().zip(&batch.entries) {
+            let old = entry.old.map(|old| old.slot);
+            match (&entry.new, old) {
+                (Some(new), old) => {
+                    let link = engine.link_of(hash, &new.head);
+                    locked.publish(new.slot, new.class, link, old);
+                }
+                (None, Some(old)) => locked.unlink(old),
+                (None, None) => {}
+            }
+        }
+        drop(locked);
+        let merged = std::mem::take(&mut self.merged_writes);
+        if merged > 0 {
+            engine
+                .tally
+                .merged_writes
+                .fetch_add(merged, Ordering::Relaxed);
+        }
+    }
+}
