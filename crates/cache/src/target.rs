@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use farbank_check::target::{Answer, Client, Op, Shape, Shared, Subject, Target, Value as Stored};
+use farbank_kv::store::Store;
 use farbank_kv::target::{Batches, IDENTITY, SessionClient};
 use farbank_pm::fault::Named;
 use farbank_pm::sim::{Persistency, Sim};
@@ -176,6 +177,10 @@ impl<M: Medium> Subject for MdbSubject<M> {
 
     fn clean(&mut self) -> Result<(), String> {
         self.cache.tidy().map(|_| ()).map_err(|e| e.to_string())
+    }
+
+    fn made_room(&self) -> bool {
+        self.cache.stats().evictions > 0
     }
 
     fn set_time(&mut self, now_ms: u64) {

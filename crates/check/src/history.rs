@@ -19,8 +19,9 @@
 //!     reply to a read of the own view is withheld with the session's own: what it saw of pending
 //!     writes, its own or those its updates were built on, it tells nobody yet.
 //! H4  What a recovery has shown is acknowledged, whole: the next crash must leave it.
-//! H5  A structure that forgets (a cache) may show any key as absent at any time. That tells nothing: what it shows
-//!     later must be right all the same. What a recovery has not shown it has forgotten for good.
+//! H5  A structure that forgets (a cache) may show a key as absent while a write of it is under way, and any key once it
+//!     has had to make room. That tells nothing: what it shows later must be right all the same. What a recovery has not
+//!     shown it has forgotten for good.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -133,7 +134,8 @@ struct Event {
 #[derive(Clone, Debug, Default)]
 pub struct History {
     verdict: Verdict,
-    pub(crate) forgets: bool,
+    forgets: bool,
+    made_room: bool,
     clock: u64,
     ops: OpId,
     pub(crate) keys: BTreeMap<u64, Vec<Version>>,
@@ -188,6 +190,24 @@ impl History {
     #[must_use]
     pub fn forgetting(self, forgets: bool) -> History {
         History { forgets, ..self }
+    }
+
+    /// The structure has had to make room, if `made_room`: from now on it may have forgotten anything (H5).
+    pub fn made_room(&mut self, made_room: bool) {
+        if made_room && !self.made_room {
+            self.made_room = true;
+            self.clock += 1;
+        }
+    }
+
+    /// Whether a key with these versions may be absent without a reason that they tell (H5).
+    pub(crate) fn may_miss(&self, versions: &[Version]) -> bool {
+        self.forgets && (self.made_room || versions.iter().any(|v| v.acked.is_none()))
+    }
+
+    fn has_missed(&self, key: u64, found: Option<Value>) -> bool {
+        let known = self.keys.get(&key);
+        found.is_none() && known.is_some_and(|versions| self.may_miss(versions))
     }
 
     /// Changes with everything that changes a judgement.
@@ -321,8 +341,8 @@ impl History {
         found: Option<Value>,
         now_ms: u64,
     ) -> Result<(), WrongRead> {
-        if self.forgets && found.is_none() {
-            return Ok(()); // H5
+        if self.has_missed(key, found) {
+            return Ok(());
         }
         let versions = self
             .keys
@@ -358,8 +378,8 @@ impl History {
         found: Option<Value>,
         now_ms: u64,
     ) -> Result<(), WrongRead> {
-        if self.forgets && found.is_none() {
-            return Ok(()); // H5
+        if self.has_missed(key, found) {
+            return Ok(());
         }
         let Some(versions) = self.keys.get_mut(&key) else {
             return Ok(());

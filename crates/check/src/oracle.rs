@@ -36,7 +36,7 @@ pub fn judge(history: &History, shown: &[(u64, Value)], now_ms: u64) -> Result<(
     }
     for (&key, versions) in &history.keys {
         let found = found.get(&key).copied();
-        if history.forgets && found.is_none() {
+        if found.is_none() && history.may_miss(versions) {
             continue; // H5
         }
         if !versions.iter().any(|v| v.reads_as(now_ms) == found) {
@@ -75,7 +75,7 @@ fn judge_group(
             continue;
         };
         let found = found.get(&key).copied();
-        if history.forgets && found.is_none() {
+        if found.is_none() && history.may_miss(versions) {
             continue; // H5
         }
         let mut explanations = versions.iter().filter(|v| v.reads_as(now_ms) == found);

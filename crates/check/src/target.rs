@@ -194,7 +194,8 @@ pub struct Shape {
     /// Whether an open leaves something to whoever first comes to it, so that some runs have to go on without looking at
     /// what is there.
     pub mends_late: bool,
-    /// Whether it is a cache: what it was told may be missing at any time, but what is there is the newest.
+    /// Whether it is a cache: what it was told may be missing when it had to make room ([`Subject::made_room`]), or while
+    /// it is written, but what is there is the newest.
     pub forgets: bool,
 }
 
@@ -347,6 +348,11 @@ pub trait Subject {
     /// Does one step of background work, if there is any to do.
     fn clean(&mut self) -> Result<(), String> {
         Ok(())
+    }
+
+    /// Whether it has given up, since it was made or opened, anything that it was told to keep.
+    fn made_room(&self) -> bool {
+        false
     }
 
     /// The time is `now_ms` from now on; it never goes backwards.

@@ -1,4 +1,4 @@
-//! `farbank bench cache`: what the cache's arrangement costs, and how often it hits.
+//! `farbank bench cache`: what the cache's arrangement costs, how often it hits, and what hot keys do.
 
 use std::path::PathBuf;
 
@@ -15,6 +15,8 @@ Examples:
       where Tair MDB's metadata and its lock cost what, on a model of four DIMMs
   farbank bench cache --experiment hits --memcached memcached
       hit ratios beside memcached's, at equal memory
+  farbank bench cache --experiment hot
+      what hot keys do to it
   farbank bench cache --workload workloads/cache-hotspot.toml
       the write hotspot found and moved, as the file says";
 
@@ -37,16 +39,16 @@ pub(crate) struct BenchCache {
     /// Of arrangements: nanoseconds an operation takes besides memory.
     #[arg(long, default_value_t = 300)]
     cpu_ns: u32,
-    /// Items; of hits 2,000,000 if not given, of arrangements 200,000.
+    /// Items; if not given 2,000,000 of hits, 200,000 of the others.
     #[arg(short = 'n', long, value_parser = value_parser!(u64).range(1000..=100_000_000))]
     items: Option<u64>,
     /// Bytes of a value; of hits on average.
     #[arg(long, default_value_t = 100, value_parser = value_parser!(u64).range(8..=100_000))]
     value_bytes: u64,
-    /// Of hits: requests of a run.
+    /// Of hits: requests of a run. Of hot: operations of a round.
     #[arg(long, default_value_t = 4_000_000)]
     requests: u64,
-    /// Of hits: MiB each cache has.
+    /// Of hits and hot: MiB each cache has.
     #[arg(long, default_value_t = 64, value_parser = value_parser!(u64).range(8..=16_384))]
     mib: u64,
     /// Of hits: memcached's program, to be asked the same.
@@ -66,6 +68,8 @@ enum ExperimentChoice {
     Arrangements,
     /// How often a read finds its item, beside memcached.
     Hits,
+    /// What skew does to throughput, and how many writes a batch merges.
+    Hot,
 }
 
 impl BenchCache {
@@ -74,13 +78,14 @@ impl BenchCache {
             experiment: match self.experiment {
                 ExperimentChoice::Arrangements => Experiment::Arrangements,
                 ExperimentChoice::Hits => Experiment::Hits,
+                ExperimentChoice::Hot => Experiment::Hot,
             },
             threads: self.threads,
             dimms: self.dimms,
             cpu_ns: self.cpu_ns,
             items: self.items.unwrap_or(match self.experiment {
-                ExperimentChoice::Arrangements => 200_000,
                 ExperimentChoice::Hits => 2_000_000,
+                ExperimentChoice::Arrangements | ExperimentChoice::Hot => 200_000,
             }),
             value_bytes: self.value_bytes as usize,
             requests: self.requests,

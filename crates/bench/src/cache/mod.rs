@@ -1,7 +1,8 @@
-//! The cache: where its metadata and its lock cost what, and how often it finds what it was told.
+//! The cache: where its metadata and its lock cost what, how often it finds what it was told, and what hot keys do.
 
 mod arrange;
 mod hits;
+mod hot;
 mod part;
 
 use std::path::PathBuf;
@@ -16,6 +17,8 @@ pub enum Experiment {
     Arrangements,
     /// How often a read finds its item, at equal memory, beside memcached.
     Hits,
+    /// What hot keys do: throughput beside that of uniform ones, and writes that are merged.
+    Hot,
 }
 
 /// What is run.
@@ -29,13 +32,13 @@ pub struct Options {
     pub dimms: u32,
     /// Of arrangements: nanoseconds an operation takes besides memory.
     pub cpu_ns: u32,
-    /// Of arrangements: items that are stored, then written once more. Of hits: keys.
+    /// Of arrangements: items that are stored, then written once more. Of hits and hot: keys.
     pub items: u64,
     /// Bytes of a value.
     pub value_bytes: usize,
-    /// Of hits: requests of a run; half of them fill the cache first.
+    /// Of hits: requests of a run; half of them fill the cache first. Of hot: operations of a round.
     pub requests: u64,
-    /// Of hits: MiB each cache has.
+    /// Of hits and hot: MiB each cache has.
     pub mib: u64,
     /// Of hits: memcached's program; none: the cache alone.
     pub memcached: Option<PathBuf>,
@@ -48,6 +51,7 @@ pub fn run(options: &Options, watch: &mut dyn FnMut(Step<'_>) -> bool) -> Result
     match options.experiment {
         Experiment::Arrangements => arrange::run(options, watch),
         Experiment::Hits => hits::run(options, watch),
+        Experiment::Hot => hot::run(options, watch),
     }
 }
 

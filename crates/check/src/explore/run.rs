@@ -173,6 +173,7 @@ impl Explorer<'_> {
             .as_mut()
             .expect("a run has a subject between its steps");
         let result = guarded(|| f(subject.as_mut())).and_then(|result| result);
+        run.history.made_room(subject.made_room());
         self.judge_captured(run)?;
         match result {
             Ok(r) => Ok(Some(r)),

@@ -1,0 +1,187 @@
+//! Hot keys: what skew does to writes and reads, and how many writes a batch merges.
+//!
+//! Half of the operations are sets, half gets; a commit follows every window of them, as in a server's turn. The skews
+//! are those that Tair's team reports from production: a hundredth of the keys gets half of the operations, in extremes
+//! nine of ten. Memory is this process's, with real write-backs and fences. Skews take turns, round after round.
+
+use std::time::Instant;
+
+use farbank_cache::{Cache, Config, Door, PAGE_BYTES};
+use farbank_kv::store::{Key, Ops, Session, Store, Value, View};
+use farbank_pm::media::Mapped;
+
+use super::{Options, go_on};
+use crate::figure::{Error, Figure, Report, Step, median};
+use crate::index::keys::Engine as Draws;
+
+/// Operations between two commits.
+const WINDOW: u64 = 64;
+const ROUNDS: usize = 5;
+
+/// Which keys are asked for.
+struct Skew {
+    name: &'static str,
+    /// Of the operations, those on hot keys.
+    share: f64,
+    /// Of the keys, one in so many is hot.
+    one_in: u64,
+}
+
+const SKEWS: [Skew; 4] = [
+    Skew {
+        name: "uniform",
+        share: 0.0,
+        one_in: 1,
+    },
+    Skew {
+        name: "50 % on 1 % of the keys",
+        share: 0.5,
+        one_in: 100,
+    },
+    Skew {
+        name: "90 % on 1 % of the keys",
+        share: 0.9,
+        one_in: 100,
+    },
+    Skew {
+        name: "90 % on 0.01 % of the keys",
+        share: 0.9,
+        one_in: 10_000,
+    },
+];
+
+/// A cache all of whose keys have been stored.
+struct Filled {
+    cache: Cache<Mapped>,
+    draws: Draws,
+    value: Vec<u8>,
+    items: u64,
+}
+
+/// What a round of one skew took.
+struct Round {
+    millions: f64,
+    merged: u64,
+    lines: u64,
+    sets: u64,
+}
+
+pub(super) fn run(
+    options: &Options,
+    watch: &mut dyn FnMut(Step<'_>) -> bool,
+) -> Result<Report, Error> {
+    let mut filled = Filled::new(options)?;
+    let mut rounds: [Vec<Round>; SKEWS.len()] = Default::default();
+    for round in 0..ROUNDS {
+        for (skew, done) in SKEWS.iter().zip(&mut rounds) {
+            go_on(watch, skew.name, round as u64, ROUNDS as u64)?;
+            done.push(filled.round(skew, options.requests)?);
+        }
+    }
+    let mut report = Report::default();
+    for (skew, done) in SKEWS.iter().zip(&rounds) {
+        let pairs = done.iter().zip(&rounds[0]);
+        let ratios: Vec<_> = pairs
+            .map(|(one, uniform)| one.millions / uniform.millions)
+            .collect();
+        let millions: Vec<_> = done.iter().map(|round| round.millions).collect();
+        let sum = |of: fn(&Round) -> u64| done.iter().map(of).sum::<u64>() as f64;
+        let sets = sum(|round| round.sets);
+        let figures = [
+            Figure::measured(skew.name, "operations", median(&millions)).unit("M/s"),
+            Figure::measured(skew.name, "times uniform", median(&ratios)).at_least(1.0),
+            Figure::counted(skew.name, "writes merged", sum(|r| r.merged) / sets * 100.0).unit("%"),
+            Figure::counted(skew.name, "far lines", sum(|r| r.lines) / sets).unit("a set"),
+        ];
+        report.figures.extend(figures);
+    }
+    Ok(report)
+}
+
+impl Filled {
+    fn new(options: &Options) -> Result<Filled, Error> {
+        let bytes = (options.mib << 20) + 2 * PAGE_BYTES;
+        let medium = Mapped::anonymous(bytes).map_err(Error::doing("map memory"))?;
+        let config = Config {
+            tended: false,
+            ..Config::default()
+        };
+        let cache = Cache::create(medium, PAGE_BYTES, config);
+        let filled = Filled {
+            cache: cache.map_err(|error| Error::Failed(error.to_string()))?,
+            draws: Draws::new(options.seed + 1),
+            value: vec![b'x'; options.value_bytes],
+            items: options.items.max(10_000),
+        };
+        let mut door = filled.cache.door();
+        for key in 0..filled.items {
+            filled.put(&mut door, key).map_err(failed)?;
+        }
+        door.commit().map_err(failed)?;
+        drop(door);
+        match filled.cache.stats().evictions {
+            0 => Ok(filled),
+            _ => Err(Error::Failed(format!(
+                "{} items of {} bytes do not fit into {} MiB: ask for fewer, or for more with --mib",
+                filled.items, options.value_bytes, options.mib
+            ))),
+        }
+    }
+
+    fn put(&self, door: &mut Door<Mapped>, key: u64) -> Result<u64, farbank_kv::store::Error> {
+        let name = key.to_le_bytes();
+        let value = Value {
+            bytes: &self.value,
+            ..Value::default()
+        };
+        door.put(named(&name), value)
+    }
+
+    fn draw(&mut self, skew: &Skew) -> u64 {
+        let among = match self.draws.canonical() < skew.share {
+            true => self.items / skew.one_in,
+            false => self.items,
+        };
+        (self.draws.canonical() * among as f64) as u64
+    }
+
+    fn round(&mut self, skew: &Skew, requests: u64) -> Result<Round, Error> {
+        let mut door = self.cache.door();
+        let before = self.cache.stats();
+        let (mut out, mut sets) = (Vec::new(), 0);
+        let keys: Vec<u64> = (0..requests).map(|_| self.draw(skew)).collect();
+        let began = Instant::now();
+        for window in keys.chunks(WINDOW as usize) {
+            for (&key, set) in window.iter().zip([true, false].into_iter().cycle()) {
+                if set {
+                    self.put(&mut door, key).map_err(failed)?;
+                    sets += 1;
+                    continue;
+                }
+                out.clear();
+                let name = key.to_le_bytes();
+                let found = door.get(named(&name), View::Pending, &mut out, &mut |_, _| {});
+                if !found.map_err(failed)? || out != self.value {
+                    return Err(Error::Failed(format!("key {key} is not as it was stored")));
+                }
+            }
+            door.commit().map_err(failed)?;
+        }
+        let millions = requests as f64 / began.elapsed().as_secs_f64() / 1e6;
+        let after = self.cache.stats();
+        Ok(Round {
+            millions,
+            merged: after.merged_writes - before.merged_writes,
+            lines: after.counters.lines - before.counters.lines,
+            sets,
+        })
+    }
+}
+
+fn named(name: &[u8]) -> Key<'_> {
+    Key { db: 0, bytes: name }
+}
+
+fn failed(error: farbank_kv::store::Error) -> Error {
+    Error::Failed(error.to_string())
+}
