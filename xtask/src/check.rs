@@ -120,15 +120,18 @@ pub(crate) fn lazy(size: Size) -> Result<(), String> {
     Ok(())
 }
 
-/// The checks are checked: every bug the engine lists by name is found out, and every place at which it
-/// makes something durable.
+/// The checks are checked: every bug the engine and the cache list by name is found out, and every place at which they
+/// make something durable.
 pub(crate) fn faults(_: Size) -> Result<(), String> {
     let binary = with_faults("faults", "")?;
-    let mut command = Command::new(binary);
-    command.args(["check", "faults", "--target", "kv"]);
-    // A minute of a usual CPU; slower ones get the time they need for the same seeds.
-    command.args(["--seconds", "180"]);
-    output(&mut command).map(|_| ())
+    for name in ["kv", "mdb"] {
+        let mut command = Command::new(&binary);
+        command.args(["check", "faults", "--target", name]);
+        // A minute of a usual CPU; slower ones get the time they need for the same seeds.
+        command.args(["--seconds", "180"]);
+        output(&mut command)?;
+    }
+    Ok(())
 }
 
 /// Threads under schedules of chance and of priorities; and what only schedules find is found.

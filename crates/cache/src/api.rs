@@ -334,13 +334,18 @@ impl<F: Medium, N: Medium> Ops for Door<F, N> {
     fn get(
         &mut self,
         key: Key<'_>,
-        _: View,
+        view: View,
         out: &mut Vec<u8>,
         head: Frame<'_>,
     ) -> Result<bool, Error> {
         let name = name_of(key);
         let hash = self.worker.engine.hash(&name);
-        self.worker.write_if_staged(hash, &name)?;
+        if let Some(entry) = self.worker.batch.find(hash, &name) {
+            if view == View::Pending {
+                return Ok(self.worker.copy_staged(entry, out, head));
+            }
+            self.worker.write_batch()?;
+        }
         self.worker.pin();
         let found = self.worker.living(hash, &name).filter(Found::is_shown);
         let from = out.len();

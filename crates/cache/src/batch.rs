@@ -20,7 +20,7 @@
 //! Between (a) and (b) a crash leaves of each key the old item, the new one or none, as for a write alone: the answers
 //! come after (b).
 
-use farbank_kv::store::{Change, Error, Value};
+use farbank_kv::store::{Change, Error, Head as Frame, Value};
 use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, fault};
@@ -182,7 +182,7 @@ impl Batch {
 
     /// The entry of `name`.
     #[inline]
-    fn find(&self, hash: u64, name: &Name<'_>) -> Option<usize> {
+    pub(crate) fn find(&self, hash: u64, name: &Name<'_>) -> Option<usize> {
         let is_it =
             |at: &usize| self.hashes[*at] == hash && self.name_of(&self.entries[*at]) == *name;
         (0..self.hashes.len()).find(is_it)
@@ -302,6 +302,19 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             Some(_) => self.write_batch(),
             None => Ok(()),
         }
+    }
+
+    /// Appends the value that an entry will have to `out`, after `head`; false if it will have none.
+    pub(crate) fn copy_staged(&self, entry: usize, out: &mut Vec<u8>, head: Frame<'_>) -> bool {
+        let shown = self
+            .staged(entry)
+            .filter(|found| self.lives(found) && found.is_shown());
+        let (Some(found), Some(new)) = (shown, &self.batch.entries[entry].new) else {
+            return false;
+        };
+        head(&found.meta(), out);
+        out.extend_from_slice(self.batch.value_of(new));
+        true
     }
 
     // -- claims

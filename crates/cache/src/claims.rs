@@ -48,4 +48,14 @@ impl Claims {
     pub(crate) fn release(&self, stripe: u32) {
         self.0[stripe as usize].store(0, Ordering::Release);
     }
+
+    /// Claims every stripe, in order; waits for whoever has one.
+    pub(crate) fn claim_all(&self) {
+        (0..STRIPES as u32).for_each(|stripe| self.claim(stripe));
+    }
+
+    /// Lets all of them go.
+    pub(crate) fn release_all(&self) {
+        (0..STRIPES as u32).for_each(|stripe| self.release(stripe));
+    }
 }

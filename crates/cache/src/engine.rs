@@ -151,24 +151,31 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     }
 
     /// Everything of `area` so far, or of all areas, is dead: durably on `Ok`. Two words are written, whatever the
-    /// area holds.
+    /// area holds. Nobody writes anything meanwhile: what was decided on before the clear is published before it.
     pub(crate) fn clear(&self, lane: &mut Lane, area: Option<u16>) -> Result<(), Poisoned> {
         let area = area.map_or(all(self.areas.entries()), u32::from);
-        let locked = self.lock();
+        self.claims.claim_all();
         let version = self.next_version();
-        drop(locked);
+        let cleared = self.write_cleared(lane, area, version);
+        if cleared.is_ok() {
+            let _locked = self.lock();
+            self.areas.clear(area, version);
+        }
+        self.claims.release_all();
+        cleared
+    }
+
+    fn write_cleared(&self, lane: &mut Lane, area: u32, version: u64) -> Result<(), Poisoned> {
         let at = self.area_at(area);
         // L4: whichever of the two a power cut leaves, it says that the clear happened.
         self.far().store(lane, at.plus(8), !version);
         self.far().store(lane, at, version);
         self.far().flush(lane, at, AREA_BYTES as usize);
-        if !farbank_pm::fault!("mdb.clear_undrained") {
-            let ticket = self.far().drain(lane);
-            self.far().wait(ticket)?;
+        if farbank_pm::fault!("mdb.clear_undrained") {
+            return Ok(());
         }
-        let _locked = self.lock();
-        self.areas.clear(area, version);
-        Ok(())
+        let ticket = self.far().drain(lane);
+        self.far().wait(ticket)
     }
 
     /// Fetches the item that `hash`'s chain begins with, and what links it, if it may be the one that is meant.
@@ -193,7 +200,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         }
     }
 
-    /// Writes the clock down, so that what has expired stays so when the machine's clock is set back.
+    /// Writes the clock down, durably, so that what has expired stays so when the machine's clock is set back.
     pub(crate) fn keep_time(&self, lane: &mut Lane) -> Result<(), Poisoned> {
         let now_ms = self.now_ms();
         self.clock_ms.fetch_max(now_ms, Ordering::Relaxed);

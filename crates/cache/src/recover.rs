@@ -9,6 +9,7 @@
 //! R2  What is kept is durable before anything is served: a kill may have left it in caches only. So is the death
 //!     of what was found dead.
 //! R3  Whatever does not make sense (a page head, an item) is taken for free space: a cache loses, it does not guess.
+//! R4  It is durable before anything older dies for it: a second crash leaves one of the two.
 
 use std::time::Instant;
 
@@ -124,6 +125,7 @@ pub(crate) fn open<N: Medium, F: Medium>(
     restore_clock(&engine);
     restore_areas(&engine, &mut lane)?;
     scan.pages(&engine, &mut lane, cold, was_clean)?;
+    settle(&engine, &mut lane)?; // R4
     let (keys, records) = (scan.link(&engine, &mut lane)?, scan.seen);
     settle(&engine, &mut lane)?; // R2
     engine.opened = Opened {

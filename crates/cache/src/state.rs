@@ -187,7 +187,7 @@ impl<N: Medium> Locked<'_, N> {
         }
     }
 
-    /// Takes an empty page from its class; its head must be gone from the data medium before it is used again.
+    /// Takes an empty page from its class.
     pub(crate) fn drop_page(&mut self, page: u32) {
         let mut info = self.near.info(page);
         let Some(class) = info.class else { return };

@@ -51,6 +51,15 @@ impl Target for MdbTarget {
         }
     }
 
+    /// Room for all that a schedule writes: nothing is evicted.
+    fn shape_in_threads(&self) -> Shape {
+        Shape {
+            pool_bytes: 8192 + 14 * PAGE_BYTES,
+            value_bytes: (8, 200),
+            ..self.shape()
+        }
+    }
+
     fn faults(&self) -> &'static [Named] {
         &crate::faults::ALL
     }
@@ -77,8 +86,12 @@ impl Target for MdbTarget {
 }
 
 fn open(sim: Sim, now_ms: u64) -> Result<MdbShared<Sim>, String> {
-    let time = Arc::new(AtomicU64::new(now_ms));
+    // The machine's clock is set back. What was closed cleanly knows the time all the same; what was not may be told.
+    let time = Arc::new(AtomicU64::new(0));
     let cache = Cache::open_on(sim, config(&time), near).map_err(|e| e.to_string())?;
+    if !cache.opened().clean {
+        time.store(now_ms, Relaxed);
+    }
     Ok(MdbShared { cache, time })
 }
 

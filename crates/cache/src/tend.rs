@@ -133,7 +133,8 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             }
             self.settle_all();
             if engine.lock().is_empty(page) {
-                return self.give_back(page).map(|()| true);
+                self.give_back(page);
+                return Ok(true);
             }
             if victims.is_empty() {
                 thread::yield_now();
@@ -143,18 +144,15 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         Ok(false)
     }
 
-    /// Gives an empty page, which is held back, to the pool.
-    fn give_back(&mut self, page: u32) -> Result<(), Error> {
+    /// Gives an empty page, which is held back, to the pool. After a power cut its class may have it again, empty: whoever
+    /// takes it makes its own head durable first.
+    fn give_back(&mut self, page: u32) {
         let engine = Arc::clone(&self.engine);
-        let at = engine.page_at(page);
-        engine.far().store(&mut self.lane, at, 0);
-        engine.far().flush(&mut self.lane, at, 8);
-        self.drain()?;
+        engine.far().store(&mut self.lane, engine.page_at(page), 0);
         let mut locked = engine.lock();
         locked.drop_page(page);
         locked.state.free_pages.push(page);
         engine.tally.pages_freed.fetch_add(1, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Moves `victims` into other pages of their class; those there is no room for stay.

@@ -22,6 +22,7 @@
 //!     may keep a pending update of a key and lose the pending write it replaced (T1).
 //! R4  What a group puts, it puts at one instant. Its deletes are calls of their own: one that finds
 //!     nothing is decided when it is asked, and holds nobody back until the puts can be seen.
+//! R5  A structure that forgets may have a crash take the key of a write that was under way: as if a delete had been, too.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -35,6 +36,7 @@ use crate::target::{Answer, Op, Value, View, Write};
 #[derive(Clone, Debug)]
 pub struct Record {
     start: BTreeMap<u64, Value>,
+    forgets: bool,
     clock: u64,
     calls: Vec<Entry>,
     /// Calls of each thread that its next commit covers, and the tickets of those before.
@@ -69,12 +71,19 @@ impl Record {
     pub fn new(start: &[(u64, Value)]) -> Record {
         Record {
             start: start.iter().copied().collect(),
+            forgets: false,
             clock: 0,
             calls: Vec::new(),
             staged: Vec::new(),
             waiting: Vec::new(),
             lines: Vec::new(),
         }
+    }
+
+    /// The same, of a structure that forgets (R5).
+    #[must_use]
+    pub fn forgetting(self, forgets: bool) -> Record {
+        Record { forgets, ..self }
     }
 
     /// Changes with everything that happens.
@@ -232,7 +241,9 @@ impl Record {
                 let earlier = calls.iter().enumerate();
                 let before = earlier.filter(|(_, other)| other.stays_before(&joint));
                 joint.before = before.fold(0, |mask, (other, _)| mask | 1 << other);
+                let lost = self.forgets.then(|| joint.lost()).flatten();
                 calls.push(joint);
+                calls.extend(lost);
             }
         }
         calls
@@ -247,6 +258,17 @@ impl Entry {
 }
 
 impl Joint {
+    /// R5: what a crash may make of it, if it is a write that was not acknowledged.
+    fn lost(&self) -> Option<Joint> {
+        let acts: Vec<_> = self
+            .acts
+            .iter()
+            .filter(|(_, act)| !matches!(act, Act::Read(_)))
+            .map(|&(key, _)| (key, Act::Write(None)))
+            .collect();
+        (self.acked.is_none() && !acts.is_empty()).then_some(Joint { acts, ..*self })
+    }
+
     /// R2: whether this, which came first, does so whatever the times.
     fn stays_before(&self, then: &Joint) -> bool {
         let on = |key: usize| then.acts.iter().any(|(theirs, _)| *theirs == key);

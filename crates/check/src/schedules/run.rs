@@ -285,9 +285,10 @@ impl World {
     fn new(run: &Run, number: u64, base: &Base) -> World {
         let sim = Sim::from_image(base.image.clone(), run.programs.persistency);
         sim.count_places(Arc::new(Places::new()));
+        let record = Record::new(&base.contents);
         World {
             sim,
-            record: Mutex::new(Record::new(&base.contents)),
+            record: Mutex::new(record.forgetting(run.target.shape().forgets)),
             shots: Mutex::new(Shots {
                 most: run.config.crashes,
                 rng: Rng::new(run.seed).fork(3).fork(number),
