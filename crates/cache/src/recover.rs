@@ -123,7 +123,7 @@ pub(crate) fn open<N: Medium, F: Medium>(
     };
     let mut scan = Scan::default();
     restore_clock(&engine);
-    restore_areas(&engine, &mut lane)?;
+    restore_areas(&engine);
     scan.pages(&engine, &mut lane, cold, was_clean)?;
     settle(&engine, &mut lane)?; // R4
     let (keys, records) = (scan.link(&engine, &mut lane)?, scan.seen);
@@ -201,11 +201,9 @@ fn restore_clock<N: Medium, F: Medium>(engine: &Engine<N, F>) {
         .store(clock_ms.min(EXPIRES_MAX), Ordering::Relaxed);
 }
 
-/// Reads up to which version each area was cleared, and makes that durable again (L4, R2).
-fn restore_areas<N: Medium, F: Medium>(
-    engine: &Engine<N, F>,
-    lane: &mut Lane,
-) -> Result<(), Poisoned> {
+/// Reads up to which version each area was cleared (L4). A power cut may take a clear that a kill cut short: everything it
+/// concerns has died for itself by then.
+fn restore_areas<N: Medium, F: Medium>(engine: &Engine<N, F>) {
     let far = engine.far();
     let entries = engine.areas.entries();
     for area in (0..clock(entries)).chain([all(entries)]) {
@@ -218,14 +216,8 @@ fn restore_areas<N: Medium, F: Medium>(
         };
         // No item has a version of this opening yet: more was never cleared.
         let version = version.min(engine.version.load(Ordering::Relaxed));
-        if (cleared, other) != (version, !version) {
-            far.store(lane, at.plus(8), !version);
-            far.store(lane, at, version);
-        }
-        far.flush(lane, at, AREA_BYTES as usize);
         engine.areas.clear(area, version);
     }
-    settle(engine, lane)
 }
 
 fn settle<N: Medium, F: Medium>(engine: &Engine<N, F>, lane: &mut Lane) -> Result<(), Poisoned> {
@@ -261,9 +253,8 @@ impl Scan {
             match page_class(engine, page).filter(|_| !cold) {
                 Some(class) => self.page(engine, lane, page, class, was_clean),
                 None => {
-                    let at = engine.page_at(page);
-                    engine.far().store(lane, at, 0);
-                    engine.far().flush(lane, at, 8);
+                    // Nor believed by the next open, where only this start of the machine is.
+                    engine.far().store(lane, engine.page_at(page), 0);
                     empty.push(page);
                 }
             }
