@@ -31,6 +31,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bits;
 pub mod cceh;
 pub mod clevel;
 pub mod clht;

@@ -35,6 +35,29 @@ pub(crate) struct Guard<'a> {
     held: u64,
 }
 
+/// What a lookup led to, and what it read on the way, so that it can be asked whether it still does.
+#[derive(Clone, Copy)]
+pub(crate) struct Led<W> {
+    pub(crate) to: Off,
+    pub(crate) by: W,
+}
+
+/// A version that was even: what to ask [`Seen::unchanged`].
+#[derive(Clone, Copy)]
+pub(crate) struct Seen<'a> {
+    version: &'a AtomicU64,
+    was: u64,
+}
+
+impl Seen<'_> {
+    /// Whether no writer has been there since (L4).
+    #[inline]
+    pub(crate) fn unchanged(self) -> bool {
+        fence(Ordering::Acquire);
+        self.version.load(Ordering::Relaxed) == self.was
+    }
+}
+
 impl Locks {
     /// A lock for every `granule_bytes`, rounded down to a power of two, of `far_bytes`; whether what is there was
     /// `found` by an open.
@@ -50,6 +73,7 @@ impl Locks {
         }
     }
 
+    #[inline]
     fn version(&self, at: Off) -> &AtomicU64 {
         self.versions.get((at.0 >> self.granule_bits) as usize)
     }
@@ -67,40 +91,41 @@ impl Locks {
         }
     }
 
-    /// Waits until no writer is at `at`: what to ask [`Locks::unchanged`] with. Whoever comes first after an open
-    /// runs `accept`.
+    /// Waits until no writer is at `at`, which is read next. Whoever comes first after an open runs `accept`.
     #[inline]
     pub(crate) fn begin(
         &self,
         at: Off,
         accept: impl FnOnce() -> Result<(), Refused>,
-    ) -> Result<u64, Refused> {
-        let now = self.even(at);
-        if self.found && now == 0 {
-            drop(self.lock(at, accept)?);
-            return Ok(self.even(at));
+    ) -> Result<Seen<'_>, Refused> {
+        let seen = self.even(at);
+        if seen.was == 0 && self.found {
+            return self.begin_first(at, accept);
         }
-        Ok(now)
+        Ok(seen)
+    }
+
+    #[cold]
+    fn begin_first(
+        &self,
+        at: Off,
+        accept: impl FnOnce() -> Result<(), Refused>,
+    ) -> Result<Seen<'_>, Refused> {
+        drop(self.lock(at, accept)?);
+        Ok(self.even(at))
     }
 
     /// The version of `at`, once no writer is there.
     #[inline]
-    pub(crate) fn even(&self, at: Off) -> u64 {
+    pub(crate) fn even(&self, at: Off) -> Seen<'_> {
         let (version, mut tries) = (self.version(at), 0);
         loop {
-            let now = version.load(Ordering::Acquire);
-            if now.is_multiple_of(2) {
-                return now;
+            let was = version.load(Ordering::Acquire);
+            if was.is_multiple_of(2) {
+                return Seen { version, was };
             }
             wait(&mut tries);
         }
-    }
-
-    /// Whether no writer has been at `at` since (L4).
-    #[inline]
-    pub(crate) fn unchanged(&self, at: Off, since: u64) -> bool {
-        fence(Ordering::Acquire);
-        self.version(at).load(Ordering::Relaxed) == since
     }
 
     /// Takes the lock of `at`. Whoever comes first after an open runs `accept`, under it.
@@ -157,50 +182,47 @@ impl Locks {
         mut guard: Guard<'a>,
         accept: impl FnOnce() -> Result<(), Refused>,
     ) -> Result<Guard<'a>, Refused> {
-        if self.found
-            && guard.held == 0
-            && let Err(refused) = accept()
-        {
+        if guard.held == 0 && self.found && let Err(refused) = accept() {
             guard.held = guard.held.wrapping_sub(2); // back to 0 (L3)
             return Err(refused);
         }
         Ok(guard)
     }
 
-    /// Takes the lock of what `lookup` leads to, and still does when it is held. What `fetch` asks the CPU for comes
+    /// Takes the lock of what `lookup` leads to, and `still` does when it is held. What `fetch` asks the CPU for comes
     /// while the lock is waited for.
     #[inline]
-    pub(crate) fn hold(
+    pub(crate) fn hold<W: Copy>(
         &self,
-        lookup: impl Fn() -> Off,
+        lookup: impl Fn() -> Led<W>,
+        still: impl Fn(Led<W>) -> bool,
         fetch: impl Fn(Off),
         mut accept: impl FnMut(Off) -> Result<(), Refused>,
     ) -> Result<(Off, Guard<'_>), Refused> {
         loop {
-            let at = lookup();
-            fetch(at);
-            let guard = self.lock(at, || accept(at))?;
-            if lookup() == at {
-                return Ok((at, guard));
+            let led = lookup();
+            fetch(led.to);
+            let guard = self.lock(led.to, || accept(led.to))?;
+            if still(led) {
+                return Ok((led.to, guard));
             }
         }
     }
 
-    /// What `read` finds at what `lookup` leads to, both of one durable state (L4).
+    /// What `read` finds at what `lookup` leads to, and `still` does when it has been read: both of one durable state (L4).
     #[inline]
-    pub(crate) fn read<T>(
+    pub(crate) fn read<W: Copy, T>(
         &self,
-        lookup: impl Fn() -> Off,
-        fetch: impl Fn(Off),
+        lookup: impl Fn() -> Led<W>,
+        still: impl Fn(Led<W>) -> bool,
         mut accept: impl FnMut(Off) -> Result<(), Refused>,
         read: impl Fn(Off) -> T,
     ) -> Result<T, Refused> {
         loop {
-            let at = lookup();
-            fetch(at);
-            let version = self.begin(at, || accept(at))?;
-            let found = read(at);
-            if lookup() == at && self.unchanged(at, version) {
+            let led = lookup();
+            let seen = self.begin(led.to, || accept(led.to))?;
+            let found = read(led.to);
+            if still(led) && seen.unchanged() {
                 return Ok(found);
             }
         }
@@ -226,6 +248,7 @@ impl Drop for Guard<'_> {
 }
 
 /// Lets others go on: at once under a model checker, after a while otherwise.
+#[cold]
 pub(crate) fn wait(tries: &mut u32) {
     *tries += 1;
     if CHECKED || *tries > 64 {

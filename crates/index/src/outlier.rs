@@ -53,9 +53,9 @@ impl<'a, M: Medium> Outlier<'a, M> {
     pub(crate) fn get(&self) -> Option<u64> {
         let locks = self.ground.outlier_lock();
         loop {
-            let version = locks.even(Off(0));
+            let seen = locks.even(Off(0));
             let found = self.read();
-            if locks.unchanged(Off(0), version) {
+            if seen.unchanged() {
                 return found;
             }
         }

@@ -152,6 +152,16 @@ pub trait Medium: Send + Sync + 'static {
     /// Loads the word at `at` (8-aligned) with acquire ordering.
     fn load(&self, at: Off) -> u64;
 
+    /// Loads `N` words, `step` words from one to the next, each as [`Medium::load`] does. A racing
+    /// writer may be seen in some of them and not in others.
+    #[inline]
+    fn load_words<const N: usize>(&self, at: Off, step: usize) -> [u64; N]
+    where
+        Self: Sized,
+    {
+        std::array::from_fn(|n| self.load(at.plus((n * step * WORD) as u64)))
+    }
+
     /// Stores the word at `at` (8-aligned) with release ordering. Volatile until flushed and drained.
     #[track_caller]
     fn store(&self, lane: &mut Lane, at: Off, value: u64);
@@ -246,6 +256,10 @@ impl<M: Medium> Medium for Arc<M> {
 
     fn load(&self, at: Off) -> u64 {
         (**self).load(at)
+    }
+
+    fn load_words<const N: usize>(&self, at: Off, step: usize) -> [u64; N] {
+        (**self).load_words(at, step)
     }
 
     #[track_caller]

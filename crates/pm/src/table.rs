@@ -55,6 +55,18 @@ impl<T: Zeroed> Table<T> {
         &self.chunks[chunk].get().expect("index was reserved")[within]
     }
 
+    /// The `N` elements from `index` on, a multiple of `N`, which is a power of two and no more than the first chunk
+    /// holds; [`Table::reserve`] must have covered them.
+    #[inline]
+    #[must_use]
+    pub fn get_all<const N: usize>(&self, index: usize) -> &[T; N] {
+        let (chunk, within) = self.place(index);
+        let chunk = self.chunks[chunk].get().expect("index was reserved");
+        chunk[within..]
+            .first_chunk()
+            .expect("chunks are multiples of N")
+    }
+
     /// Element `index`, if it was reserved.
     #[inline]
     #[must_use]
@@ -144,6 +156,9 @@ mod tests {
             }
         }
         assert!((1..300).all(|n| table.get(n - 1).load(Ordering::Relaxed) == n as u64));
+        let [third, fourth] = table.get_all(2);
+        assert_eq!(third.load(Ordering::Relaxed), 3);
+        assert_eq!(fourth.load(Ordering::Relaxed), 4);
         assert!(table.try_get(1 << 20).is_none());
     }
 }

@@ -73,6 +73,7 @@ impl<M: Medium> Cceh<M> {
     }
 
     /// Slot `n` of a segment.
+    #[inline]
     pub(super) fn slot(segment: Off, n: u64) -> Off {
         segment.plus(LINE as u64 + n * SLOT)
     }
@@ -84,14 +85,39 @@ impl<M: Medium> Cceh<M> {
         Self::slot(segment, bucket * SLOTS_A_LINE)
     }
 
-    /// The slots that may hold keys of this hash, in the order they are looked at.
+    /// The buckets that may hold keys of this hash, in the order they are looked at.
     #[inline]
-    pub(super) fn slots_of(&self, segment: Off, hash: u64) -> impl Iterator<Item = Off> {
+    pub(super) fn buckets_of(&self, segment: Off, hash: u64) -> impl Iterator<Item = Off> + use<M> {
         let mask = (1 << self.config.bucket_bits) - 1;
-        (0..u64::from(self.config.probe_lines)).flat_map(move |line| {
-            let bucket = hash.wrapping_add(line) & mask;
-            (0..SLOTS_A_LINE).map(move |n| Self::slot(segment, bucket * SLOTS_A_LINE + n))
-        })
+        (0..u64::from(self.config.probe_lines))
+            .map(move |line| Self::slot(segment, (hash.wrapping_add(line) & mask) * SLOTS_A_LINE))
+    }
+
+    /// The keys of a bucket.
+    #[inline]
+    pub(super) fn keys_of(&self, bucket: Off) -> [u64; SLOTS_A_LINE as usize] {
+        self.ground.medium().load_words(bucket, 2)
+    }
+
+    /// The slot of `key`: its home bucket is asked, then the others.
+    #[inline]
+    pub(super) fn find(&self, segment: Off, hash: u64, key: u64) -> Option<Off> {
+        const PAPER: u32 = 4;
+        const OTHERS: usize = (PAPER as usize - 1) * SLOTS_A_LINE as usize;
+        let is_it = |there| there == key;
+        let home = self.home(segment, hash);
+        let at_home = first_slot(home, self.keys_of(home), is_it);
+        if at_home.is_some() {
+            return at_home;
+        }
+        let mask = (1 << self.config.bucket_bits) - 1;
+        if self.config.probe_lines == PAPER && (hash & mask) + u64::from(PAPER) <= mask + 1 {
+            let next = home.plus(LINE as u64);
+            let keys: [u64; OTHERS] = self.ground.medium().load_words(next, 2);
+            return first_slot(next, keys, is_it);
+        }
+        let mut others = self.buckets_of(segment, hash).skip(1);
+        others.find_map(|bucket| first_slot(bucket, self.keys_of(bucket), is_it))
     }
 
     /// Tells of each live slot: where it is, its key, its value.
@@ -108,7 +134,23 @@ impl<M: Medium> Cceh<M> {
     }
 }
 
+/// Of the keys of slots from `bucket` on those for which something holds: the first one's slot.
+///
+/// All are asked before one is taken, so that the CPU need not guess where a key is: it goes on to the next lookup while
+/// this one's line is on its way.
+#[inline]
+pub(super) fn first_slot<const N: usize>(
+    bucket: Off,
+    keys: [u64; N],
+    holds: impl Fn(u64) -> bool,
+) -> Option<Off> {
+    let asked = (0..).zip(keys).map(|(n, key)| u32::from(holds(key)) << n);
+    let found = asked.fold(0, |all, one| all | one);
+    (found != 0).then(|| bucket.plus(u64::from(found.trailing_zeros()) * SLOT))
+}
+
 /// Where a slot's value is; its key is where it starts.
+#[inline]
 pub(super) fn value_of(slot: Off) -> Off {
     slot.plus(WORD as u64)
 }

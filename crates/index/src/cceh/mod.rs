@@ -45,7 +45,7 @@ mod recover;
 mod resize;
 
 use farbank_pm::fault::Named;
-use farbank_pm::{Medium, Off};
+use farbank_pm::Medium;
 
 use crate::extendible::Extendible;
 use crate::ground::{Ground, OpenError, Plan, Worker};
@@ -158,11 +158,6 @@ impl<M: Medium> Cceh<M> {
         Outlier::of(&table.ground).check()?;
         table.directory.recover(&table.ground)?;
         Ok(table)
-    }
-
-    #[inline]
-    fn lookup(&self, hash: u64) -> Off {
-        self.directory.lookup(&self.ground, hash)
     }
 }
 

@@ -4,7 +4,7 @@ use farbank_pm::model::Category;
 use farbank_pm::{LINE, Medium, Off, WORD, fault};
 
 use super::Cceh;
-use super::layout::{EMPTY, value_of};
+use super::layout::{EMPTY, first_slot, value_of};
 use crate::extendible::Held;
 use crate::ground::Worker;
 use crate::hash::hash;
@@ -42,8 +42,8 @@ impl<M: Medium> Cceh<M> {
     ) -> Result<Option<u64>, Refused> {
         let _for = Category::KeyValue.spend();
         let (segment, found) = self.locks.read(
-            || self.lookup(hash),
-            |segment| self.prefetch(segment, hash),
+            || self.directory.lookup(&self.ground, hash),
+            |led| self.directory.still(&self.ground, led),
             |segment| self.accept(worker, segment, hash),
             |segment| {
                 let slot = self.find(segment, hash, key);
@@ -94,7 +94,7 @@ impl<M: Medium> Cceh<M> {
         }
         for key in keys {
             let hash = hash(*key);
-            let segment = self.lookup(hash);
+            let segment = self.directory.lookup(&self.ground, hash).to;
             self.locks.prefetch(segment);
             self.prefetch(segment, hash);
         }
@@ -109,6 +109,7 @@ impl<M: Medium> Cceh<M> {
     }
 
     /// Takes the lock of the segment `hash` leads to.
+    #[inline]
     fn hold(&self, worker: &mut Worker, hash: u64) -> Result<Held<'_>, Refused> {
         let held = self.directory.hold(
             &self.ground,
@@ -131,8 +132,7 @@ impl<M: Medium> Cceh<M> {
     ) -> Result<(), Refused> {
         self.directory.vouch(&self.ground, segment, hash)?;
         let bytes = self.config.segment_bytes();
-        self.ground.accept(worker, segment, bytes);
-        Ok(())
+        self.ground.accept(worker, segment, bytes)
     }
 
     /// Writes where the published code counts its readers and writers. Nobody reads it.
@@ -146,20 +146,11 @@ impl<M: Medium> Cceh<M> {
         }
     }
 
-    #[inline]
-    fn find(&self, segment: Off, hash: u64, key: u64) -> Option<Off> {
-        let medium = self.ground.medium();
-        self.slots_of(segment, hash)
-            .find(|slot| medium.load(*slot) == key)
-    }
-
     /// A slot that is empty, or whose key has moved on (I1).
     fn free_slot(&self, held: &Held<'_>, at: u64) -> Option<Off> {
-        let medium = self.ground.medium();
-        self.slots_of(held.segment, at).find(|slot| {
-            let key = medium.load(*slot);
-            key == EMPTY || !held.header.owns(hash(key))
-        })
+        let is_free = |key| key == EMPTY || !held.header.owns(hash(key));
+        self.buckets_of(held.segment, at)
+            .find_map(|bucket| first_slot(bucket, self.keys_of(bucket), is_free))
     }
 
     fn fill(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use farbank_pm::{Medium, Off};
+use farbank_pm::{LINE, Medium, Off};
 
 use super::Cceh;
 use crate::hash::hash;
@@ -22,7 +22,7 @@ impl<M: Medium> Cceh<M> {
         self.each_live(segment, |slot, key, _| {
             if !keys.insert(key) {
                 wrong = Some(format!("key {key:#x} is in {segment:?} twice"));
-            } else if !self.slots_of(segment, hash(key)).any(|s| s == slot) {
+            } else if !self.buckets_of(segment, hash(key)).any(|at| (at.0..at.0 + LINE as u64).contains(&slot.0)) {
                 wrong = Some(format!(
                     "key {key:#x} lies at {slot:?}, where it is not looked for"
                 ));

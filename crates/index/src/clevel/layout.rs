@@ -164,10 +164,39 @@ impl<M: Medium> Clevel<M> {
         [first, second + half]
     }
 
+    /// Where bucket `n` of a level is.
+    #[inline]
+    pub(super) fn bucket(&self, level: Level, n: u64) -> Off {
+        level.at.plus(n * self.config.bucket_bytes())
+    }
+
+    /// Which slots of a bucket lead to a pair and have this tag, a bit each. All are asked before one is taken, so that the
+    /// CPU need not guess which it is.
+    #[inline]
+    pub(super) fn tagged(&self, bucket: Off, tag: u64) -> u64 {
+        const PAPER: u32 = 8;
+        let medium = self.ground.medium();
+        // Without its tag such a word is a place in the pool, and not 0.
+        let bit = |word: u64| {
+            let at = word ^ tag << TAG_SHIFT;
+            u64::from(at.wrapping_sub(1) < (1 << TAG_SHIFT) - 1)
+        };
+        match self.config.slots {
+            PAPER => {
+                let words: [u64; PAPER as usize] = medium.load_words(bucket, 1);
+                let bits = (0..).zip(words).map(|(n, word)| bit(word) << n);
+                bits.fold(0, |all, bit| all | bit)
+            }
+            slots => (0..u64::from(slots)).fold(0, |all, n| {
+                all | bit(medium.load(bucket.plus(n * WORD as u64))) << n
+            }),
+        }
+    }
+
     /// The slots of a bucket.
     #[inline]
     pub(super) fn slots(&self, level: Level, bucket: u64) -> impl Iterator<Item = Off> + use<M> {
-        let at = level.at.plus(bucket * self.config.bucket_bytes());
+        let at = self.bucket(level, bucket);
         (0..u64::from(self.config.slots)).map(move |n| at.plus(n * WORD as u64))
     }
 

@@ -4,9 +4,10 @@ use farbank_pm::model::Category;
 use farbank_pm::{Medium, Off, WORD, fault};
 
 use super::Clevel;
-use super::layout::{EMPTY, Level, PAIR, PAIR_BYTES, tag_in, value_of};
+use super::layout::{EMPTY, Level, PAIR, PAIR_BYTES, value_of};
 use crate::ground::Worker;
 use crate::index::Refused;
+use crate::bits::ones;
 use crate::locks::Guard;
 
 /// A slot that was found, and where it leads.
@@ -46,12 +47,12 @@ impl<M: Medium> Clevel<M> {
     pub(super) fn get_hashed(&self, hash: u64, key: u64) -> Result<Option<u64>, Refused> {
         let stripe = self.stripe(hash);
         loop {
-            let version = self.locks.even(stripe);
+            let seen = self.locks.even(stripe);
             let meta = self.meta();
             let found = self.find(hash, key);
             let value = |found: Found| self.ground.medium().load(value_of(found.pair));
             let value = found.map(|found| found.map(value));
-            if self.locks.unchanged(stripe, version) && self.meta() == meta {
+            if seen.unchanged() && self.meta() == meta {
                 return value; // I4, I6
             }
         }
@@ -112,10 +113,14 @@ impl<M: Medium> Clevel<M> {
     fn find(&self, hash: u64, key: u64) -> Result<Option<Found>, Refused> {
         let (medium, tag) = (self.ground.medium(), self.tag_of(hash));
         for n in self.meta().levels() {
-            for slot in self.slots_of(self.level(n), hash) {
+            let level = self.level(n);
+            let buckets = self.buckets_of(level, hash).map(|n| self.bucket(level, n));
+            let [first, second] = buckets.map(|bucket| self.tagged(bucket, tag));
+            for n in ones(first | second << 8) {
+                let slot = buckets[n as usize / 8].plus(u64::from(n % 8) * WORD as u64);
                 let word = medium.load(slot);
-                if word == EMPTY || tag_in(word) != tag {
-                    continue;
+                if word == EMPTY {
+                    continue; // taken away since
                 }
                 let pair = self.pair_of(slot, word)?;
                 if fault!("clevel.tag_is_key") || medium.load(pair) == key {

@@ -56,6 +56,19 @@ pub(super) fn key_at(bucket: Off, n: u64) -> Off {
     bucket.plus(KEYS + n * WORD as u64)
 }
 
+/// Where in a bucket the first of its keys is for which something holds. All are asked before one is taken, so that the
+/// CPU need not guess which it is, and goes on to the next lookup while this one's line is on its way.
+#[inline]
+pub(super) fn first_of(
+    bucket: Off,
+    keys: [u64; SLOTS as usize],
+    holds: impl Fn(u64) -> bool,
+) -> Option<Off> {
+    let asked = (0..).zip(keys).map(|(n, key)| u64::from(holds(key)) << n);
+    let found = asked.fold(0_u64, |all, one| all | one);
+    (found != 0).then(|| key_at(bucket, u64::from(found.trailing_zeros())))
+}
+
 /// Where the value of the key at `key` is.
 #[inline]
 pub(super) fn value_of(key: Off) -> Off {
@@ -139,6 +152,12 @@ impl Config {
 }
 
 impl<M: Medium> Clht<M> {
+    /// The keys of a bucket.
+    #[inline]
+    pub(super) fn keys_of(&self, bucket: Off) -> [u64; SLOTS as usize] {
+        self.ground.medium().load_words(key_at(bucket, 0), 1)
+    }
+
     /// Tells of each bucket of a chain, the array's first.
     pub(super) fn each_bucket(&self, first: Off, mut each: impl FnMut(Off)) {
         let mut bucket = first;

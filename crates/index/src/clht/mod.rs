@@ -120,7 +120,7 @@ impl Config {
             bits: (slots / SLOTS).max(4).ilog2(),
             chained_percent: 100,
             growth_bits: 1,
-            lock_bits: 2,
+            lock_bits: 4,
             far_locks: false,
         }
     }

@@ -5,7 +5,7 @@ use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{LINE, Medium, Off, WORD, fault};
 
 use super::Clht;
-use super::layout::{Array, CHAINED, EMPTY, SLOTS, image, key_at, next_of, value_of};
+use super::layout::{Array, CHAINED, EMPTY, first_of, image, next_of, value_of};
 use crate::ground::Worker;
 use crate::index::Refused;
 use crate::locks::Guard;
@@ -68,13 +68,13 @@ impl<M: Medium> Clht<M> {
         loop {
             let array = self.array();
             let first = array.bucket(array.index(hash));
-            let version = self
+            let seen = self
                 .locks
                 .begin(first, || self.accept(worker, array, first))?;
             let Some(found) = self.read(array, first, key) else {
                 continue; // the array was replaced since we looked
             };
-            if self.locks.unchanged(first, version) && self.array() == array {
+            if seen.unchanged() && self.array() == array {
                 return Ok(found); // I4
             }
         }
@@ -177,8 +177,7 @@ impl<M: Medium> Clht<M> {
                 chained += u64::from(!array.has(bucket));
             }
         }
-        // If the medium fails, it is poisoned, and whatever is built on this is not acknowledged.
-        let _ = worker.commit(medium);
+        worker.commit(medium)?;
         self.chained.fetch_add(chained, Ordering::Relaxed);
         Ok(())
     }
@@ -199,16 +198,16 @@ impl<M: Medium> Clht<M> {
         let medium = self.ground.medium();
         let mut bucket = first;
         loop {
-            let mut keys = (0..SLOTS).map(|n| key_at(bucket, n));
-            if let Some(at) = keys.find(|at| medium.load(*at) == key) {
+            let keys = self.keys_of(bucket);
+            if let Some(at) = first_of(bucket, keys, |there| there == key) {
                 return Some(Some(medium.load(value_of(at))));
             }
             bucket = Off(medium.load(next_of(bucket)));
-            if self.array() != array {
-                return None; // that word may be anything
-            }
             if bucket.is_null() {
                 return Some(None);
+            }
+            if self.array() != array {
+                return None; // that word may be anything
             }
         }
     }
@@ -223,15 +222,13 @@ impl<M: Medium> Clht<M> {
             last: first,
         };
         loop {
-            for at in (0..SLOTS).map(|n| key_at(found.last, n)) {
-                match medium.load(at) {
-                    there if there == key => {
-                        found.key = Some(at);
-                        return found;
-                    }
-                    EMPTY if found.free.is_none() => found.free = Some(at),
-                    _ => {}
-                }
+            let keys = self.keys_of(found.last);
+            found.key = first_of(found.last, keys, |there| there == key);
+            if found.key.is_some() {
+                return found;
+            }
+            if found.free.is_none() {
+                found.free = first_of(found.last, keys, |there| there == EMPTY);
             }
             match Off(medium.load(next_of(found.last))) {
                 Off::NULL => return found,

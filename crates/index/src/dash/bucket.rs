@@ -4,6 +4,7 @@ use farbank_pm::model::Category;
 use farbank_pm::{Lane, Medium, Off, WORD};
 
 use super::{Dash, Place, Spot};
+use crate::bits::ones;
 use crate::ground::Worker;
 
 /// Where a bucket's bits are.
@@ -61,15 +62,6 @@ impl Bits {
     }
 }
 
-/// The numbers of a mask's ones.
-pub(super) fn ones(mut mask: u64) -> impl Iterator<Item = u32> {
-    std::iter::from_fn(move || {
-        let n = mask.trailing_zeros();
-        mask &= mask.wrapping_sub(1);
-        (n < u64::BITS).then_some(n)
-    })
-}
-
 /// Which bytes of a word are `byte`, a bit each.
 #[inline]
 fn bytes_equal(word: u64, byte: u8) -> u64 {
@@ -78,6 +70,22 @@ fn bytes_equal(word: u64, byte: u8) -> u64 {
     let other = word ^ (u64::from(byte) * LOW);
     let equal = !(((other & REST) + REST) | other | REST);
     (equal >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
+}
+
+/// What comes before a bucket's pairs.
+#[derive(Clone, Copy)]
+pub(super) struct Head {
+    pub(super) overflow: Overflow,
+    pub(super) bits: Bits,
+    fingers: [u64; 2],
+}
+
+impl Head {
+    /// Which slots have this fingerprint, a bit each.
+    #[inline]
+    pub(super) fn alike(self, finger: u8) -> u64 {
+        bytes_equal(self.fingers[0], finger) | bytes_equal(self.fingers[1], finger) << 8
+    }
 }
 
 impl<M: Medium> Dash<'_, M> {
@@ -114,12 +122,21 @@ impl<M: Medium> Dash<'_, M> {
         self.medium.load(self.value_at(spot))
     }
 
-    /// The pair of `key` among those of a mask.
+    /// All of a bucket but its pairs.
     #[inline]
-    pub(super) fn find_in(&self, bucket: Off, among: u64, finger: u8, key: u64) -> Option<u32> {
-        let word = |n| self.medium.load(bucket.plus(FINGERS + n * WORD as u64));
-        let equal = bytes_equal(word(0), finger) | bytes_equal(word(1), finger) << 8;
-        ones(equal & among).find(|slot| self.medium.load(self.slot(bucket, *slot)) == key)
+    pub(super) fn head(&self, bucket: Off) -> Head {
+        let [overflow, bits, first, second] = self.medium.load_words(bucket, 1);
+        Head {
+            overflow: Overflow(overflow),
+            bits: Bits(bits & !Bits::LOCK),
+            fingers: [first, second],
+        }
+    }
+
+    /// Whether the pair in a slot has `key`.
+    #[inline]
+    pub(super) fn has_key(&self, bucket: Off, slot: u32, key: u64) -> bool {
+        self.medium.load(self.slot(bucket, slot)) == key
     }
 
     /// A pair that is not live.
@@ -230,25 +247,30 @@ impl Overflow {
     }
 
     /// The entries for a fingerprint whose home is the bucket, or, being `guest`, the one before.
-    fn entries(self, finger: u8, guest: bool) -> impl Iterator<Item = u32> {
-        (0..Overflow::ENTRIES).filter(move |n| {
-            self.bit(Overflow::SET, *n)
-                && self.bit(Overflow::GUEST, *n) == guest
-                && (self.0 >> (8 * n)) as u8 == finger
-        })
+    #[inline]
+    fn entries(self, finger: u8, guest: bool) -> u64 {
+        let guests = self.0 >> Overflow::GUEST;
+        let whose = if guest { guests } else { !guests };
+        let all = (1 << Overflow::ENTRIES) - 1;
+        bytes_equal(self.0, finger) & self.0 >> Overflow::SET & whose & all
     }
 
     /// Whether there is an entry for a fingerprint.
     #[inline]
     pub(super) fn has(self, finger: u8, guest: bool) -> bool {
-        self.0 != 0 && self.entries(finger, guest).next().is_some()
+        self.entries(finger, guest) != 0
+    }
+
+    /// Whether the stash may have a key of a fingerprint: an entry says so, or there are more than entries.
+    #[inline]
+    pub(super) fn may_have(self, finger: u8, guest: bool) -> bool {
+        self.count() > 0 || self.has(finger, guest)
     }
 
     /// Whether an entry for a fingerprint names bucket `stash` of the stash.
     #[inline]
     pub(super) fn names(self, finger: u8, guest: bool, stash: u64) -> bool {
-        let mut entries = self.entries(finger, guest);
-        entries.any(|n| self.stash(n) == stash.min(Overflow::LAST))
+        ones(self.entries(finger, guest)).any(|n| self.stash(n) == stash.min(Overflow::LAST))
     }
 
     /// With one entry more, if there is room.
@@ -266,8 +288,7 @@ impl Overflow {
 
     /// Without one of its entries like this, if there is one.
     pub(super) fn without(self, finger: u8, guest: bool, stash: u64) -> Option<Overflow> {
-        let n = self
-            .entries(finger, guest)
+        let n = ones(self.entries(finger, guest))
             .find(|n| self.stash(*n) == stash.min(Overflow::LAST))?;
         Some(Overflow(self.0 & !(1 << (Overflow::SET + n))))
     }

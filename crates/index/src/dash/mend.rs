@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use farbank_pm::{LINE, Lane, Medium, Off, fault};
 
-use super::bucket::{HEAD, PAIR, ones};
+use super::bucket::{HEAD, PAIR};
+use crate::bits::ones;
 use super::{Dash, Place};
 use crate::ground::{Block, Worker};
 use crate::hash::hash;
@@ -104,9 +105,14 @@ impl<M: Medium> Dash<'_, M> {
     /// What whoever first touches a segment after an open does: makes it durable as it is, then ends what a crash cut short,
     /// then says anew what is in the stash.
     #[cold]
-    pub(crate) fn accept(&self, worker: &mut Worker, segment: Off, keys: &Keys<'_>) {
+    pub(crate) fn accept(
+        &self,
+        worker: &mut Worker,
+        segment: Off,
+        keys: &Keys<'_>,
+    ) -> Result<(), Refused> {
         self.flush(&mut worker.lane, segment);
-        let _ = worker.commit(self.medium); // if the medium failed, nothing more is acknowledged
+        worker.commit(self.medium)?;
         let mut mended = self.keep_own(&mut worker.lane, segment, keys);
         if !fault!("dash.no_mending") {
             for n in 0..self.shape.buckets() {
@@ -115,9 +121,10 @@ impl<M: Medium> Dash<'_, M> {
             mended |= self.drop_homed(&mut worker.lane, segment, keys);
         }
         if mended {
-            let _ = worker.commit(self.medium);
+            worker.commit(self.medium)?;
         }
         self.tell_stash(&mut worker.lane, segment, keys);
+        Ok(())
     }
 
     /// Makes dead, to be drained, the pairs of a bucket whose keys are meant.

@@ -3,8 +3,9 @@
 use farbank_pm::model::Category;
 use farbank_pm::{Lane, Medium, Off, WORD};
 
-use super::bucket::{Overflow, ones};
+use super::bucket::{Head, Overflow};
 use super::{Added, Dash, Place, Spot};
+use crate::bits::ones;
 use crate::ground::Worker;
 use crate::index::Refused;
 
@@ -12,23 +13,48 @@ impl<M: Medium> Dash<'_, M> {
     /// Where `key` is. Reads the lines of two buckets' fingerprints, and of the stash only if they say so.
     #[inline]
     pub(crate) fn find(&self, segment: Off, place: Place, key: u64) -> Option<Spot> {
-        let near = self.find_near(segment, place, key);
-        near.or_else(|| self.find_in_stash(segment, place, key))
+        let (home, next) = self.pair_of(segment, place);
+        let heads = (self.head(home), self.head(next));
+        let near = self.find_among((home, next), heads, place.finger, key);
+        if near.is_some() {
+            return near;
+        }
+        let (own, lent) = (heads.0.overflow, heads.1.overflow);
+        if !own.may_have(place.finger, false) && !lent.has(place.finger, true) {
+            return None; // and nothing of the stash is read
+        }
+        self.find_in_stash(segment, (own, lent), place.finger, key)
     }
 
     /// Where `key` is in its home or the next bucket.
     #[inline]
     pub(super) fn find_near(&self, segment: Off, place: Place, key: u64) -> Option<Spot> {
         let (home, next) = self.pair_of(segment, place);
-        for (bucket, among) in [
-            (home, self.bits(home).residents()),
-            (next, self.bits(next).guests()),
-        ] {
-            if let Some(slot) = self.find_in(bucket, among, place.finger, key) {
+        let heads = (self.head(home), self.head(next));
+        self.find_among((home, next), heads, place.finger, key)
+    }
+
+    /// Where `key` is in two buckets: among the residents of the first and the guests of the second. The CPU need not guess
+    /// in which it is.
+    #[inline]
+    fn find_among(
+        &self,
+        buckets: (Off, Off),
+        heads: (Head, Head),
+        finger: u8,
+        key: u64,
+    ) -> Option<Spot> {
+        const SECOND: u32 = 32;
+        let residents = heads.0.alike(finger) & heads.0.bits.residents();
+        let guests = heads.1.alike(finger) & heads.1.bits.guests();
+        for n in ones(residents | guests << SECOND) {
+            let bucket = if n < SECOND { buckets.0 } else { buckets.1 };
+            let (slot, stash) = (n % SECOND, None);
+            if self.has_key(bucket, slot, key) {
                 return Some(Spot {
                     bucket,
                     slot,
-                    stash: None,
+                    stash,
                 });
             }
         }
@@ -36,20 +62,21 @@ impl<M: Medium> Dash<'_, M> {
     }
 
     /// Where `key` is in the stash, as far as the words of its two buckets say that it may be there.
-    #[inline]
-    fn find_in_stash(&self, segment: Off, place: Place, key: u64) -> Option<Spot> {
-        let (home, next) = self.pair_of(segment, place);
-        let finger = place.finger;
-        let (own, lent) = (self.overflow(home), self.overflow(next));
+    fn find_in_stash(
+        &self,
+        segment: Off,
+        (own, lent): (Overflow, Overflow),
+        finger: u8,
+        key: u64,
+    ) -> Option<Spot> {
         let all = own.count() > 0;
-        if !all && !own.has(finger, false) && !lent.has(finger, true) {
-            return None; // and nothing of the stash is read
-        }
         (0..)
             .zip(self.stashes(segment))
             .filter(|(n, _)| all || own.names(finger, false, *n) || lent.names(finger, true, *n))
             .find_map(|(n, bucket)| {
-                let slot = self.find_in(bucket, self.bits(bucket).live(), finger, key)?;
+                let head = self.head(bucket);
+                let mut slots = ones(head.alike(finger) & head.bits.live());
+                let slot = slots.find(|slot| self.has_key(bucket, *slot, key))?;
                 let stash = Some(n);
                 Some(Spot {
                     bucket,

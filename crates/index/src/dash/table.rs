@@ -7,7 +7,7 @@ use super::{Added, Dash, Keys, Place};
 use crate::ground::{Ground, Worker};
 use crate::hash::hash;
 use crate::index::{Index, Refused, Space};
-use crate::locks::{Guard, Locks};
+use crate::locks::{Guard, Led, Locks};
 
 /// A segment under its lock, which still serves the hash it was found by.
 pub(crate) struct Held<'a> {
@@ -35,8 +35,14 @@ pub(crate) trait Table: Send + Sync {
     /// Where a hash sends its key within a segment.
     fn place(&self, hash: u64) -> Place;
 
+    /// What says where a hash leads.
+    type Way: Copy;
+
     /// The segment a hash leads to now. Once it leads elsewhere, it never leads back.
-    fn lookup(&self, hash: u64) -> Off;
+    fn lookup(&self, hash: u64) -> Led<Self::Way>;
+
+    /// Whether a hash that led to a segment does now.
+    fn still(&self, hash: u64, led: Led<Self::Way>) -> bool;
 
     /// Has the CPU fetch what [`Table::lookup`] reads.
     fn prefetch_lookup(&self, hash: u64);
@@ -68,6 +74,7 @@ pub(crate) trait Table: Send + Sync {
         let dash = self.dash();
         let (segment, guard) = self.locks().hold(
             || self.lookup(hash),
+            |led| self.still(hash, led),
             |segment| dash.prefetch(segment, place),
             |segment| self.accept(worker, segment, hash),
         )?;
@@ -90,8 +97,7 @@ pub(crate) trait Table: Send + Sync {
             place: &|hash| self.place(hash),
             owned: &|hash| self.owns(segment, hash),
         };
-        self.dash().accept(worker, segment, &keys);
-        Ok(())
+        self.dash().accept(worker, segment, &keys)
     }
 
     /// Looks a segment through, when it is mended.
@@ -141,7 +147,7 @@ impl<T: Table> Index for T {
         let place = self.place(hash);
         self.locks().read(
             || self.lookup(hash),
-            |segment| dash.prefetch(segment, place),
+            |led| self.still(hash, led),
             |segment| self.accept(worker, segment, hash),
             |segment| Some(dash.value(dash.find(segment, place, key)?)),
         )
@@ -178,7 +184,7 @@ impl<T: Table> Index for T {
         }
         for key in keys {
             let hash = hash(*key);
-            let segment = self.lookup(hash);
+            let segment = self.lookup(hash).to;
             self.locks().prefetch(segment);
             self.dash().prefetch(segment, self.place(hash));
         }

@@ -48,10 +48,10 @@ use farbank_pm::fault::Named;
 use farbank_pm::{Medium, Off, WORD};
 
 use crate::dash::{Dash, Held, NO_MENDING, Place, Shape, Table};
-use crate::extendible::{Extendible, Header};
+use crate::extendible::{Entry, Extendible, Header};
 use crate::ground::{Ground, OpenError, Plan, Worker};
 use crate::index::Refused;
-use crate::locks::Locks;
+use crate::locks::{Led, Locks};
 
 /// Its name.
 pub const NAME: &str = "dash-eh";
@@ -181,9 +181,16 @@ impl<M: Medium> Table for DashEh<M> {
         self.config.place(hash)
     }
 
+    type Way = Entry;
+
     #[inline]
-    fn lookup(&self, hash: u64) -> Off {
+    fn lookup(&self, hash: u64) -> Led<Entry> {
         self.directory.lookup(&self.ground, hash)
+    }
+
+    #[inline]
+    fn still(&self, _: u64, led: Led<Entry>) -> bool {
+        self.directory.still(&self.ground, led)
     }
 
     #[inline]

@@ -21,7 +21,7 @@ pub(super) const BITS_MAX: u32 = 32;
 
 /// How many segments there are: 2^`bits`, and one more for each of those that has been split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct State {
+pub(crate) struct State {
     pub(super) bits: u32,
     /// The segment to be split next.
     pub(super) next: u64,

@@ -59,7 +59,7 @@ use farbank_pm::{Medium, Off, WORD};
 use crate::dash::{Dash, Held, NO_MENDING, Place, Shape, Table};
 use crate::ground::{Ground, OpenError, Plan, Worker};
 use crate::index::Refused;
-use crate::locks::Locks;
+use crate::locks::{Led, Locks};
 use layout::{CHAINED, DIRECTORY, DIRECTORY_BYTES, STATE, State};
 
 /// Its name.
@@ -226,9 +226,21 @@ impl<M: Medium> Table for DashLh<M> {
         self.config.place(hash)
     }
 
+    type Way = State;
+
     #[inline]
-    fn lookup(&self, hash: u64) -> Off {
-        self.segment(self.state().number(hash))
+    fn lookup(&self, hash: u64) -> Led<State> {
+        let state = self.state();
+        Led {
+            to: self.segment(state.number(hash)),
+            by: state,
+        }
+    }
+
+    #[inline]
+    fn still(&self, hash: u64, led: Led<State>) -> bool {
+        let now = self.state();
+        now == led.by || now.number(hash) == led.by.number(hash)
     }
 
     #[inline]

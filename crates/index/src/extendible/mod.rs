@@ -41,7 +41,7 @@ use farbank_pm::{Medium, Off, WORD};
 
 use crate::ground::{Ground, OpenError, Worker};
 use crate::index::Refused;
-use crate::locks::{Guard, Locks};
+use crate::locks::{Guard, Led, Locks};
 
 /// The root's word for the directory.
 const DIRECTORY: u64 = 0;
@@ -52,27 +52,27 @@ pub(crate) const DEPTH_MAX: u32 = 40;
 
 /// Where a directory is, and how many bits of a hash it takes: one word, runs being aligned to chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Directory {
-    at: Off,
-    depth: u32,
-}
+pub(crate) struct Directory(u64);
 
 impl Directory {
     const DEPTH_BITS: u64 = 0x3f;
 
-    fn of(word: u64) -> Directory {
-        Directory {
-            at: Off(word & !Directory::DEPTH_BITS),
-            depth: (word & Directory::DEPTH_BITS) as u32,
-        }
+    fn new(at: Off, depth: u32) -> Directory {
+        Directory(at.0 | u64::from(depth))
     }
 
-    fn word(self) -> u64 {
-        self.at.0 | u64::from(self.depth)
+    #[inline]
+    fn at(self) -> Off {
+        Off(self.0 & !Directory::DEPTH_BITS)
+    }
+
+    #[inline]
+    fn depth(self) -> u32 {
+        (self.0 & Directory::DEPTH_BITS) as u32
     }
 
     fn entries(self) -> u64 {
-        1 << self.depth
+        1 << self.depth()
     }
 
     /// Bytes of far memory.
@@ -81,13 +81,13 @@ impl Directory {
     }
 
     fn entry(self, n: u64) -> Off {
-        self.at.plus(n * WORD as u64)
+        self.at().plus(n * WORD as u64)
     }
 
     /// Where the entry for a hash is.
     #[inline]
     pub(crate) fn entry_of(self, hash: u64) -> Off {
-        self.entry(top(hash, self.depth))
+        self.entry(top(hash, self.depth()))
     }
 
     /// Whether the segment at `at` is one, and says a range of entries, `hash`'s among them, that name it and are all that
@@ -117,9 +117,17 @@ impl Directory {
 
     /// The entries of a segment: the first, and how many.
     fn range(self, header: Header) -> (u64, u64) {
-        let behind = self.depth - header.depth;
+        let behind = self.depth() - header.depth;
         (header.prefix << behind, 1 << behind)
     }
+}
+
+/// An entry of a directory, as it was read.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry {
+    directory: Directory,
+    at: Off,
+    word: u64,
 }
 
 /// The first word of a segment.
@@ -184,14 +192,14 @@ impl Header {
 /// The header of what may be a segment, if it has one that fits the directory.
 fn plausible<M: Medium>(medium: &M, directory: Directory, segment: Off) -> Option<Header> {
     let header = Header::at(medium, segment);
-    let fits = header.depth <= directory.depth && header.prefix >> header.depth == 0;
+    let fits = header.depth <= directory.depth() && header.prefix >> header.depth == 0;
     fits.then_some(header)
 }
 
 /// The top `bits` of a hash.
 #[inline]
 fn top(hash: u64, bits: u32) -> u64 {
-    hash.checked_shr(u64::BITS - bits).unwrap_or(0)
+    hash >> 1 >> (u64::BITS - 1 - bits) // none of 0 bits
 }
 
 /// A table's directory, as its users find it.
@@ -230,7 +238,7 @@ impl Extendible {
         let mut worker = ground.worker()?;
         let bytes = (WORD as u64) << depth;
         let at = ground.allocate_run(&mut worker, bytes)?;
-        let directory = Directory { at, depth };
+        let directory = Directory::new(at, depth);
         let mut entries = Vec::with_capacity(bytes as usize);
         for prefix in 0..directory.entries() {
             let segment = ground.allocate(&mut worker, SEGMENT)?;
@@ -239,7 +247,7 @@ impl Extendible {
         }
         let medium = ground.medium();
         medium.copy_in(&mut worker.lane, at, &[&entries]);
-        Ok(ground.set_root(&mut worker, DIRECTORY, directory.word())?)
+        Ok(ground.set_root(&mut worker, DIRECTORY, directory.0)?)
     }
 
     /// Takes the lock of the segment `hash` leads to; whoever comes first after an open has it `accept`ed.
@@ -252,7 +260,12 @@ impl Extendible {
         fetch: impl Fn(Off),
         accept: impl FnMut(Off) -> Result<(), Refused>,
     ) -> Result<Held<'a>, Refused> {
-        let (segment, guard) = locks.hold(|| self.lookup(ground, hash), fetch, accept)?;
+        let (segment, guard) = locks.hold(
+            || self.lookup(ground, hash),
+            |led| self.still(ground, led),
+            fetch,
+            accept,
+        )?;
         Ok(Held {
             segment,
             header: Header::serving(ground.medium(), segment, hash)?,
@@ -263,24 +276,36 @@ impl Extendible {
     /// The directory now.
     #[inline]
     pub(crate) fn directory(&self) -> Directory {
-        Directory::of(self.directory.load(Ordering::Acquire))
+        Directory(self.directory.load(Ordering::Acquire))
     }
 
     /// The segment `hash` leads to now; null if it can be none (D5). The directory it was read from was the table's when it
     /// was read.
     #[inline]
-    pub(crate) fn lookup<M: Medium>(&self, ground: &Ground<M>, hash: u64) -> Off {
+    pub(crate) fn lookup<M: Medium>(&self, ground: &Ground<M>, hash: u64) -> Led<Entry> {
         loop {
             let directory = self.directory();
-            let segment = Off(ground.medium().load(directory.entry_of(hash)));
+            let at = directory.entry_of(hash);
+            let word = ground.medium().load(at);
             if self.directory() == directory {
-                return if ground.holds(segment, self.segment_bytes) {
-                    segment
-                } else {
-                    Off::NULL
+                let is_there = ground.holds(Off(word), self.segment_bytes);
+                return Led {
+                    to: if is_there { Off(word) } else { Off::NULL },
+                    by: Entry {
+                        directory,
+                        at,
+                        word,
+                    },
                 };
             }
         }
+    }
+
+    /// Whether an entry that was read is still the table's, and says the same. Depths only grow: a directory that was
+    /// replaced never comes back.
+    #[inline]
+    pub(crate) fn still<M: Medium>(&self, ground: &Ground<M>, led: Led<Entry>) -> bool {
+        ground.medium().load(led.by.at) == led.by.word && self.directory() == led.by.directory
     }
 
     /// Whether the segment that `hash` leads to is one, and its entries are all that name it (D5). Its lock is held.
@@ -319,8 +344,8 @@ impl Extendible {
         let directory = self.directory();
         let mut n = 0;
         while n < directory.entries() {
-            let hash = n << (u64::BITS - directory.depth);
-            let segment = self.lookup(ground, hash);
+            let hash = n << (u64::BITS - directory.depth());
+            let segment = self.lookup(ground, hash).to;
             self.vouch(ground, segment, hash)?;
             each(segment, hash)?;
             n += directory.range(Header::at(ground.medium(), segment)).1;
@@ -328,8 +353,8 @@ impl Extendible {
         Ok(())
     }
 
-    /// Has the directory name `young`, durable and whole (D1), for the second half of what `elder` says. On an error
-    /// nothing is changed, and `young` is free.
+    /// Has the directory name `young`, durable and whole (D1), for the second half of what `elder` says. Refused for
+    /// want of room, nothing is changed, and `young` is free.
     pub(crate) fn publish<M: Medium>(
         &self,
         ground: &Ground<M>,
@@ -339,11 +364,12 @@ impl Extendible {
     ) -> Result<(), Refused> {
         let _growing = self.growing.lock().expect("no holder panics");
         let directory = self.directory();
-        if elder.depth < directory.depth {
+        if elder.depth < directory.depth() {
             return name(ground, worker, directory, elder.half(1), young);
         }
         let doubled = self.double(ground, worker, directory, elder.prefix, young);
-        if doubled.is_err() {
+        // Of a medium that failed nobody knows whether the root names the new directory, and `young` in it: recovery does.
+        if matches!(doubled, Err(Refused::Full { .. } | Refused::Damaged { .. })) {
             ground.free(worker, ground.block(young)?);
         }
         doubled
@@ -359,7 +385,7 @@ impl Extendible {
         young: Off,
     ) -> Result<(), Refused> {
         let bytes = 2 * old.bytes();
-        if old.depth >= DEPTH_MAX {
+        if old.depth() >= DEPTH_MAX {
             return Err(Refused::Full { bytes });
         }
         let medium = ground.medium();
@@ -372,9 +398,8 @@ impl Extendible {
             entries.extend_from_slice(&second.to_le_bytes());
         }
         medium.copy_in(&mut worker.lane, at, &[&entries]);
-        let freed = ground.about_to_free(worker, old.at)?; // its drain is D2's
-        let depth = old.depth + 1;
-        let word = Directory { at, depth }.word();
+        let freed = ground.about_to_free(worker, old.at())?; // its drain is D2's
+        let word = Directory::new(at, old.depth() + 1).0;
         ground.set_root(worker, DIRECTORY, word)?;
         self.directory.store(word, Ordering::Release);
         // Whoever still reads it looks at the table's word again before it believes what it read.

@@ -10,16 +10,16 @@ impl Extendible {
     /// Ends splits that were cut short, then frees what no entry names. Reads a few words a lane.
     pub(crate) fn recover<M: Medium>(&self, ground: &Ground<M>) -> Result<(), OpenError> {
         let directory = self.directory();
-        if !(1..=DEPTH_MAX).contains(&directory.depth) {
+        if !(1..=DEPTH_MAX).contains(&directory.depth()) {
             return Err(OpenError::Damaged {
                 what: format!(
                     "the root's word {DIRECTORY} says a directory of depth {}, which is 1 to {DEPTH_MAX}",
-                    directory.depth
+                    directory.depth()
                 ),
             });
         }
         let who = format!("the directory, in the root's word {DIRECTORY},");
-        ground.check_run(&who, directory.at, directory.bytes())?;
+        ground.check_run(&who, directory.at(), directory.bytes())?;
         let mut worker = ground.worker()?;
         for lane in 0..ground.lanes() {
             for block in ground.in_doubt(lane)? {
@@ -45,7 +45,7 @@ impl Extendible {
             check(segment, hash)
         })?;
         ground.check(|reach| {
-            reach(self.directory().at);
+            reach(self.directory().at());
             segments.into_iter().for_each(reach);
         })
     }
@@ -92,7 +92,7 @@ fn is_named<M: Medium>(medium: &M, directory: Directory, header: Header, segment
 
 fn is_live<M: Medium>(medium: &M, directory: Directory, block: Block) -> bool {
     match block.class {
-        None => block.at == directory.at,
+        None => block.at == directory.at(),
         Some(_) => plausible(medium, directory, block.at)
             .is_some_and(|header| is_named(medium, directory, header, block.at)),
     }

@@ -16,8 +16,8 @@ impl<M: Medium> Ground<M> {
     /// Whether all of `bytes` at `at` are in the pool, and start at a word.
     #[inline]
     pub(crate) fn holds(&self, at: Off, bytes: u64) -> bool {
-        let end = at.0.checked_add(bytes);
-        at.0.is_multiple_of(WORD as u64) && end.is_some_and(|end| end <= self.medium().len())
+        let last = self.medium().len().checked_sub(bytes);
+        at.0.is_multiple_of(WORD as u64) && last.is_some_and(|last| at.0 <= last)
     }
 
     /// What starts at `at`, handed out or not.

@@ -254,11 +254,15 @@ impl<M: Medium> Ground<M> {
         persist(self.medium(), &mut Lane::new(0), from, bytes)
     }
 
-    /// Makes durable what a killed process may have left in these bytes. If the medium fails, it is poisoned, and whatever
-    /// is built on them is not acknowledged.
+    /// Makes durable what a killed process may have left in these bytes. If the medium fails, nobody is to see them.
     #[track_caller]
-    pub(crate) fn accept(&self, worker: &mut Worker, at: Off, bytes: u64) {
-        let _ = persist(self.medium(), &mut worker.lane, at, bytes as usize);
+    pub(crate) fn accept(&self, worker: &mut Worker, at: Off, bytes: u64) -> Result<(), Refused> {
+        Ok(persist(
+            self.medium(),
+            &mut worker.lane,
+            at,
+            bytes as usize,
+        )?)
     }
 
     /// Says what is in the pool, when all of it is durable: from now on it opens as a table. Durable on `Ok`.

@@ -182,6 +182,29 @@ impl<M: Medium> LevelHash<M> {
         self.tokens(spot.bucket) & self.config.token(spot.slot) != 0
     }
 
+    /// Which places of a bucket have `key`, a bit each. All are asked before one is taken, so that the CPU need not guess
+    /// which it is, and goes on to the next lookup while this one's lines are on their way.
+    #[inline]
+    pub(super) fn having(&self, bucket: Off, key: u64) -> u64 {
+        const PAPER: u64 = 3;
+        const STEP: usize = PAIR_BYTES as usize / WORD;
+        let (medium, tokens) = (self.ground.medium(), self.tokens(bucket));
+        let bit = |n: u64, there: u64| {
+            u64::from(there == key) & u64::from(tokens & self.config.token(n) != 0)
+        };
+        match u64::from(self.config.slots) {
+            PAPER => {
+                let first = Spot { bucket, slot: 0 };
+                let keys: [u64; PAPER as usize] = medium.load_words(first.key(), STEP);
+                let bits = (0..).zip(keys).map(|(n, there)| bit(n, there) << n);
+                bits.fold(0, |all, bit| all | bit)
+            }
+            slots => (0..slots).fold(0, |all, slot| {
+                all | bit(slot, medium.load(Spot { bucket, slot }.key())) << slot
+            }),
+        }
+    }
+
     /// The pair that is, or was, there.
     #[inline]
     pub(super) fn pair(&self, spot: Spot) -> (u64, u64) {

@@ -54,7 +54,6 @@ impl<M: Medium> LevelHash<M> {
     ) -> Result<Option<u64>, Refused> {
         let _for = Category::KeyValue.spend();
         let [first, second] = self.stripes_of(hashes);
-        self.prefetch(self.levels(), hashes); // so that all four are waited for at once
         loop {
             let seen = (
                 self.locks.begin(first, || self.accept(worker, first))?,
@@ -63,8 +62,8 @@ impl<M: Medium> LevelHash<M> {
             let levels = self.levels();
             let found = self.find(self.config.buckets(levels, hashes), key);
             let value = found.map(|spot| self.ground.medium().load(spot.value()));
-            if self.locks.unchanged(first, seen.0)
-                && self.locks.unchanged(second, seen.1)
+            if seen.0.unchanged()
+                && seen.1.unchanged()
                 && self.current.load(Ordering::Acquire) == levels.current
             {
                 return Ok(value); // I4, I6
@@ -177,9 +176,7 @@ impl<M: Medium> LevelHash<M> {
                 self.flush_bucket(worker, bucket);
             }
         }
-        // If the medium fails, it is poisoned, and whatever is built on this is not acknowledged.
-        let _ = worker.commit(medium);
-        Ok(())
+        worker.commit(medium)
     }
 
     #[track_caller]
@@ -191,10 +188,13 @@ impl<M: Medium> LevelHash<M> {
     /// Where `key` is. Without its locks what is found is believed only if nothing has changed.
     #[inline]
     pub(super) fn find(&self, buckets: [Off; 4], key: u64) -> Option<Spot> {
-        let medium = self.ground.medium();
-        buckets.into_iter().find_map(|bucket| {
-            let mut spots = self.config.spots(bucket);
-            spots.find(|spot| medium.load(spot.key()) == key && self.is_live(*spot))
+        let found = buckets.map(|bucket| self.having(bucket, key));
+        let all = (0..).zip(found).map(|(n, mask)| mask << (8 * n));
+        let all = all.fold(0_u64, |all, mask| all | mask);
+        let first = u64::from(all.trailing_zeros());
+        (all != 0).then(|| Spot {
+            bucket: buckets[first as usize / 8],
+            slot: first % 8,
         })
     }
 

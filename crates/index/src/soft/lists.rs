@@ -17,10 +17,10 @@ use crate::hash::hash;
 use crate::locks::{Guard, Locks};
 
 const WORDS: u64 = 4;
-const KEY: u64 = 0;
-const VALUE: u64 = 1;
-const FAR: u64 = 2;
-const NEXT: u64 = 3;
+const KEY: usize = 0;
+const VALUE: usize = 1;
+const FAR: usize = 2;
+const NEXT: usize = 3;
 
 /// All lists.
 pub(super) struct Lists {
@@ -78,13 +78,19 @@ impl Lists {
         self.word(node, FAR).store(far.0, Ordering::Relaxed);
     }
 
+    /// The words of a list node.
     #[inline]
-    fn word(&self, node: u64, word: u64) -> &AtomicU64 {
-        self.nodes.get((node * WORDS + word) as usize)
+    fn words(&self, node: u64) -> &[AtomicU64; WORDS as usize] {
+        self.nodes.get_all((node * WORDS) as usize)
     }
 
     #[inline]
-    fn load(&self, node: u64, word: u64) -> u64 {
+    fn word(&self, node: u64, word: usize) -> &AtomicU64 {
+        &self.words(node)[word]
+    }
+
+    #[inline]
+    fn load(&self, node: u64, word: usize) -> u64 {
         self.word(node, word).load(Ordering::Relaxed)
     }
 
@@ -113,12 +119,13 @@ impl Lists {
         let (mut link, mut passed) = (self.head(bucket), 0);
         loop {
             let next = link.load(Ordering::Acquire);
-            let found = (next != 0).then(|| self.load(next, KEY));
+            let words = self.words(next); // node 0, which is none, has words too
+            let found = words[KEY].load(Ordering::Relaxed);
             if !still() {
                 return None;
             }
-            if found.is_none_or(|found| found >= key) {
-                let node = if found == Some(key) { next } else { 0 };
+            if next == 0 || found >= key {
+                let node = if found == key { next } else { 0 };
                 return Some(Spot {
                     link,
                     node,
@@ -127,7 +134,7 @@ impl Lists {
                 });
             }
             passed += 1;
-            link = self.word(next, NEXT);
+            link = &words[NEXT];
         }
     }
 
@@ -136,8 +143,8 @@ impl Lists {
     pub(super) fn get(&self, hash: u64, key: u64) -> Option<u64> {
         loop {
             let bucket = self.bucket_of(hash);
-            let version = self.locks.even(Off(bucket));
-            let still = || self.locks.unchanged(Off(bucket), version);
+            let seen = self.locks.even(Off(bucket));
+            let still = || seen.unchanged();
             if self.bucket_of(hash) != bucket {
                 continue; // split since we looked
             }

@@ -434,6 +434,11 @@ impl Medium for File {
         self.window.load(at)
     }
 
+    #[inline]
+    fn load_words<const N: usize>(&self, at: Off, step: usize) -> [u64; N] {
+        self.window.load_words(at, step)
+    }
+
     fn store(&self, lane: &mut Lane, at: Off, value: u64) {
         self.window.aligned(at, WORD);
         let _turn = self.words.lock().expect("no holder panics");

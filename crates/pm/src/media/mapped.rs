@@ -285,6 +285,11 @@ impl Medium for Mapped {
     }
 
     #[inline]
+    fn load_words<const N: usize>(&self, at: Off, step: usize) -> [u64; N] {
+        self.window.load_words(at, step)
+    }
+
+    #[inline]
     fn store(&self, lane: &mut Lane, at: Off, value: u64) {
         lane.counters.bytes += WORD as u64;
         self.window.word(at).store(value, Ordering::Release);

@@ -189,11 +189,13 @@ impl Window {
     #[inline]
     #[track_caller]
     pub(crate) fn word(&self, at: Off) -> &AtomicU64 {
-        assert!(
-            at.0.is_multiple_of(WORD as u64),
-            "a word is 8-aligned: {at:?}"
-        );
-        let address = self.address(at, WORD).cast();
+        // Aligned and before the end, it ends there or before (W2).
+        let within = at.0.is_multiple_of(WORD as u64) && at.0 < self.len();
+        if !within {
+            no_word(at, self.len());
+        }
+        // SAFETY: just checked to be inside the mapping.
+        let address = unsafe { self.base.add(at.0 as usize) }.cast();
         // SAFETY: aligned and mapped while `self` lives (W1), and only accessed atomically (W3). A
         // window mapped for reading gives its words to nobody but `load`, whose relaxed loads are
         // allowed on read-only memory.
@@ -208,6 +210,20 @@ impl Window {
         // An acquiring load may not be used on read-only memory; this pair may, and costs nothing.
         fence(Ordering::Acquire);
         value
+    }
+
+    /// Loads `N` words, `step` from one to the next, with acquire ordering.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn load_words<const N: usize>(&self, at: Off, step: usize) -> [u64; N] {
+        let from = self.aligned(at, N * step * WORD).cast::<u64>();
+        let words = std::array::from_fn(|n| {
+            // SAFETY: the word is aligned and inside of what was checked.
+            let word = unsafe { AtomicU64::from_ptr(from.add(n * step)) };
+            word.load(Ordering::Relaxed)
+        });
+        fence(Ordering::Acquire); // as in `load`
+        words
     }
 
     #[inline]
@@ -375,6 +391,17 @@ impl Drop for Window {
             let _ = unsafe { munmap(start, len) };
         }
     }
+}
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn no_word(at: Off, end: u64) -> ! {
+    assert!(
+        at.0.is_multiple_of(WORD as u64),
+        "a word is 8-aligned: {at:?}"
+    );
+    outside(at, WORD, end)
 }
 
 #[cold]

@@ -189,6 +189,11 @@ impl<M: Medium> Medium for Modelled<M> {
         self.inner.load(at)
     }
 
+    fn load_words<const N: usize>(&self, at: Off, step: usize) -> [u64; N] {
+        self.trace.loads(at, N * step * WORD);
+        self.inner.load_words(at, step)
+    }
+
     #[track_caller]
     fn store(&self, lane: &mut Lane, at: Off, value: u64) {
         self.trace
