@@ -12,12 +12,13 @@
 //! L1  What a lock guards is changed in far memory only while its version is odd.
 //! L2  It is let go after the change is durable.
 //! L3  In an opened table, a granule whose version is 0 has not been accepted, and nobody believes what is there.
-//! L4  Hence words read between two equal, even answers are of one state, and that state is durable.
+//! L4  Unless readers are early, words read between two equal, even answers are of one state, and that state is durable.
 
-use farbank_pm::Off;
+use farbank_pm::fault::Named;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering, fence};
 use farbank_pm::sync::{CHECKED, thread};
 use farbank_pm::table::Table;
+use farbank_pm::{Off, fault};
 
 use crate::index::Refused;
 
@@ -27,7 +28,16 @@ pub(crate) struct Locks {
     granule_bits: u32,
     /// Whether what is there was found and not made: version 0 means not accepted (L3).
     found: bool,
+    /// Whether readers wait for no writer and accept nothing: without L4.
+    early: bool,
 }
+
+/// Searches of the published codes that take no lock a writer keeps until its change is durable.
+pub(crate) const EARLY_READS: Named = Named {
+    name: "index.early_reads",
+    what: "a search shows what is not durable yet: it waits for no writer, and accepts nothing after an open",
+    source: "the published codes of CCEH, P-CLHT and Clevel",
+};
 
 /// A lock that is held; let go when dropped.
 pub(crate) struct Guard<'a> {
@@ -70,7 +80,19 @@ impl Locks {
             versions,
             granule_bits,
             found,
+            early: false,
         }
+    }
+
+    /// Has readers wait for no writer, as some published codes do. What they are told then was there while they read, but may
+    /// be lost.
+    pub(crate) fn read_early(self, early: bool) -> Locks {
+        Locks { early, ..self }
+    }
+
+    #[inline]
+    fn reads_early(&self) -> bool {
+        self.early || fault!("index.early_reads")
     }
 
     #[inline]
@@ -99,7 +121,7 @@ impl Locks {
         accept: impl FnOnce() -> Result<(), Refused>,
     ) -> Result<Seen<'_>, Refused> {
         let seen = self.even(at);
-        if seen.was == 0 && self.found {
+        if seen.was == 0 && self.found && !self.reads_early() {
             return self.begin_first(at, accept);
         }
         Ok(seen)
@@ -121,7 +143,7 @@ impl Locks {
         let (version, mut tries) = (self.version(at), 0);
         loop {
             let was = version.load(Ordering::Acquire);
-            if was.is_multiple_of(2) {
+            if was.is_multiple_of(2) || self.reads_early() {
                 return Seen { version, was };
             }
             wait(&mut tries);
@@ -182,7 +204,10 @@ impl Locks {
         mut guard: Guard<'a>,
         accept: impl FnOnce() -> Result<(), Refused>,
     ) -> Result<Guard<'a>, Refused> {
-        if guard.held == 0 && self.found && let Err(refused) = accept() {
+        if guard.held == 0
+            && self.found
+            && let Err(refused) = accept()
+        {
             guard.held = guard.held.wrapping_sub(2); // back to 0 (L3)
             return Err(refused);
         }

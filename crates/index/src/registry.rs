@@ -122,7 +122,7 @@ impl Table {
             Table::Clht => Box::new(Clht::create(medium, plan, config!(clht))?),
             Table::Soft => Box::new(Soft::create(medium, plan, config!(soft))?),
             Table::Level => Box::new(LevelHash::create(medium, plan, config!(level))?),
-            Table::Clevel => Box::new(Clevel::create(medium, plan, sized!(clevel))?),
+            Table::Clevel => Box::new(Clevel::create(medium, plan, config!(clevel))?),
             Table::DashEh => Box::new(DashEh::create(medium, plan, config!(dash_eh))?),
             Table::DashLh => Box::new(DashLh::create(medium, plan, config!(dash_lh))?),
         })

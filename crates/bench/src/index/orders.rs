@@ -15,14 +15,17 @@
 //!   that another worker had last comes from its processor.
 //! * SOFT's lists are in DRAM: its head and each node it passes is a line that is loaded. How many it passes follows from how
 //!   many keys a list has; keys that are not there are larger than all, as the study's are.
+//! * Clevel allocates each pair with libpmemobj, whose logs and bitmaps are lines and fences of an insert: as many more than
+//!   ours takes as were counted of the published code. They are a worker's own lines, written again each time.
 //! * What else an operation takes is the same for all tables, [`Options::cpu_ns`].
 //!
-//! Not told are waits for locks, and libpmemobj, which the published Clevel and Dash stand on.
+//! Not told are waits for locks, and libpmemobj under Dash, which allocates segments with it.
 
-use farbank_index::registry::{Size, Table};
+use farbank_index::registry::{Preset, Size, Table};
 use farbank_index::{Index, Plan, Refused, Worker};
 use farbank_pm::media::Mapped;
 use farbank_pm::model::{Config, Machine, Modelled, Outcome, Trace, constants};
+use farbank_pm::{LINE, Off};
 
 use super::Options;
 use super::contender::{pool_bytes, refused};
@@ -49,6 +52,10 @@ const STUDY_OPERATIONS: f64 = 200e6;
 const PHASE_ONE_IN: u64 = 16;
 /// Ids from here on are never inserted.
 const NEVER: u64 = 1 << 40;
+/// Lines that an insert of the published Clevel writes back, and fences: counted, 13 and 9.
+const CLEVEL_INSERT: (u64, u64) = (13, 9);
+/// Those of ours.
+const OUR_CLEVEL_INSERT: (u64, u64) = (3, 2);
 /// How far apart two are that the study calls alike, at most.
 const ALIKE: f64 = 1.25;
 /// Of all pairs, so many hold.
@@ -217,12 +224,31 @@ impl<'a> Rig<'a> {
         key_of(1 + self.ids.up_to(self.options.records - 1))
     }
 
+    /// What an allocator that the medium does not see does for an insert of worker `number`.
+    fn allocator(&self, number: usize) {
+        if (self.table, self.options.preset) != (Table::Clevel, Preset::Published) {
+            return;
+        }
+        let (lines, fences) = CLEVEL_INSERT;
+        let (lines, fences) = (lines - OUR_CLEVEL_INSERT.0, fences - OUR_CLEVEL_INSERT.1);
+        let own = lines * LINE as u64 * (1 + number as u64);
+        let from = Off(pool_bytes(self.options, self.options.records) - own);
+        for n in 0..lines {
+            self.trace.persist(from.plus(n * LINE as u64), n < fences);
+        }
+    }
+
     /// One operation of a phase; what it met.
-    fn act(&mut self, worker: &mut Worker, phase: Phase, n: u64) -> Result<Met, Refused> {
+    fn act(
+        &mut self,
+        (number, worker): (usize, &mut Worker),
+        phase: Phase,
+        n: u64,
+    ) -> Result<Met, Refused> {
         match phase {
             Phase::Insert => {
                 let key = self.drawn();
-                self.insert(worker, key)
+                self.insert(worker, number, key)
             }
             Phase::Positive => {
                 let key = self.drawn();
@@ -235,7 +261,7 @@ impl<'a> Rig<'a> {
             Phase::Mix(inserts) if self.mixes.up_to(99) < inserts => {
                 self.fresh += 1;
                 let key = key_of(self.options.records + self.fresh);
-                self.insert(worker, key)
+                self.insert(worker, number, key)
             }
             Phase::Mix(_) => {
                 let key = self.drawn();
@@ -250,9 +276,12 @@ impl<'a> Rig<'a> {
         }
     }
 
-    fn insert(&mut self, worker: &mut Worker, key: u64) -> Result<Met, Refused> {
+    fn insert(&mut self, worker: &mut Worker, number: usize, key: u64) -> Result<Met, Refused> {
         let found = self.made.insert(worker, key, key)?;
-        self.keys += u64::from(found.is_none());
+        if found.is_none() {
+            self.allocator(number);
+            self.keys += 1;
+        }
         Ok(found.map_or(Met::NoKey, |_| Met::Key))
     }
 
@@ -322,7 +351,7 @@ impl<'a> Rig<'a> {
                 self.trace.lock_dropped(0);
             }
             let before = worker.reshapes();
-            let met = self.act(worker, phase, next);
+            let met = self.act((number, worker), phase, next);
             if worker.reshapes() > before {
                 reshaped += 1;
                 if self.closes() {

@@ -3,6 +3,7 @@
 use farbank_pm::{LINE, Medium, Off, WORD};
 
 use super::{Cceh, Config};
+use crate::bits::those;
 use crate::extendible::{DEPTH_MAX, Header};
 use crate::ground::{CONFIG_WORDS, Class, OpenError};
 
@@ -29,14 +30,16 @@ impl Config {
         }]
     }
 
-    pub(super) fn words(&self) -> [u64; 4] {
+    pub(super) fn words(&self) -> [u64; 5] {
         let Config {
             bucket_bits,
             probe_lines,
             depth,
             far_locks,
+            early_reads,
         } = *self;
-        [bucket_bits, probe_lines, depth, u32::from(far_locks)].map(u64::from)
+        let [far_locks, early_reads] = [far_locks, early_reads].map(u32::from);
+        [bucket_bits, probe_lines, depth, far_locks, early_reads].map(u64::from)
     }
 
     pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<Config, OpenError> {
@@ -46,6 +49,7 @@ impl Config {
             probe_lines: small(words[1]),
             depth: small(words[2]),
             far_locks: words[3] == 1,
+            early_reads: words[4] == 1,
         };
         config.check()?;
         Ok(config)
@@ -135,17 +139,13 @@ impl<M: Medium> Cceh<M> {
 }
 
 /// Of the keys of slots from `bucket` on those for which something holds: the first one's slot.
-///
-/// All are asked before one is taken, so that the CPU need not guess where a key is: it goes on to the next lookup while
-/// this one's line is on its way.
 #[inline]
 pub(super) fn first_slot<const N: usize>(
     bucket: Off,
     keys: [u64; N],
     holds: impl Fn(u64) -> bool,
 ) -> Option<Off> {
-    let asked = (0..).zip(keys).map(|(n, key)| u32::from(holds(key)) << n);
-    let found = asked.fold(0, |all, one| all | one);
+    let found = those(keys, holds);
     (found != 0).then(|| bucket.plus(u64::from(found.trailing_zeros()) * SLOT))
 }
 

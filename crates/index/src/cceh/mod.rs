@@ -44,14 +44,14 @@ mod ops;
 mod recover;
 mod resize;
 
-use farbank_pm::fault::Named;
 use farbank_pm::Medium;
+use farbank_pm::fault::Named;
 
 use crate::extendible::Extendible;
 use crate::ground::{Ground, OpenError, Plan, Worker};
 use crate::hash::hash;
 use crate::index::{Index, Refused, Space};
-use crate::locks::Locks;
+use crate::locks::{EARLY_READS, Locks};
 use crate::outlier::Outlier;
 use layout::EMPTY;
 
@@ -59,7 +59,8 @@ use layout::EMPTY;
 pub const NAME: &str = "cceh";
 
 /// Deviations it has by name.
-pub(crate) const FAULTS: [Named; 2] = [
+pub(crate) const FAULTS: [Named; 3] = [
+    EARLY_READS,
     Named {
         name: "cceh.depth_first",
         what: "a split segment's depth is changed before the directory names the new one",
@@ -83,6 +84,9 @@ pub struct Config {
     pub depth: u32,
     /// Whether every operation also writes a lock word in its segment, as the published code does.
     pub far_locks: bool,
+    /// Whether searches wait for no insert or delete, as the published code's, which share the segment's lock with them, and
+    /// show what is not durable yet.
+    pub early_reads: bool,
 }
 
 impl Config {
@@ -95,6 +99,7 @@ impl Config {
             probe_lines: 4,
             depth: segments.ilog2(),
             far_locks: false,
+            early_reads: false,
         }
     }
 
@@ -106,14 +111,16 @@ impl Config {
             probe_lines: 2,
             depth: 1,
             far_locks: false,
+            early_reads: false,
         }
     }
 
-    /// As published: locks in far memory.
+    /// As published: locks in far memory, searches that wait for no writer.
     #[must_use]
     pub fn published(self) -> Config {
         Config {
             far_locks: true,
+            early_reads: true,
             ..self
         }
     }
@@ -130,7 +137,8 @@ pub struct Cceh<M> {
 impl<M: Medium> Cceh<M> {
     fn over(ground: Ground<M>, config: Config, found: bool) -> Cceh<M> {
         Cceh {
-            locks: Locks::new(ground.medium().len(), config.segment_bytes(), found),
+            locks: Locks::new(ground.medium().len(), config.segment_bytes(), found)
+                .read_early(config.early_reads),
             directory: Extendible::of(&ground, config.segment_bytes()),
             ground,
             config,

@@ -22,7 +22,10 @@ impl<M: Medium> Cceh<M> {
         self.each_live(segment, |slot, key, _| {
             if !keys.insert(key) {
                 wrong = Some(format!("key {key:#x} is in {segment:?} twice"));
-            } else if !self.buckets_of(segment, hash(key)).any(|at| (at.0..at.0 + LINE as u64).contains(&slot.0)) {
+            } else if !self
+                .buckets_of(segment, hash(key))
+                .any(|at| (at.0..at.0 + LINE as u64).contains(&slot.0))
+            {
                 wrong = Some(format!(
                     "key {key:#x} lies at {slot:?}, where it is not looked for"
                 ));

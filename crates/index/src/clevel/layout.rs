@@ -3,6 +3,7 @@
 use farbank_pm::{Medium, Off, WORD};
 
 use super::{Clevel, Config};
+use crate::bits::those;
 pub(super) use crate::ground::Run as Level;
 use crate::ground::{CONFIG_WORDS, Class, OpenError};
 use crate::index::Refused;
@@ -108,13 +109,14 @@ impl Config {
         }]
     }
 
-    pub(super) fn words(&self) -> [u64; 3] {
+    pub(super) fn words(&self) -> [u64; 4] {
         let Config {
             slots,
             top_bits,
             tag_bits,
+            early_reads,
         } = *self;
-        [slots, top_bits, tag_bits].map(u64::from)
+        [slots, top_bits, tag_bits, u32::from(early_reads)].map(u64::from)
     }
 
     pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<Config, OpenError> {
@@ -123,6 +125,7 @@ impl Config {
             slots: small(words[0]),
             top_bits: small(words[1]),
             tag_bits: small(words[2]),
+            early_reads: words[3] == 1,
         };
         config.check()?;
         Ok(config)
@@ -170,27 +173,26 @@ impl<M: Medium> Clevel<M> {
         level.at.plus(n * self.config.bucket_bytes())
     }
 
-    /// Which slots of a bucket lead to a pair and have this tag, a bit each. All are asked before one is taken, so that the
-    /// CPU need not guess which it is.
-    #[inline]
+    /// Which slots of a bucket lead to a pair and have this tag, a bit each.
+    #[inline(always)]
     pub(super) fn tagged(&self, bucket: Off, tag: u64) -> u64 {
         const PAPER: u32 = 8;
         let medium = self.ground.medium();
         // Without its tag such a word is a place in the pool, and not 0.
-        let bit = |word: u64| {
+        let leads = |word: u64| {
             let at = word ^ tag << TAG_SHIFT;
-            u64::from(at.wrapping_sub(1) < (1 << TAG_SHIFT) - 1)
+            at.wrapping_sub(1) < (1 << TAG_SHIFT) - 1
         };
-        match self.config.slots {
-            PAPER => {
-                let words: [u64; PAPER as usize] = medium.load_words(bucket, 1);
-                let bits = (0..).zip(words).map(|(n, word)| bit(word) << n);
-                bits.fold(0, |all, bit| all | bit)
-            }
-            slots => (0..u64::from(slots)).fold(0, |all, n| {
-                all | bit(medium.load(bucket.plus(n * WORD as u64))) << n
-            }),
+        if self.config.slots == PAPER {
+            let words: [u64; PAPER as usize] = medium.load_words(bucket, 1);
+            return those(words, leads);
         }
+        let mut found = 0;
+        for n in 0..u64::from(self.config.slots) {
+            let word = medium.load(bucket.plus(n * WORD as u64));
+            found |= u64::from(leads(word)) << n;
+        }
+        found
     }
 
     /// The slots of a bucket.

@@ -106,6 +106,8 @@ pub struct Config {
     pub top_bits: u32,
     /// Bits of a key's hash in its slot, up to 16.
     pub tag_bits: u32,
+    /// Whether searches wait for no writer, as the published code's, and show what is not durable yet.
+    pub early_reads: bool,
 }
 
 impl Config {
@@ -116,6 +118,7 @@ impl Config {
             slots: 8,
             top_bits: (slots / 32).max(4).ilog2(),
             tag_bits: 16,
+            early_reads: false,
         }
     }
 
@@ -126,6 +129,16 @@ impl Config {
             slots: 2,
             top_bits: 2,
             tag_bits: 3,
+            early_reads: false,
+        }
+    }
+
+    /// As published: searches that wait for nobody.
+    #[must_use]
+    pub fn published(self) -> Config {
+        Config {
+            early_reads: true,
+            ..self
         }
     }
 }
@@ -151,7 +164,7 @@ impl<M: Medium> Clevel<M> {
             levels: std::array::from_fn(|n| root(level_root(n as u64))),
             growing: Mutex::new(()),
             stripes,
-            locks: Locks::new(stripes, 1, false),
+            locks: Locks::new(stripes, 1, false).read_early(config.early_reads),
             ground,
             config,
         }

@@ -5,9 +5,9 @@ use farbank_pm::{Medium, Off, WORD, fault};
 
 use super::Clevel;
 use super::layout::{EMPTY, Level, PAIR, PAIR_BYTES, value_of};
+use crate::bits::ones;
 use crate::ground::Worker;
 use crate::index::Refused;
-use crate::bits::ones;
 use crate::locks::Guard;
 
 /// A slot that was found, and where it leads.
@@ -114,17 +114,18 @@ impl<M: Medium> Clevel<M> {
         let (medium, tag) = (self.ground.medium(), self.tag_of(hash));
         for n in self.meta().levels() {
             let level = self.level(n);
-            let buckets = self.buckets_of(level, hash).map(|n| self.bucket(level, n));
-            let [first, second] = buckets.map(|bucket| self.tagged(bucket, tag));
-            for n in ones(first | second << 8) {
-                let slot = buckets[n as usize / 8].plus(u64::from(n % 8) * WORD as u64);
-                let word = medium.load(slot);
-                if word == EMPTY {
-                    continue; // taken away since
-                }
-                let pair = self.pair_of(slot, word)?;
-                if fault!("clevel.tag_is_key") || medium.load(pair) == key {
-                    return Ok(Some(Found { slot, pair }));
+            for bucket in self.buckets_of(level, hash) {
+                let bucket = self.bucket(level, bucket);
+                for n in ones(self.tagged(bucket, tag)) {
+                    let slot = bucket.plus(u64::from(n) * WORD as u64);
+                    let word = medium.load(slot);
+                    if word == EMPTY {
+                        continue; // taken away since
+                    }
+                    let pair = self.pair_of(slot, word)?;
+                    if fault!("clevel.tag_is_key") || medium.load(pair) == key {
+                        return Ok(Some(Found { slot, pair }));
+                    }
                 }
             }
         }

@@ -3,6 +3,7 @@
 use farbank_pm::{LINE, Medium, Off, WORD};
 
 use super::{Clht, Config};
+use crate::bits::those;
 pub(super) use crate::ground::Run as Array;
 use crate::ground::{Block, CONFIG_WORDS, Class, OpenError};
 use crate::index::Refused;
@@ -56,16 +57,14 @@ pub(super) fn key_at(bucket: Off, n: u64) -> Off {
     bucket.plus(KEYS + n * WORD as u64)
 }
 
-/// Where in a bucket the first of its keys is for which something holds. All are asked before one is taken, so that the
-/// CPU need not guess which it is, and goes on to the next lookup while this one's line is on its way.
+/// Where in a bucket the first of its keys is for which something holds.
 #[inline]
 pub(super) fn first_of(
     bucket: Off,
     keys: [u64; SLOTS as usize],
     holds: impl Fn(u64) -> bool,
 ) -> Option<Off> {
-    let asked = (0..).zip(keys).map(|(n, key)| u64::from(holds(key)) << n);
-    let found = asked.fold(0_u64, |all, one| all | one);
+    let found = those(keys, holds);
     (found != 0).then(|| key_at(bucket, u64::from(found.trailing_zeros())))
 }
 
@@ -109,13 +108,14 @@ impl Config {
         }]
     }
 
-    pub(super) fn words(&self) -> [u64; 5] {
+    pub(super) fn words(&self) -> [u64; 6] {
         let Config {
             bits,
             chained_percent,
             growth_bits,
             lock_bits,
             far_locks,
+            early_reads,
         } = *self;
         [
             bits,
@@ -123,6 +123,7 @@ impl Config {
             growth_bits,
             lock_bits,
             u32::from(far_locks),
+            u32::from(early_reads),
         ]
         .map(u64::from)
     }
@@ -135,6 +136,7 @@ impl Config {
             growth_bits: small(words[2]),
             lock_bits: small(words[3]),
             far_locks: words[4] == 1,
+            early_reads: words[5] == 1,
         };
         config.check()?;
         Ok(config)

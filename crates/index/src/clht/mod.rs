@@ -71,7 +71,7 @@ use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 use crate::ground::{Ground, OpenError, Plan, Worker};
 use crate::hash::hash;
 use crate::index::{Index, Refused, Space};
-use crate::locks::Locks;
+use crate::locks::{EARLY_READS, Locks};
 use crate::outlier::Outlier;
 use layout::{ARRAY, Array, EMPTY, SLOTS};
 
@@ -79,7 +79,8 @@ use layout::{ARRAY, Array, EMPTY, SLOTS};
 pub const NAME: &str = "clht";
 
 /// Deviations it has by name.
-pub(crate) const FAULTS: [Named; 3] = [
+pub(crate) const FAULTS: [Named; 4] = [
+    EARLY_READS,
     Named {
         name: "clht.key_first",
         what: "an insert stores the key before the value",
@@ -110,18 +111,22 @@ pub struct Config {
     pub lock_bits: u32,
     /// Whether every change also writes a lock word in its bucket, as the published code does.
     pub far_locks: bool,
+    /// Whether searches wait for no writer, as the published code's, and show what is not durable yet.
+    pub early_reads: bool,
 }
 
 impl Config {
     /// The paper's: resized when chained buckets are as many as the array's; buckets for `slots`, a power of two.
     #[must_use]
     pub fn paper(slots: u64) -> Config {
+        let bits = (slots / SLOTS).max(4).ilog2();
         Config {
-            bits: (slots / SLOTS).max(4).ilog2(),
+            bits,
             chained_percent: 100,
             growth_bits: 1,
-            lock_bits: 4,
+            lock_bits: bits.min(4),
             far_locks: false,
+            early_reads: false,
         }
     }
 
@@ -135,12 +140,13 @@ impl Config {
         }
     }
 
-    /// As published: locks in far memory, arrays that grow by four.
+    /// As published: locks in far memory, searches that wait for nobody, arrays that grow by four.
     #[must_use]
     pub fn published(self) -> Config {
         Config {
             growth_bits: 2,
             far_locks: true,
+            early_reads: true,
             ..self
         }
     }
@@ -166,7 +172,8 @@ impl<M: Medium> Clht<M> {
     fn over(ground: Ground<M>, config: Config, found: bool) -> Clht<M> {
         let array = ground.medium().load(ground.root(ARRAY));
         let table = Clht {
-            locks: Locks::new(ground.medium().len(), config.lock_bytes(), found),
+            locks: Locks::new(ground.medium().len(), config.lock_bytes(), found)
+                .read_early(config.early_reads),
             array: AtomicU64::new(array),
             growing: Mutex::new(()),
             copied: AtomicU64::new(0),

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use farbank_pm::{LINE, Lane, Medium, Off, fault};
 
 use super::bucket::{HEAD, PAIR};
-use crate::bits::ones;
 use super::{Dash, Place};
+use crate::bits::ones;
 use crate::ground::{Block, Worker};
 use crate::hash::hash;
 use crate::index::Refused;

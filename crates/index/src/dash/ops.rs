@@ -47,7 +47,10 @@ impl<M: Medium> Dash<'_, M> {
         const SECOND: u32 = 32;
         let residents = heads.0.alike(finger) & heads.0.bits.residents();
         let guests = heads.1.alike(finger) & heads.1.bits.guests();
-        for n in ones(residents | guests << SECOND) {
+        let mut alike = residents | guests << SECOND;
+        while alike != 0 {
+            let n = alike.trailing_zeros();
+            alike &= alike - 1;
             let bucket = if n < SECOND { buckets.0 } else { buckets.1 };
             let (slot, stash) = (n % SECOND, None);
             if self.has_key(bucket, slot, key) {

@@ -149,7 +149,10 @@ impl<T: Table> Index for T {
             || self.lookup(hash),
             |led| self.still(hash, led),
             |segment| self.accept(worker, segment, hash),
-            |segment| Some(dash.value(dash.find(segment, place, key)?)),
+            |segment| {
+                dash.prefetch(segment, place); // the pair comes with its fingerprint, not after it
+                Some(dash.value(dash.find(segment, place, key)?))
+            },
         )
     }
 

@@ -3,6 +3,7 @@
 use farbank_pm::{LINE, Medium, Off, WORD};
 
 use super::{Config, LevelHash};
+use crate::bits::those;
 pub(super) use crate::ground::Run as Level;
 use crate::ground::{CONFIG_WORDS, OpenError};
 use crate::hash::hash_from;
@@ -130,7 +131,7 @@ impl Config {
 
     #[inline]
     pub(super) fn hashes(&self, key: u64) -> Hashes {
-        self.seeds.map(|seed| hash_from(seed, key))
+        [hash_from(self.seeds[0], key), hash_from(self.seeds[1], key)]
     }
 
     /// What a bucket's word of tokens has for slot `n`.
@@ -150,8 +151,12 @@ impl Config {
     #[inline]
     pub(super) fn buckets(&self, levels: Levels, hashes: Hashes) -> [Off; 4] {
         let Levels { top, bottom, .. } = levels;
-        [(top, 0), (top, 1), (bottom, 0), (bottom, 1)]
-            .map(|(level, side)| self.bucket(level, side, hashes[side]))
+        [
+            self.bucket(top, 0, hashes[0]),
+            self.bucket(top, 1, hashes[1]),
+            self.bucket(bottom, 0, hashes[0]),
+            self.bucket(bottom, 1, hashes[1]),
+        ]
     }
 
     /// The places of a bucket.
@@ -182,27 +187,23 @@ impl<M: Medium> LevelHash<M> {
         self.tokens(spot.bucket) & self.config.token(spot.slot) != 0
     }
 
-    /// Which places of a bucket have `key`, a bit each. All are asked before one is taken, so that the CPU need not guess
-    /// which it is, and goes on to the next lookup while this one's lines are on their way.
-    #[inline]
+    /// Which places of a bucket have `key`, a bit each.
+    #[inline(always)]
     pub(super) fn having(&self, bucket: Off, key: u64) -> u64 {
-        const PAPER: u64 = 3;
+        const PAPER: u32 = 3;
         const STEP: usize = PAIR_BYTES as usize / WORD;
         let (medium, tokens) = (self.ground.medium(), self.tokens(bucket));
-        let bit = |n: u64, there: u64| {
-            u64::from(there == key) & u64::from(tokens & self.config.token(n) != 0)
-        };
-        match u64::from(self.config.slots) {
-            PAPER => {
-                let first = Spot { bucket, slot: 0 };
-                let keys: [u64; PAPER as usize] = medium.load_words(first.key(), STEP);
-                let bits = (0..).zip(keys).map(|(n, there)| bit(n, there) << n);
-                bits.fold(0, |all, bit| all | bit)
-            }
-            slots => (0..slots).fold(0, |all, slot| {
-                all | bit(slot, medium.load(Spot { bucket, slot }.key())) << slot
-            }),
+        if (self.config.slots, self.config.token_bits) == (PAPER, 1) {
+            let first = Spot { bucket, slot: 0 };
+            let keys: [u64; PAPER as usize] = medium.load_words(first.key(), STEP);
+            return those(keys, |there| there == key) & tokens;
         }
+        let mut found = 0;
+        for spot in self.config.spots(bucket) {
+            let live = tokens & self.config.token(spot.slot) != 0;
+            found |= u64::from((medium.load(spot.key()) == key) & live) << spot.slot;
+        }
+        found
     }
 
     /// The pair that is, or was, there.

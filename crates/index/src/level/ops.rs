@@ -140,8 +140,9 @@ impl<M: Medium> LevelHash<M> {
     /// The locks of a key, as places: of each side, the buckets whose indices end in the same bits as its own, on all levels.
     #[inline]
     pub(super) fn stripes_of(&self, hashes: Hashes) -> [Off; 2] {
-        let [first, second] = hashes.map(|hash| hash & (self.stripes - 1));
-        [Off(first), Off(self.stripes + second)]
+        let [first, second] = hashes;
+        let mask = self.stripes - 1;
+        [Off(first & mask), Off(self.stripes + (second & mask))]
     }
 
     /// Takes the locks of a key, the first side's first. While the table is being resized, waits for that.
@@ -188,9 +189,10 @@ impl<M: Medium> LevelHash<M> {
     /// Where `key` is. Without its locks what is found is believed only if nothing has changed.
     #[inline]
     pub(super) fn find(&self, buckets: [Off; 4], key: u64) -> Option<Spot> {
-        let found = buckets.map(|bucket| self.having(bucket, key));
-        let all = (0..).zip(found).map(|(n, mask)| mask << (8 * n));
-        let all = all.fold(0_u64, |all, mask| all | mask);
+        let mut all = 0_u64;
+        for (n, bucket) in buckets.into_iter().enumerate() {
+            all |= self.having(bucket, key) << (8 * n);
+        }
         let first = u64::from(all.trailing_zeros());
         (all != 0).then(|| Spot {
             bucket: buckets[first as usize / 8],

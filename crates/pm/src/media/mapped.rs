@@ -284,7 +284,7 @@ impl Medium for Mapped {
         self.window.load(at)
     }
 
-    #[inline]
+    #[inline(always)]
     fn load_words<const N: usize>(&self, at: Off, step: usize) -> [u64; N] {
         self.window.load_words(at, step)
     }

@@ -213,15 +213,16 @@ impl Window {
     }
 
     /// Loads `N` words, `step` from one to the next, with acquire ordering.
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     pub(crate) fn load_words<const N: usize>(&self, at: Off, step: usize) -> [u64; N] {
         let from = self.aligned(at, N * step * WORD).cast::<u64>();
-        let words = std::array::from_fn(|n| {
+        let mut words = [0; N];
+        for (n, word) in words.iter_mut().enumerate() {
             // SAFETY: the word is aligned and inside of what was checked.
-            let word = unsafe { AtomicU64::from_ptr(from.add(n * step)) };
-            word.load(Ordering::Relaxed)
-        });
+            let there = unsafe { AtomicU64::from_ptr(from.add(n * step)) };
+            *word = there.load(Ordering::Relaxed);
+        }
         fence(Ordering::Acquire); // as in `load`
         words
     }

@@ -67,6 +67,14 @@ impl Trace {
         self.push(Step::new(Act::Barrier, 0));
     }
 
+    /// Some of the line at `at` is stored, written back and, if so, waited for: what the medium does not see.
+    pub fn persist(&self, at: Off, waits: bool) {
+        self.lines(&[Act::Store, Act::Flush], at, WORD, None);
+        if waits {
+            self.push(Step::new(Act::Fence, 0));
+        }
+    }
+
     /// The line of source a place's number stands for; `None` if nobody knows.
     #[must_use]
     pub fn place(&self, number: u16) -> Option<&'static Location<'static>> {
