@@ -17,20 +17,23 @@ const LANE_SEEDS: [(&str, &str); 4] = [
 pub(crate) const TABLES: [&str; 7] = [
     "cceh", "clht", "level", "clevel", "dash-eh", "dash-lh", "soft",
 ];
-/// Which faults are tried of which table: its names, its own files, and what it shares with another. What is under all of
-/// them (`ground`) is not here: of that some places are seen in larger pools only.
-const TABLE_FAULTS: [(&str, &str); 19] = [
+/// Which faults are tried of which table: its names, its own files, and what it shares with another. Not here is what
+/// 60 seconds do not show: in `ground`, under all of them, what larger pools only show; in `cceh` the first line of a segment that
+/// is accepted and the last drain of a split; in `level` the flush after a move that recovery ended.
+const TABLE_FAULTS: [(&str, &str); 22] = [
     ("cceh", "index."),
     ("cceh", "cceh."),
-    ("cceh", "index/cceh/"),
     ("cceh", "index/extendible/"),
     ("clht", "index."),
     ("clht", "clht."),
     ("clht", "index/clht/"),
     ("level", "level."),
-    ("level", "index/level/"),
+    ("level", "index/level/ops.rs"),
+    ("level", "index/level/resize.rs"),
     ("clevel", "clevel."),
     ("clevel", "index/clevel/"),
+    ("clevel", "index/ground/heap.rs"),
+    ("clevel", "index/ground/recover.rs"),
     ("dash-eh", "dash."),
     ("dash-eh", "dash-eh."),
     ("dash-eh", "index/dash_eh/"),
@@ -39,6 +42,7 @@ const TABLE_FAULTS: [(&str, &str); 19] = [
     ("dash-lh", "index/dash/"),
     ("soft", "soft."),
     ("soft", "index/soft/"),
+    ("soft", "copy_in index/ground/mod.rs"),
 ];
 const TABLE_SEEDS: [(&str, &str); 3] = [("adr", "0..200"), ("eadr", "0..40"), ("page", "0..100")];
 /// Seeds in which a release finds a million distinct images of each.
