@@ -173,7 +173,9 @@ impl Explorer<'_> {
             .as_mut()
             .expect("a run has a subject between its steps");
         let result = guarded(|| f(subject.as_mut())).and_then(|result| result);
-        run.history.made_room(subject.made_room());
+        // What failed may have been about to make room.
+        run.history
+            .made_room(result.is_err() || subject.made_room());
         self.judge_captured(run)?;
         match result {
             Ok(r) => Ok(Some(r)),
