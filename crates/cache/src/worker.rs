@@ -221,13 +221,30 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     // -- slots
 
-    /// A free slot of `class` that this session has, if nothing else is to be asked for one of `area`.
+    /// A free slot of `class`, if one for an item of `area` takes neither a page nor an eviction.
     #[inline]
-    pub(crate) fn slot_at_hand(&self, class: u8, area: u16) -> Option<Slot> {
-        match self.engine.areas.quota(area) {
-            None => open(&self.purse).take(class),
-            Some(_) => None,
+    pub(crate) fn slot_at_hand(&mut self, class: u8, area: u16) -> Option<Slot> {
+        if self.engine.areas.quota(area).is_some() {
+            return None;
         }
+        let slot = open(&self.purse).take(class);
+        slot.or_else(|| self.free_slot(class))
+    }
+
+    /// A free slot of `class`: one that was given up, or of a page that has some.
+    #[cold]
+    fn free_slot(&mut self, class: u8) -> Option<Slot> {
+        self.recycle(Some(class));
+        if let Some(slot) = open(&self.purse).take(class) {
+            return Some(slot);
+        }
+        let engine = Arc::clone(&self.engine);
+        let want = engine.stash_slots(class);
+        let mut taken = Vec::with_capacity(want);
+        engine.lock().take_slots(class, want, &mut taken);
+        let slot = taken.pop()?;
+        open(&self.purse).keep(class, &taken);
+        Some(slot)
     }
 
     /// A free slot of `class`, for an item of `area`. Not pinned; may evict.
@@ -259,17 +276,8 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     }
 
     fn find_slot(&mut self, class: u8, area: u16) -> Result<Slot, Error> {
-        let engine = Arc::clone(&self.engine);
-        let want = engine.stash_slots(class);
-        let mut taken = Vec::with_capacity(want);
         for attempt in 0..PATIENCE {
-            self.recycle(Some(class));
-            if let Some(slot) = open(&self.purse).take(class) {
-                return Ok(slot);
-            }
-            engine.lock().take_slots(class, want, &mut taken);
-            if let Some(slot) = taken.pop() {
-                open(&self.purse).keep(class, &taken);
+            if let Some(slot) = self.free_slot(class) {
                 return Ok(slot);
             }
             if self.take_page(class)? {
