@@ -170,7 +170,7 @@ pub(crate) fn faults(_: Size) -> Result<(), String> {
 /// Threads under schedules of chance and of priorities; and what only schedules find is found.
 pub(crate) fn schedules(size: Size) -> Result<(), String> {
     let binary = with_faults("shuttle", "--cfg shuttle")?;
-    let (schedules, alone, table) = match size {
+    let (schedules, alone, others) = match size {
         Size::Lane => ("2000", "1000", "200"),
         Size::Gate => ("100000", "10000", "5000"),
     };
@@ -181,10 +181,13 @@ pub(crate) fn schedules(size: Size) -> Result<(), String> {
     };
     run(&["kv", "--schedules", schedules])?;
     run(&["kv-alone", "--schedules", alone])?;
-    for name in TABLES {
-        run(&[name, "--schedules", table])?;
+    for name in ["mdb"].into_iter().chain(TABLES) {
+        run(&[name, "--schedules", others])?;
     }
-    run(&["kv", "--schedules", CONTROL_SCHEDULES, "--controls"])
+    for name in ["kv", "mdb"] {
+        run(&[name, "--schedules", CONTROL_SCHEDULES, "--controls"])?;
+    }
+    Ok(())
 }
 
 /// The tree under disasters on a simulated rack: what holds, and that what must fail does.
