@@ -16,11 +16,11 @@
 //! W5  Nobody waits for a claim, or for room, while pinned.
 //!
 //! # Crash argument
-//! | crash between   | recovery sees                                  | and does                                       |
-//! |-----------------|------------------------------------------------|------------------------------------------------|
-//! | put, before its drain | the old one alive or dead, the new one whole or not | keeps the newest that is whole: old, new or none |
-//! | delete, before its drain | the item alive or dead                  | as it finds it                                 |
-//! | evict, before its drain | the item alive or dead                   | as it finds it: it is the newest (W1)          |
+//! | crash before the drain of | recovery sees                                       | and does                                         |
+//! |---------------------------|-----------------------------------------------------|--------------------------------------------------|
+//! | a put                     | the old one alive or dead, the new one whole or not | keeps the newest that is whole: old, new or none |
+//! | a delete                  | the item alive or dead                              | as it finds it                                   |
+//! | an eviction               | the item alive or dead                              | as it finds it: it is the newest (W1)            |
 
 use farbank_kv::store::{Error, Meta};
 use farbank_pm::epoch::Slot as PinSlot;

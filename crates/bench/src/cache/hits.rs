@@ -10,11 +10,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use farbank_cache::{Cache, Config, Door, PAGE_BYTES};
+use farbank_cache::{Cache, Door};
 use farbank_kv::store::{Key, Ops, Session, Store, Value, View};
 use farbank_pm::media::Mapped;
 
-use super::{Options, go_on};
+use super::{Options, go_on, in_memory};
 use crate::figure::{Error, Figure, Report, Step};
 use crate::index::keys::{Distribution, Engine as Draws, Ids};
 
@@ -148,15 +148,7 @@ struct Ours {
 
 impl Ours {
     fn new(options: &Options) -> Result<Ours, Error> {
-        // The superblock and the table of areas are besides.
-        let bytes = (options.mib << 20) + 2 * PAGE_BYTES;
-        let medium = Mapped::anonymous(bytes).map_err(Error::doing("map memory"))?;
-        let config = Config {
-            tended: false,
-            ..Config::default()
-        };
-        let cache = Cache::create(medium, PAGE_BYTES, config);
-        let cache = cache.map_err(|error| Error::Failed(error.to_string()))?;
+        let cache = in_memory(options.mib)?;
         Ok(Ours {
             door: cache.door(),
             cache,

@@ -6,11 +6,11 @@
 
 use std::time::Instant;
 
-use farbank_cache::{Cache, Config, Door, PAGE_BYTES};
+use farbank_cache::{Cache, Door};
 use farbank_kv::store::{Key, Ops, Session, Store, Value, View};
 use farbank_pm::media::Mapped;
 
-use super::{Options, go_on};
+use super::{Options, go_on, in_memory};
 use crate::figure::{Error, Figure, Report, Step, median};
 use crate::index::keys::Engine as Draws;
 
@@ -100,15 +100,8 @@ pub(super) fn run(
 
 impl Filled {
     fn new(options: &Options) -> Result<Filled, Error> {
-        let bytes = (options.mib << 20) + 2 * PAGE_BYTES;
-        let medium = Mapped::anonymous(bytes).map_err(Error::doing("map memory"))?;
-        let config = Config {
-            tended: false,
-            ..Config::default()
-        };
-        let cache = Cache::create(medium, PAGE_BYTES, config);
         let filled = Filled {
-            cache: cache.map_err(|error| Error::Failed(error.to_string()))?,
+            cache: in_memory(options.mib)?,
             draws: Draws::new(options.seed + 1),
             value: vec![b'x'; options.value_bytes],
             items: options.items.max(10_000),

@@ -7,6 +7,9 @@ mod part;
 
 use std::path::PathBuf;
 
+use farbank_cache::{Cache, Config, PAGE_BYTES};
+use farbank_pm::media::Mapped;
+
 use crate::figure::{Error, Report, Step};
 
 /// What is found out.
@@ -53,6 +56,19 @@ pub fn run(options: &Options, watch: &mut dyn FnMut(Step<'_>) -> bool) -> Result
         Experiment::Hits => hits::run(options, watch),
         Experiment::Hot => hot::run(options, watch),
     }
+}
+
+/// An empty cache with `mib` MiB for items in memory of this process, its write-backs and fences real. It is not tended.
+fn in_memory(mib: u64) -> Result<Cache<Mapped>, Error> {
+    // The superblock and the table of areas are besides.
+    let bytes = (mib << 20) + 2 * PAGE_BYTES;
+    let medium = Mapped::anonymous(bytes).map_err(Error::doing("map memory"))?;
+    let config = Config {
+        tended: false,
+        ..Config::default()
+    };
+    let cache = Cache::create(medium, PAGE_BYTES, config);
+    cache.map_err(|error| Error::Failed(error.to_string()))
 }
 
 /// Shows how far it is; an error if it is to stop.
