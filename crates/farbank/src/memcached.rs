@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use farbank_cache::PAGE_BYTES;
+use farbank_cache::{PAGE_BYTES, PAGES_MIN};
 
 use crate::{Failure, size};
 
@@ -171,6 +171,12 @@ fn start(arguments: &[OsString]) -> Result<u32, Failure> {
 }
 
 impl Asked {
+    /// Bytes of the cache's pages, if an item may be larger than the usual ones: the largest has a page for itself.
+    fn large_pages(&self) -> Option<u64> {
+        let large = !self.keeps_all && self.item_bytes > PAGE_BYTES;
+        large.then(|| self.item_bytes.next_power_of_two())
+    }
+
     fn arguments(mut self) -> Vec<OsString> {
         if !self.listens {
             self.put("bind", "127.0.0.1");
@@ -180,12 +186,8 @@ impl Asked {
         }
         let engine = if self.keeps_all { "kv" } else { "mdb" };
         self.put("engine", engine);
-        if !self.keeps_all && self.item_bytes > PAGE_BYTES {
-            // The largest item has a page for itself.
-            self.put(
-                "segment-bytes",
-                self.item_bytes.next_power_of_two().to_string(),
-            );
+        if let Some(bytes) = self.large_pages() {
+            self.put("segment-bytes", bytes.to_string());
         }
         let level = ["warn", "info", "debug", "trace"][self.verbose.min(3)];
         self.put("log-level", level);
@@ -314,6 +316,14 @@ fn read(args: &[OsString]) -> Result<Asked, Failure> {
     if asked.item_bytes > asked.bytes / 2 {
         let text = "-I: an item cannot be larger than half of -m";
         return Err(Failure::Usage(text.into()));
+    }
+    let least = asked.large_pages().map(|bytes| (PAGES_MIN + 1) * bytes);
+    if let Some(least) = least.filter(|&least| least > asked.bytes) {
+        return Err(Failure::Usage(format!(
+            "-I: a cache has {} pages or more, each as large as the largest item: ask for -m {} at least",
+            PAGES_MIN + 1,
+            least >> 20
+        )));
     }
     Ok(asked)
 }

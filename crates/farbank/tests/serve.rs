@@ -358,6 +358,9 @@ fn called_memcached_it_takes_its_flags_and_its_items_survive_a_kill() {
         kill_process(Pid::from_child(&server), Signal::KILL).unwrap();
         server.wait().unwrap();
     }
+    let (code, error) = refused(Command::new(&program).args(["-m", "16", "-I", "4m"]));
+    assert_eq!(code, Some(2));
+    assert!(error.contains("ask for -m 20 at least"), "{error}");
     let (code, error) = refused(Command::new(&program).arg("-S"));
     assert_eq!(code, Some(2));
     assert!(error.contains("invalid option -- 'S'"), "{error}");
