@@ -526,7 +526,8 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
         let now = self.worker.lane.counters;
         if now != self.told {
             let stored = std::mem::take(&mut self.worker.stored_bytes);
-            self.worker.engine.tell(&now, &self.told, stored);
+            let merged = std::mem::take(&mut self.worker.merged_writes);
+            self.worker.engine.tell(&now, &self.told, stored, merged);
             self.told = now;
         }
         Ok(Ticket::DURABLE)

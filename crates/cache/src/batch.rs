@@ -22,7 +22,6 @@
 
 use farbank_kv::store::{Change, Error, Head as Frame, Value};
 use farbank_pm::sync::Arc;
-use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, fault};
 
 use crate::claims::Claims;
@@ -306,15 +305,12 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     /// Appends the value that an entry will have to `out`, after `head`; false if it will have none.
     pub(crate) fn copy_staged(&self, entry: usize, out: &mut Vec<u8>, head: Frame<'_>) -> bool {
-        let shown = self
-            .staged(entry)
-            .filter(|found| self.lives(found) && found.is_shown());
-        let (Some(found), Some(new)) = (shown, &self.batch.entries[entry].new) else {
-            return false;
-        };
-        head(&found.meta(), out);
-        out.extend_from_slice(self.batch.value_of(new));
-        true
+        let shown = self.staged(entry).filter(|(found, _)| found.is_shown());
+        if let Some((found, value)) = &shown {
+            head(&found.meta(), out);
+            out.extend_from_slice(value);
+        }
+        shown.is_some()
     }
 
     // -- claims
@@ -365,10 +361,10 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     fn is_locked(&self, place: &Place) -> bool {
         let found = match place.entry {
-            Some(at) => self.staged(at),
-            None => place.old,
+            Some(at) => self.staged(at).map(|(found, _)| found),
+            None => place.old.filter(|found| self.lives(found)),
         };
-        found.is_some_and(|found| found.head.marks & LOCKED != 0 && self.lives(&found))
+        found.is_some_and(|found| found.head.marks & LOCKED != 0)
     }
 
     /// What a read of `place` would find, its value appended to `value`.
@@ -377,20 +373,21 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             let living = place.old.filter(|found| self.lives(found));
             return living.filter(|found| self.copy_value(found, name, value));
         };
-        let found = self.staged(at).filter(|found| self.lives(found))?;
-        let new = self.batch.entries[at].new.as_ref()?;
-        value.extend_from_slice(self.batch.value_of(new));
+        let (found, staged) = self.staged(at)?;
+        value.extend_from_slice(staged);
         Some(found)
     }
 
-    /// The item that an entry will be.
-    fn staged(&self, entry: usize) -> Option<Found> {
-        let new = self.batch.entries[entry].new?;
-        Some(Found {
+    /// The item that an entry will be, if it will be alive, and its value.
+    fn staged(&self, entry: usize) -> Option<(Found, &[u8])> {
+        let new = self.batch.entries[entry].new.as_ref()?;
+        let found = Found {
             slot: new.slot,
             at: self.engine.place_of(new.slot)?,
             head: new.head,
-        })
+        };
+        self.lives(&found)
+            .then(|| (found, self.batch.value_of(new)))
     }
 
     // -- staging
@@ -551,11 +548,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     fn write_item(&mut self, new: &New, name: &Name<'_>, value: &[u8]) {
         let engine = &*self.engine;
-        let (page, index) = (
-            engine.near.page_of(new.slot),
-            engine.near.index_of(new.slot),
-        );
-        let at = engine.slot_at(page, index, new.class);
+        let at = engine.place_of(new.slot).expect("its page has a class");
         let seed = crate::layout::seed(engine.secret, at);
         let crc = new.head.crc_of(seed, name.key, value);
         let bytes = Head { crc, ..new.head }.to_bytes();
@@ -578,14 +571,6 @@ impl<N: Medium, F: Medium> Worker<N, F> {
                 (None, Some(old)) => locked.unlink(old),
                 (None, None) => {}
             }
-        }
-        drop(locked);
-        let merged = std::mem::take(&mut self.merged_writes);
-        if merged > 0 {
-            engine
-                .tally
-                .merged_writes
-                .fetch_add(merged, Ordering::Relaxed);
         }
     }
 }

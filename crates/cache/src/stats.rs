@@ -10,11 +10,21 @@ use crate::engine::Engine;
 use crate::near::Tally;
 
 impl<N: Medium, F: Medium> Engine<N, F> {
-    /// A session has asked this of the medium, and stored so many bytes of items, since it told last.
-    pub(crate) fn tell(&self, now: &Counters, told: &Counters, stored_bytes: u64) {
-        self.tally
+    /// A session has asked this of the medium, stored so many bytes of items and merged so many writes since it told last.
+    pub(crate) fn tell(
+        &self,
+        now: &Counters,
+        told: &Counters,
+        stored_bytes: u64,
+        merged_writes: u64,
+    ) {
+        let tally = &self.tally;
+        tally
             .stored_bytes
             .fetch_add(stored_bytes, Ordering::Relaxed);
+        tally
+            .merged_writes
+            .fetch_add(merged_writes, Ordering::Relaxed);
         let mut all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         *all += Counters {
             lines: now.lines - told.lines,

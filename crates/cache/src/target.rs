@@ -128,9 +128,7 @@ impl<M: Medium> MdbSubject<M> {
             time,
         })
     }
-}
 
-impl<M: Medium> MdbSubject<M> {
     fn commit_but(&mut self, session: Option<usize>) -> Result<(), String> {
         for other in (0..SESSIONS).filter(|&other| Some(other) != session) {
             self.clients[other].commit()?;

@@ -7,14 +7,14 @@
 use std::sync::Arc;
 
 use farbank_cache::{Cache, Config, Door, Formatting, MetadataRoom};
-use farbank_kv::store::{Key, Session, Value};
+use farbank_kv::store::{Session, Value};
 use farbank_pm::Medium;
 use farbank_pm::media::Mapped;
 use farbank_pm::model::{Config as ModelConfig, Hotspot, Machine, Modelled, Outcome, Trace};
 use farbank_pm::pool::Identity;
 
 use super::part::{Part, Split, Writing};
-use super::{Options, go_on};
+use super::{Options, failed, go_on, named};
 use crate::figure::{Error, Figure, Report, Step};
 use crate::index::keys::Engine as Draws;
 
@@ -278,7 +278,7 @@ fn over<N: Medium>(
         ..Config::default()
     };
     let cache = Cache::create_as(far, PAGE_BYTES, IDENTITY, how, near);
-    let cache = cache.map_err(|error| Error::Failed(error.to_string()))?;
+    let cache = cache.map_err(failed)?;
     let mut doors: Vec<Door<Part, N>> = (0..options.threads).map(|_| cache.door()).collect();
     trace.record(true);
     let mut machine = Machine::new(config(options));
@@ -334,11 +334,6 @@ fn put<N: Medium>(door: &mut Door<Part, N>, key: u64, value_bytes: usize) -> Res
         bytes: &bytes,
         ..Value::default()
     };
-    let key = Key {
-        db: 0,
-        bytes: &name,
-    };
-    door.put_alone(key, value)
-        .map(drop)
-        .map_err(|error| Error::Failed(error.to_string()))
+    let stored = door.put_alone(named(&name), value);
+    stored.map(drop).map_err(failed)
 }

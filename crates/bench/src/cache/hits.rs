@@ -11,10 +11,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use farbank_cache::{Cache, Door};
-use farbank_kv::store::{Key, Ops, Session, Store, Value, View};
+use farbank_kv::store::{Ops, Session, Store, Value, View};
 use farbank_pm::media::Mapped;
 
-use super::{Options, go_on, in_memory};
+use super::{Options, failed, go_on, in_memory, named};
 use crate::figure::{Error, Figure, Report, Step};
 use crate::index::keys::{Distribution, Engine as Draws, Ids};
 
@@ -164,13 +164,9 @@ impl Asked for Ours {
             .map(|key| {
                 out.clear();
                 let name = name(*key);
-                let key = Key {
-                    db: 0,
-                    bytes: name.as_bytes(),
-                };
-                self.door
-                    .get(key, View::Durable, &mut out, &mut |_, _| {})
-                    .map_err(|error| Error::Failed(error.to_string()))
+                let key = named(name.as_bytes());
+                let found = self.door.get(key, View::Durable, &mut out, &mut |_, _| {});
+                found.map_err(failed)
             })
             .collect()
     }
@@ -178,20 +174,14 @@ impl Asked for Ours {
     fn store(&mut self, keys: &[u64]) -> Result<(), Error> {
         for key in keys {
             let (name, bytes) = (name(*key), vec![b'x'; value_bytes(self.mean, *key)]);
-            let key = Key {
-                db: 0,
-                bytes: name.as_bytes(),
-            };
             let value = Value {
                 bytes: &bytes,
                 ..Value::default()
             };
-            let stored = self.door.put(key, value);
-            stored.map_err(|error| Error::Failed(error.to_string()))?;
+            let stored = self.door.put(named(name.as_bytes()), value);
+            stored.map_err(failed)?;
         }
-        let committed = self.door.commit();
-        committed.map_err(|error| Error::Failed(error.to_string()))?;
-        Ok(())
+        self.door.commit().map(drop).map_err(failed)
     }
 }
 

@@ -7,10 +7,10 @@
 use std::time::Instant;
 
 use farbank_cache::{Cache, Door};
-use farbank_kv::store::{Key, Ops, Session, Store, Value, View};
+use farbank_kv::store::{Ops, Session, Store, Value, View};
 use farbank_pm::media::Mapped;
 
-use super::{Options, go_on, in_memory};
+use super::{Options, failed, go_on, in_memory, named};
 use crate::figure::{Error, Figure, Report, Step, median};
 use crate::index::keys::Engine as Draws;
 
@@ -169,12 +169,4 @@ impl Filled {
             sets,
         })
     }
-}
-
-fn named(name: &[u8]) -> Key<'_> {
-    Key { db: 0, bytes: name }
-}
-
-fn failed(error: farbank_kv::store::Error) -> Error {
-    Error::Failed(error.to_string())
 }

@@ -5,9 +5,11 @@ mod hits;
 mod hot;
 mod part;
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use farbank_cache::{Cache, Config, PAGE_BYTES};
+use farbank_kv::store::Key;
 use farbank_pm::media::Mapped;
 
 use crate::figure::{Error, Report, Step};
@@ -67,8 +69,16 @@ fn in_memory(mib: u64) -> Result<Cache<Mapped>, Error> {
         tended: false,
         ..Config::default()
     };
-    let cache = Cache::create(medium, PAGE_BYTES, config);
-    cache.map_err(|error| Error::Failed(error.to_string()))
+    Cache::create(medium, PAGE_BYTES, config).map_err(failed)
+}
+
+/// A key of the first database.
+fn named(name: &[u8]) -> Key<'_> {
+    Key { db: 0, bytes: name }
+}
+
+fn failed(error: impl Display) -> Error {
+    Error::Failed(error.to_string())
 }
 
 /// Shows how far it is; an error if it is to stop.

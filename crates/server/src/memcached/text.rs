@@ -211,27 +211,31 @@ pub(super) fn store(ctx: &mut Ctx<'_>, store: &Store<'_>) {
     }
 }
 
-/// A value that is not taken: what was there must not be taken for it.
+/// A value that is not taken.
 pub(super) fn too_large(ctx: &mut Ctx<'_>, name: &[u8], how: How, start: Start) {
     ctx.count(Count::TooLarge);
-    if how == How::Set
-        && let Err(error) = ctx.session.delete(key(name))
-    {
-        return ctx.failed(&error, start);
+    match end_old(ctx, name, how) {
+        Ok(()) => ctx.say(TOO_LARGE, start.quiet),
+        Err(error) => ctx.failed(&error, start),
     }
-    ctx.say(TOO_LARGE, start.quiet);
 }
 
-/// The store did not take it: what was there must not be taken for what was to be.
+/// Of a set that was not taken: what was there must not be taken for what was to be.
+fn end_old(ctx: &mut Ctx<'_>, name: &[u8], how: How) -> Result<(), Error> {
+    match how {
+        How::Set => ctx.session.delete(key(name)).map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// The store did not take it.
 #[cold]
 pub(super) fn not_stored(ctx: &mut Ctx<'_>, write: &Write<'_>, error: &Error, start: Start) {
     match error {
         Error::ItemTooLarge { .. } => return too_large(ctx, write.key, write.how, start),
         Error::Full => {
             ctx.count(Count::NoMemory);
-            if write.how == How::Set
-                && let Err(error) = ctx.session.delete(key(write.key))
-            {
+            if let Err(error) = end_old(ctx, write.key, write.how) {
                 return ctx.failed(&error, start);
             }
         }
