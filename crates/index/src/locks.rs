@@ -140,14 +140,12 @@ impl Locks {
     /// The version of `at`, once no writer is there.
     #[inline]
     pub(crate) fn even(&self, at: Off) -> Seen<'_> {
-        let (version, mut tries) = (self.version(at), 0);
-        loop {
-            let was = version.load(Ordering::Acquire);
-            if was.is_multiple_of(2) || self.reads_early() {
-                return Seen { version, was };
-            }
-            wait(&mut tries);
+        let version = self.version(at);
+        let was = version.load(Ordering::Acquire);
+        if was.is_multiple_of(2) || self.reads_early() {
+            return Seen { version, was };
         }
+        even_later(version)
     }
 
     /// Takes the lock of `at`. Whoever comes first after an open runs `accept`, under it.
@@ -269,6 +267,19 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         let next = self.held.wrapping_add(2);
         self.version.store(next, Ordering::Release);
+    }
+}
+
+/// A version, once it is even again.
+#[cold]
+fn even_later(version: &AtomicU64) -> Seen<'_> {
+    let mut tries = 0;
+    loop {
+        wait(&mut tries);
+        let was = version.load(Ordering::Acquire);
+        if was.is_multiple_of(2) {
+            return Seen { version, was };
+        }
     }
 }
 

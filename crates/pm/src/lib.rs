@@ -19,6 +19,7 @@
 //! * [`crc`] is the checksum of short records.
 //! * [`epoch`] tells when nobody reads an offset any more.
 //! * [`table`] is the DRAM beside the pool: arrays that grow without moving.
+//! * [`simd`] asks many bytes at once.
 //! * [`sync`] is where atomics, locks and threads come from, so that a model checker can swap them.
 //!
 //! All of this project's unsafe code for far memory is in this crate, behind safe functions.
@@ -32,6 +33,7 @@ pub mod medium;
 pub mod model;
 pub mod pool;
 pub mod sim;
+pub mod simd;
 pub mod sync;
 pub mod table;
 

@@ -136,8 +136,13 @@ fn part(
     part.times_ns
         .reserve(timed.map_or(0, |timed| timed as usize + 1));
     let first = mine.start;
+    let mut next_timed = match timed_one_in {
+        0 => u64::MAX,
+        one_in => first.next_multiple_of(one_in),
+    };
     for n in mine {
-        let end = if timed_one_in > 0 && n % timed_one_in == 0 {
+        let end = if n == next_timed {
+            next_timed += timed_one_in;
             let began = Instant::now();
             let end = op(n)?;
             part.times_ns.push(began.elapsed().as_nanos() as u64);

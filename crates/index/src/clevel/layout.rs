@@ -173,24 +173,20 @@ impl<M: Medium> Clevel<M> {
         level.at.plus(n * self.config.bucket_bytes())
     }
 
-    /// Which slots of a bucket lead to a pair and have this tag, a bit each.
+    /// Which slots of a bucket have this tag, a bit each; empty ones have tag 0.
     #[inline(always)]
     pub(super) fn tagged(&self, bucket: Off, tag: u64) -> u64 {
         const PAPER: u32 = 8;
         let medium = self.ground.medium();
-        // Without its tag such a word is a place in the pool, and not 0.
-        let leads = |word: u64| {
-            let at = word ^ tag << TAG_SHIFT;
-            at.wrapping_sub(1) < (1 << TAG_SHIFT) - 1
-        };
+        let has_it = |word| tag_in(word) == tag;
         if self.config.slots == PAPER {
             let words: [u64; PAPER as usize] = medium.load_words(bucket, 1);
-            return those(words, leads);
+            return those(words, has_it);
         }
         let mut found = 0;
         for n in 0..u64::from(self.config.slots) {
             let word = medium.load(bucket.plus(n * WORD as u64));
-            found |= u64::from(leads(word)) << n;
+            found |= u64::from(has_it(word)) << n;
         }
         found
     }

@@ -111,21 +111,23 @@ impl<M: Medium> Clevel<M> {
     /// only if nothing has changed.
     #[inline]
     fn find(&self, hash: u64, key: u64) -> Result<Option<Found>, Refused> {
+        const SECOND: u32 = 32;
         let (medium, tag) = (self.ground.medium(), self.tag_of(hash));
         for n in self.meta().levels() {
             let level = self.level(n);
-            for bucket in self.buckets_of(level, hash) {
-                let bucket = self.bucket(level, bucket);
-                for n in ones(self.tagged(bucket, tag)) {
-                    let slot = bucket.plus(u64::from(n) * WORD as u64);
-                    let word = medium.load(slot);
-                    if word == EMPTY {
-                        continue; // taken away since
-                    }
-                    let pair = self.pair_of(slot, word)?;
-                    if fault!("clevel.tag_is_key") || medium.load(pair) == key {
-                        return Ok(Some(Found { slot, pair }));
-                    }
+            // The CPU need not guess in which of the two it is.
+            let [first, second] = (self.buckets_of(level, hash)).map(|n| self.bucket(level, n));
+            let tagged = self.tagged(first, tag) | self.tagged(second, tag) << SECOND;
+            for n in ones(tagged) {
+                let bucket = if n < SECOND { first } else { second };
+                let slot = bucket.plus(u64::from(n % SECOND) * WORD as u64);
+                let word = medium.load(slot);
+                if word == EMPTY {
+                    continue;
+                }
+                let pair = self.pair_of(slot, word)?;
+                if fault!("clevel.tag_is_key") || medium.load(pair) == key {
+                    return Ok(Some(Found { slot, pair }));
                 }
             }
         }

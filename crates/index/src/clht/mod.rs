@@ -54,7 +54,7 @@
 //! [`Config::far_locks`] writes them without relying on them. Readers believe nothing that is not durable; the paper's
 //! see a key before it is, and miss one whose value changes meanwhile. Threads that meet a resize wait for it; the
 //! published code has them help, and leaves out buckets if a helper dies. A chained bucket's own first word leads back to its
-//! chain. Arrays grow by two; the published rule, to 40 % of the slots, comes out as four ([`Config::growth_bits`]).
+//! chain. Arrays grow by four, which is what the published rule, to 40 % of the slots, comes out as ([`Config::growth_bits`]).
 //! A crash inside a resize leaks nothing; the published code leaves that to a collector (fault `clht.young_not_named`).
 //! There is an update.
 
@@ -123,7 +123,7 @@ impl Config {
         Config {
             bits,
             chained_percent: 100,
-            growth_bits: 1,
+            growth_bits: 2,
             lock_bits: bits.min(4),
             far_locks: false,
             early_reads: false,
@@ -140,11 +140,10 @@ impl Config {
         }
     }
 
-    /// As published: locks in far memory, searches that wait for nobody, arrays that grow by four.
+    /// As published: locks in far memory, searches that wait for nobody.
     #[must_use]
     pub fn published(self) -> Config {
         Config {
-            growth_bits: 2,
             far_locks: true,
             early_reads: true,
             ..self

@@ -1,6 +1,7 @@
 //! The bytes of a bucket.
 
 use farbank_pm::model::Category;
+use farbank_pm::simd::bytes_equal;
 use farbank_pm::{Lane, Medium, Off, WORD};
 
 use super::{Dash, Place, Spot};
@@ -62,16 +63,6 @@ impl Bits {
     }
 }
 
-/// Which bytes of a word are `byte`, a bit each.
-#[inline]
-fn bytes_equal(word: u64, byte: u8) -> u64 {
-    const LOW: u64 = 0x0101_0101_0101_0101;
-    const REST: u64 = 0x7f * LOW;
-    let other = word ^ (u64::from(byte) * LOW);
-    let equal = !(((other & REST) + REST) | other | REST);
-    (equal >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
-}
-
 /// What comes before a bucket's pairs.
 #[derive(Clone, Copy)]
 pub(super) struct Head {
@@ -84,7 +75,7 @@ impl Head {
     /// Which slots have this fingerprint, a bit each.
     #[inline]
     pub(super) fn alike(self, finger: u8) -> u64 {
-        bytes_equal(self.fingers[0], finger) | bytes_equal(self.fingers[1], finger) << 8
+        bytes_equal(self.fingers, finger)
     }
 }
 
@@ -252,7 +243,7 @@ impl Overflow {
         let guests = self.0 >> Overflow::GUEST;
         let whose = if guest { guests } else { !guests };
         let all = (1 << Overflow::ENTRIES) - 1;
-        bytes_equal(self.0, finger) & self.0 >> Overflow::SET & whose & all
+        bytes_equal([self.0, 0], finger) & self.0 >> Overflow::SET & whose & all
     }
 
     /// Whether there is an entry for a fingerprint.
@@ -304,20 +295,6 @@ impl Overflow {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn equal_bytes_are_found_and_no_others() {
-        for (word, byte, found) in [
-            (0, 0, 0xff),
-            (0x0100, 0, 0xfd),
-            (0x0100, 1, 0b10),
-            (0x80_00_7f_ff_01_80_00_81, 0x80, 0b1000_0100),
-            (0x80_00_7f_ff_01_80_00_81, 0, 0b0100_0010),
-            (u64::MAX, 0xfe, 0),
-        ] {
-            assert_eq!(bytes_equal(word, byte), found, "{word:#x} {byte:#x}");
-        }
-    }
 
     #[test]
     fn entries_are_taken_back_one_by_one() {

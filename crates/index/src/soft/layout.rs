@@ -82,9 +82,9 @@ impl Config {
         let Config {
             bucket_bits,
             area_nodes,
-            chain_max,
+            list_nodes,
         } = *self;
-        [bucket_bits, area_nodes, chain_max].map(u64::from)
+        [bucket_bits, area_nodes, list_nodes].map(u64::from)
     }
 
     pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<Config, OpenError> {
@@ -92,7 +92,7 @@ impl Config {
         let config = Config {
             bucket_bits: small(words[0]),
             area_nodes: small(words[1]),
-            chain_max: small(words[2]),
+            list_nodes: small(words[2]),
         };
         config.check()?;
         Ok(config)

@@ -28,6 +28,8 @@ pub(super) struct Lists {
     nodes: Table<AtomicU64>,
     /// How many buckets there are: 2^n, and as many more as have been split of those.
     buckets: AtomicU64,
+    /// How many nodes there are, in lists or free.
+    made: AtomicU64,
     growing: Mutex<()>,
     locks: Locks,
 }
@@ -45,8 +47,6 @@ pub(super) struct Spot<'a> {
     pub(super) node: u64,
     /// The first whose key is not smaller.
     next: u64,
-    /// Nodes passed on the way.
-    pub(super) passed: u32,
 }
 
 /// A list node, read.
@@ -67,15 +67,17 @@ impl Lists {
             heads,
             nodes,
             buckets: AtomicU64::new(buckets),
+            made: AtomicU64::new(0),
             growing: Mutex::new(()),
             locks: Locks::new(buckets, 1, false),
         }
     }
 
-    /// Makes node `node`, for good, the one of `far` (I6).
+    /// Makes node `node`, the next one, for good that of `far` (I6).
     pub(super) fn add(&self, node: u64, far: Off) {
         self.nodes.reserve(((node + 1) * WORDS) as usize);
         self.word(node, FAR).store(far.0, Ordering::Relaxed);
+        self.made.store(node, Ordering::Relaxed);
     }
 
     /// The words of a list node.
@@ -116,7 +118,7 @@ impl Lists {
     /// Where `key` is; `None` if `still` says no on the way.
     #[inline]
     fn seek(&self, bucket: u64, key: u64, still: impl Fn() -> bool) -> Option<Spot<'_>> {
-        let (mut link, mut passed) = (self.head(bucket), 0);
+        let mut link = self.head(bucket);
         loop {
             let next = link.load(Ordering::Acquire);
             let words = self.words(next); // node 0, which is none, has words too
@@ -126,14 +128,8 @@ impl Lists {
             }
             if next == 0 || found >= key {
                 let node = if found == key { next } else { 0 };
-                return Some(Spot {
-                    link,
-                    node,
-                    next,
-                    passed,
-                });
+                return Some(Spot { link, node, next });
             }
-            passed += 1;
             link = &words[NEXT];
         }
     }
@@ -165,6 +161,8 @@ impl Lists {
     pub(super) fn hold(&self, hash: u64) -> Held<'_> {
         loop {
             let bucket = self.bucket_of(hash);
+            self.locks.prefetch(Off(bucket));
+            self.prefetch_first(bucket);
             let guard = self.locks.lock_made(Off(bucket));
             if self.bucket_of(hash) == bucket {
                 return Held {
@@ -200,11 +198,20 @@ impl Lists {
         self.word(spot.node, VALUE).store(value, Ordering::Relaxed);
     }
 
-    /// Splits the bucket whose turn it is: one more bucket, and nothing in far memory.
+    /// Whether there are more than `most` nodes for a bucket, on average, were all of them in lists.
+    #[inline]
+    pub(super) fn are_long(&self, most: u64) -> bool {
+        let buckets = self.buckets.load(Ordering::Relaxed);
+        self.made.load(Ordering::Relaxed) / most > buckets
+    }
+
+    /// Splits the bucket whose turn it is, unless somebody does: one more bucket, and nothing in far memory.
     pub(super) fn split(&self) {
-        let _growing = self.growing.lock().expect("no holder panics");
+        let Ok(_growing) = self.growing.try_lock() else {
+            return;
+        };
         let young = self.buckets.load(Ordering::Relaxed);
-        let elder = young - (1 << young.ilog2());
+        let elder = elder_of(young);
         self.heads.reserve(young as usize + 1);
         self.locks.reserve(young as usize + 1);
         let _elder = self.locks.lock_made(Off(elder));
@@ -221,6 +228,15 @@ impl Lists {
         stay.store(0, Ordering::Release);
         move_on.store(0, Ordering::Release);
         self.buckets.store(young + 1, Ordering::Release);
+        // By the time of the next split its list has arrived.
+        self.prefetch_first(elder_of(young + 1));
+    }
+
+    /// Has the CPU fetch the first node of a bucket's list.
+    #[inline]
+    fn prefetch_first(&self, bucket: u64) {
+        let first = self.head(bucket).load(Ordering::Acquire);
+        prefetch(self.word(first, KEY));
     }
 
     /// Tells of every node, with the bucket its list is of. Nobody changes the lists meanwhile.
@@ -247,10 +263,7 @@ impl Lists {
             prefetch(self.head(bucket));
         }
         for key in keys {
-            let first = self
-                .head(self.bucket_of(hash(*key)))
-                .load(Ordering::Acquire);
-            prefetch(self.word(first, KEY));
+            self.prefetch_first(self.bucket_of(hash(*key)));
         }
     }
 
@@ -258,6 +271,12 @@ impl Lists {
     pub(super) fn bytes(&self) -> u64 {
         (self.heads.bytes() + self.nodes.bytes()) as u64 + self.locks.bytes()
     }
+}
+
+/// The bucket that is split into itself and `young`.
+#[inline]
+fn elder_of(young: u64) -> u64 {
+    young - (1 << young.ilog2())
 }
 
 /// The bucket of a hash when there are `buckets`: by as many bits as name them all, or by one less.

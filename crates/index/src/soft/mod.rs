@@ -46,7 +46,7 @@
 //! key is allowed. A torn node needs no mending: the flags are one word, and making a node live stores all three.
 //!
 //! `update` replaces the value in place, a word (the paper has none). A node that is freed is used again at once, as
-//! readers are never in far memory. Buckets are split one by one when lists grow long ([`Config::chain_max`]), in
+//! readers are never in far memory. Buckets are split one by one when there are fewer than nodes ([`Config::list_nodes`]), in
 //! DRAM alone; the paper's are as many as they were.
 //!
 //! The study's version flushes a slot of its stack in place of the node and has no fence (fault `soft.no_flush`), takes
@@ -100,18 +100,19 @@ pub struct Config {
     pub bucket_bits: u32,
     /// Nodes of an area.
     pub area_nodes: u32,
-    /// How many nodes an insert passes before it has a bucket split; 0: buckets are never split.
-    pub chain_max: u32,
+    /// Nodes for each bucket: while there are more, every insert has one bucket split. 0: buckets are never split.
+    pub list_nodes: u32,
 }
 
 impl Config {
-    /// The paper's, with as many lists as `slots`, a power of two; areas are of 1 MiB. Lists are split at 4 nodes.
+    /// The paper's, with as many lists as `slots`, a power of two; areas are of 1 MiB. There are as many
+    /// lists as nodes.
     #[must_use]
     pub fn paper(slots: u64) -> Config {
         Config {
             bucket_bits: slots.max(2).ilog2(),
             area_nodes: 32_766,
-            chain_max: 4,
+            list_nodes: 1,
         }
     }
 
@@ -121,7 +122,7 @@ impl Config {
         Config {
             bucket_bits: 1,
             area_nodes: 16,
-            chain_max: 2,
+            list_nodes: 2,
         }
     }
 
@@ -129,7 +130,7 @@ impl Config {
     #[must_use]
     pub fn published(self) -> Config {
         Config {
-            chain_max: 0,
+            list_nodes: 0,
             ..self
         }
     }

@@ -28,9 +28,8 @@ impl<M: Medium> Soft<M> {
             self.free.put(others);
         }
         self.lists.link(&spot, node, key, value); // I3
-        let passed = spot.passed;
         drop(held);
-        self.split_if_long(passed);
+        self.split_if_long();
         Ok(None)
     }
 

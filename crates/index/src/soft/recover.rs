@@ -77,9 +77,8 @@ impl<M: Medium> Soft<M> {
             });
         }
         self.lists.link(&spot, node, key, value);
-        let passed = spot.passed;
         drop(held);
-        self.split_if_long(passed);
+        self.split_if_long();
         Ok(true)
     }
 

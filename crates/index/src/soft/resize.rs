@@ -65,9 +65,11 @@ impl<M: Medium> Soft<M> {
         first..first + count
     }
 
-    /// Splits a bucket if an insert has `passed` too many nodes.
-    pub(super) fn split_if_long(&self, passed: u32) {
-        if self.config.chain_max > 0 && passed >= self.config.chain_max {
+    /// Splits a bucket if there are too few.
+    #[inline]
+    pub(super) fn split_if_long(&self) {
+        let most = u64::from(self.config.list_nodes);
+        if most > 0 && self.lists.are_long(most) {
             self.lists.split();
         }
     }
