@@ -211,6 +211,14 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         Ok(after - before)
     }
 
+    /// Has a class that evicts little give a page to those that evict more, as the background does once a second. Whether
+    /// one did.
+    pub fn balance(&self) -> Result<bool, Error> {
+        let mut worker = Worker::new(Arc::clone(&self.engine));
+        worker.settle_all();
+        worker.balance()
+    }
+
     /// Checks that slots, pages, lists and chains agree (S1 to S3). No session may do anything meanwhile.
     pub fn verify(&self) -> Result<(), String> {
         Worker::new(Arc::clone(&self.engine)).settle_all();
@@ -257,7 +265,7 @@ impl<F: Medium, N: Medium> Drop for Cache<F, N> {
     }
 }
 
-/// Once a second: the clock is written down, some pages are swept, a sparse one is merged.
+/// Once a second: the clock is written down, some pages are swept, a sparse one is merged, one changes its class.
 fn tend<N: Medium, F: Medium>(engine: Arc<Engine<N, F>>) {
     let mut from = 0;
     while !engine.stop.load(Ordering::Acquire) {
@@ -266,8 +274,9 @@ fn tend<N: Medium, F: Medium>(engine: Arc<Engine<N, F>>) {
         let done = worker
             .sweep(from, PAGES_A_TICK)
             .map(|next| from = next)
-            .and_then(|()| worker.merge().map(|_| ()))
-            .and_then(|()| Ok(engine.keep_time(&mut worker.lane)?));
+            .and_then(|()| worker.merge())
+            .and_then(|_| worker.balance())
+            .and_then(|_| Ok(engine.keep_time(&mut worker.lane)?));
         if done.is_err() {
             return; // The medium has failed; whoever writes is told.
         }

@@ -12,6 +12,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use farbank_kv::store::Opened;
 
 use crate::areas::{Areas, all, clock};
+use crate::balance::Balance;
 use crate::claims::Claims;
 use crate::classes::Classes;
 use crate::config::Config;
@@ -51,6 +52,7 @@ pub(crate) struct Engine<N, F> {
     pub(crate) state: Mutex<State>,
     pub(crate) config: Config,
     pub(crate) tally: Tally,
+    pub(crate) balance: Mutex<Balance>,
     /// What sessions asked of the data medium.
     pub(crate) counters: Mutex<Counters>,
     pub(crate) opened: Opened,

@@ -26,6 +26,7 @@
 
 mod api;
 mod areas;
+mod balance;
 mod batch;
 mod claims;
 mod classes;

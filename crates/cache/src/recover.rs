@@ -113,6 +113,7 @@ pub(crate) fn open<N: Medium, F: Medium>(
         purses: Purses::default(),
         config,
         tally: Tally::default(),
+        balance: Mutex::default(),
         counters: Mutex::default(),
         opened: Opened::default(),
         version: AtomicU64::new(root.openings << VERSIONS_BITS),

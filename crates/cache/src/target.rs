@@ -142,6 +142,12 @@ fn client<M: Medium>(cache: &Cache<M, Sim>) -> SessionClient {
 }
 
 /// The cache for several threads.
+/// What the background does.
+fn tend<M: Medium>(cache: &Cache<M, Sim>) -> Result<(), String> {
+    let tended = cache.tidy().and_then(|_| cache.balance());
+    tended.map(|_| ()).map_err(|e| e.to_string())
+}
+
 struct MdbShared<M: Medium> {
     cache: Cache<M, Sim>,
     time: Arc<AtomicU64>,
@@ -153,7 +159,7 @@ impl<M: Medium> Shared for MdbShared<M> {
     }
 
     fn clean(&self) -> Result<(), String> {
-        self.cache.tidy().map(|_| ()).map_err(|e| e.to_string())
+        tend(&self.cache)
     }
 
     fn alone(self: Box<Self>) -> Box<dyn Subject> {
@@ -187,7 +193,7 @@ impl<M: Medium> Subject for MdbSubject<M> {
     }
 
     fn clean(&mut self) -> Result<(), String> {
-        self.cache.tidy().map(|_| ()).map_err(|e| e.to_string())
+        tend(&self.cache)
     }
 
     fn made_room(&self) -> bool {

@@ -24,7 +24,7 @@ const PATIENCE: usize = 100;
 
 /// What becomes of the items of a page that is emptied.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
+pub(crate) enum How {
     Move,
     Evict,
 }
@@ -121,7 +121,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     }
 
     /// Empties `page`, which is held back, and gives it back to the pool; false if somebody holds a slot of it for too long.
-    fn empty_page(&mut self, page: u32, how: How) -> Result<bool, Error> {
+    pub(crate) fn empty_page(&mut self, page: u32, how: How) -> Result<bool, Error> {
         let engine = Arc::clone(&self.engine);
         for _ in 0..PATIENCE {
             let victims = engine

@@ -294,6 +294,43 @@ fn other_sizes_take_pages_of_those_that_are_not_used() {
 }
 
 #[test]
+fn a_class_that_evicts_gets_pages_of_one_that_does_not_and_whose_oldest_go() {
+    let cache = cache(16);
+    let mut door = cache.door();
+    let pages_of = |least: u64| {
+        let classes = cache.stats().classes;
+        let of_size = classes.iter().filter(|class| class.slot_bytes >= least);
+        of_size.map(|class| class.pages).sum::<u64>()
+    };
+    let large = |n: u32| (u64::from(n) << 32).to_le_bytes();
+    for n in 0..1_000 {
+        put(&mut door, &large(n), &[2; 9_000]);
+    }
+    let before = pages_of(9_000);
+    assert!(before >= 8, "{before}");
+    assert!(!cache.balance().unwrap(), "nobody has evicted anything");
+    let mut given = 0;
+    for n in 0..1_000_000_u32 {
+        put(&mut door, &n.to_le_bytes(), &[1; 60]);
+        if n % 10_000 == 0 {
+            given += u64::from(cache.balance().unwrap());
+        }
+    }
+    drop(door);
+    cache.verify().unwrap();
+    let after = pages_of(9_000);
+    assert!(
+        given >= 3 && after + given == before,
+        "{before} to {after}, {given} given"
+    );
+    let mut door = cache.door();
+    let kept = |n: &u32| get(&mut door, &large(*n)).is_some();
+    let kept: Vec<u32> = (0..1_000).filter(kept).collect();
+    let oldest = 1_000 - kept.len() as u32;
+    assert!(kept.into_iter().eq(oldest..1_000), "the youngest are there");
+}
+
+#[test]
 fn a_cache_shrinks_and_grows_again_within_its_pool() {
     let cache = cache(20);
     let mut door = cache.door();

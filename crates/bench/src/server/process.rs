@@ -1,0 +1,215 @@
+//! The servers as children of this process.
+
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Peer;
+use crate::figure::Error;
+use crate::stat;
+use crate::temp::TempFile;
+
+/// Bytes of Farbank's pool, and of memcached's memory: the keys take about a fifth.
+const POOL_BYTES: u64 = 1 << 30;
+/// Longest a server may take until it answers.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a child is asked whether it has ended.
+pub(super) const POLL: Duration = Duration::from_millis(5);
+
+/// Finds out whether `program` is there.
+pub(super) fn ask_version(program: &Path, package: &'static str) -> Result<(), Error> {
+    let mut command = Command::new(program);
+    command
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    match command.stdin(Stdio::null()).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => {
+            let program = program.display();
+            Err(Error::Failed(format!(
+                "{program} --version ended with {status}"
+            )))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::Missing {
+            program: program.display().to_string(),
+            package,
+        }),
+        Err(error) => Err(Error::doing(format!("run {}", program.display()))(error)),
+    }
+}
+
+/// A child that does not outlive this.
+pub(super) struct Guard(pub(super) Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // It may be gone already.
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// A server that has said it is ready. Ended when dropped; its pool is removed after that.
+pub(super) struct Server {
+    pub(super) name: &'static str,
+    child: Guard,
+    pub(super) port: u16,
+    /// Open as long as the child lives, so that it may print.
+    _stdout: Option<BufReader<ChildStdout>>,
+    _pool: Option<TempFile>,
+}
+
+impl Server {
+    /// The one Farbank is measured beside: it keeps nothing through a kill.
+    pub(super) fn peer(peer: &Peer) -> Result<Server, Error> {
+        let port = free_port()?;
+        let mut command = Command::new(peer.program());
+        match peer {
+            Peer::Redis { .. } => command
+                .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+                .args(["--save", "", "--appendonly", "no", "--loglevel", "warning"]),
+            Peer::Memcached { .. } => command
+                .args(["-l", "127.0.0.1", "-p", &port.to_string(), "-U", "0"])
+                .args(["-t", "1", "-m", &(POOL_BYTES >> 20).to_string()])
+                .args(["-u", "root"]), // looked at only if that is who runs it
+        };
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let mut server = Server {
+            name: peer.name(),
+            child: spawn(&mut command, peer.program())?,
+            port,
+            _stdout: None,
+            _pool: None,
+        };
+        server.await_ready()?;
+        Ok(server)
+    }
+
+    /// `farbank serve` for the peer's clients, with one worker: the durable store beside Redis, the cache beside memcached.
+    pub(super) fn farbank(
+        program: &Path,
+        peer: &Peer,
+        pool: Option<&Path>,
+    ) -> Result<Server, Error> {
+        let path = match pool {
+            Some(path) if path.exists() => {
+                let path = path.display();
+                return Err(Error::Failed(format!(
+                    "{path} exists already: name a file to be made"
+                )));
+            }
+            Some(path) => path.to_owned(),
+            None => TempFile::on_tmpfs("server")?,
+        };
+        // Before the child: whatever happens to it, its pool goes.
+        let file = TempFile::new(&path);
+        let (engine, port, memcached_port) = match peer {
+            Peer::Redis { .. } => ("kv", "0", "off"),
+            Peer::Memcached { .. } => ("mdb", "off", "0"),
+        };
+        let mut command = Command::new(program);
+        command
+            .args(["serve", "--engine", engine, "--workers", "1"])
+            .args(["--port", port, "--memcached-port", memcached_port])
+            .args(["--size", &POOL_BYTES.to_string()])
+            .arg("--pool")
+            .arg(&path)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let mut child = spawn(&mut command, program)?;
+        let mut stdout = child.0.stdout.take().map(BufReader::new);
+        let mut line = String::new();
+        let read = stdout.as_mut().map_or(Ok(0), |s| s.read_line(&mut line));
+        read.map_err(Error::doing("read what farbank serve prints"))?;
+        let port = port_in(&line).ok_or_else(|| {
+            Error::Failed(format!("farbank serve did not start: {}", line.trim()))
+        })?;
+        let mut server = Server {
+            name: "farbank",
+            child,
+            port,
+            _stdout: stdout,
+            _pool: Some(file),
+        };
+        server.await_ready()?;
+        Ok(server)
+    }
+
+    /// Waits until it takes connections.
+    fn await_ready(&mut self) -> Result<(), Error> {
+        let since = Instant::now();
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            let name = self.name;
+            if let Some(status) = self.child.0.try_wait().map_err(Error::doing("wait"))? {
+                return Err(Error::Failed(format!("{name} did not start: {status}")));
+            }
+            if since.elapsed() > PATIENCE {
+                return Err(Error::Failed(format!("{name} does not answer")));
+            }
+            thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// User and system time it has used.
+    pub(super) fn cpu(&self) -> Result<Duration, Error> {
+        let path = format!("/proc/{}/stat", self.child.0.id());
+        let stat = fs::read_to_string(&path).map_err(Error::doing(format!("read {path}")))?;
+        let ticks =
+            stat::ticks(&stat).ok_or_else(|| Error::Failed(format!("{path} says {stat:?}")))?;
+        let a_second = rustix::param::clock_ticks_per_second();
+        Ok(Duration::from_secs_f64(ticks as f64 / a_second as f64))
+    }
+}
+
+pub(super) fn spawn(command: &mut Command, program: &Path) -> Result<Guard, Error> {
+    let spawned = command.spawn();
+    spawned
+        .map(Guard)
+        .map_err(Error::doing(format!("run {}", program.display())))
+}
+
+/// A port on loopback that nobody uses now.
+fn free_port() -> Result<u16, Error> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(Error::doing("find a port"))?;
+    let addr = listener.local_addr().map_err(Error::doing("find a port"))?;
+    Ok(addr.port())
+}
+
+/// The port in the first line `farbank serve` prints.
+fn port_in(banner: &str) -> Option<u16> {
+    let (_, addr) = banner.split_once("://")?;
+    let (_, port) = addr.split_whitespace().next()?.rsplit_once(':')?;
+    port.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_is_in_the_banner() {
+        let banner = "farbank 0.1.0 listens on redis://127.0.0.1:7002 and redis://[::1]:7002\n";
+        assert_eq!(port_in(banner), Some(7002));
+        let banner = "farbank 0.1.0 listens on memcached://127.0.0.1:7003\n";
+        assert_eq!(port_in(banner), Some(7003));
+        assert_eq!(port_in("error: no\n"), None);
+    }
+
+    #[test]
+    fn a_missing_program_is_named_with_its_package() {
+        let missing = ask_version(Path::new("/nowhere/redis-benchmark"), "redis-tools");
+        assert!(matches!(
+            missing,
+            Err(Error::Missing {
+                package: "redis-tools",
+                ..
+            })
+        ));
+    }
+}
