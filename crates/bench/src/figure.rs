@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use crate::chart::Charts;
+
 /// How a figure was come by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -156,6 +158,8 @@ pub struct Report {
     pub figures: Vec<Figure>,
     /// What should be known to read them: lines for people.
     pub notes: Vec<String>,
+    /// What is better looked at.
+    pub charts: Charts,
 }
 
 impl Report {

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+pub mod chart;
 pub mod counted;
 pub mod cpu;
 pub mod figure;

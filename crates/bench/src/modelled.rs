@@ -60,10 +60,11 @@ struct Run {
 /// Runs the mix with each number of workers.
 pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
     let mut report = Report::default();
-    let mut digest = 0;
+    let (mut digest, mut rates) = (0, Vec::new());
     for (n, workers) in options.workers.iter().enumerate() {
         let run = run_one(options, *workers, watch)?;
         digest = farbank_pm::sim::Rng::new(digest ^ run.outcome.digest()).draw();
+        rates.push((*workers as f64, run.outcome.throughput() / 1e6));
         modelled(&mut report, *workers, &run);
         if n + 1 == options.workers.len() {
             counted(&mut report, *workers, &run);
@@ -84,6 +85,9 @@ pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
             ));
         }
     }
+    let title = format!("the contest's mix on {} DIMMs", options.dimms);
+    let axes = ("workers", "million operations a second");
+    report.charts.line(&title, axes, "kv", rates);
     misses(&mut report, options, watch)?;
     report
         .notes

@@ -43,6 +43,8 @@ Examples:
       five rounds each of SET and GET in pipelines of 64, 16 and 1, in about five minutes
   farbank bench server --pipelines 32 --rounds 9
       another pipeline, more rounds
+  farbank bench server --peer memcached
+      the cache against memcached, with clients of memcached
   farbank bench server --redis /opt/redis/bin/redis-server --pool /mnt/pmem0/bench.pool
       another redis-server; the pool on persistent memory, removed afterwards";
 
@@ -51,7 +53,7 @@ Examples:
 pub(crate) enum Bench {
     /// The engine by itself: write amplification, what a set costs, how it comes back.
     Kv(BenchKv),
-    /// The server against redis-server: processor time for an operation.
+    /// The server against redis-server or memcached: processor time for an operation.
     Server(BenchServer),
     /// The Tair contest's judge: its workload and rules, for any engine.
     Judge(BenchJudge),
@@ -120,9 +122,8 @@ pub(crate) struct BenchKv {
     /// On sim: decides the operations and what chance decides; the same seed gives the same digest.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Print one JSON object on the last line.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    show: Show,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -182,7 +183,7 @@ impl BenchKv {
             "medium": "sim", "keys": options.keys, "workers": options.workers,
             "dimms": options.dimms, "seed": options.seed, "cpu_ns": options.cpu_ns,
         });
-        measure("kv", settings, self.json, table, |watch| {
+        measure("kv", settings, &self.show, table, |watch| {
             modelled::run(&options, watch)
         })
     }
@@ -217,22 +218,28 @@ impl BenchKv {
         let settings = json!({
             "workload": self.workload, "keys": options.keys, "size": options.pool_bytes,
         });
-        measure("kv", settings, self.json, table, |watch| {
+        measure("kv", settings, &self.show, table, |watch| {
             kv::run(&options, watch)
         })
     }
 }
 
-/// Measure the server against redis-server.
+/// Measure the server against redis-server or memcached.
 #[derive(Args)]
 #[command(after_help = SERVER_EXAMPLES)]
 pub(crate) struct BenchServer {
+    /// Beside whom: redis, then it is the durable store, or memcached, then it is the cache.
+    #[arg(long, value_enum, default_value = "redis")]
+    peer: PeerChoice,
     /// redis-server, run without persistence.
     #[arg(long, value_name = "PATH", default_value = "redis-server")]
     redis: PathBuf,
     /// redis-benchmark, which loads both.
     #[arg(long, value_name = "PATH", default_value = "redis-benchmark")]
     redis_benchmark: PathBuf,
+    /// memcached, run with one thread; what loads both is built in.
+    #[arg(long, value_name = "PATH", default_value = "memcached")]
+    memcached: PathBuf,
     /// Rounds of each pipeline and operation, the servers taking turns.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u64).range(1..=1000))]
     rounds: u64,
@@ -251,23 +258,69 @@ pub(crate) struct BenchServer {
     json: bool,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum PeerChoice {
+    Redis,
+    Memcached,
+}
+
 impl BenchServer {
     fn run(self) -> Result<(), Failure> {
         let farbank = std::env::current_exe()
             .map_err(|e| Failure::failed(format!("cannot find this program: {e}")))?;
+        let peer = match self.peer {
+            PeerChoice::Redis => server::Peer::Redis {
+                server: self.redis,
+                benchmark: self.redis_benchmark,
+            },
+            PeerChoice::Memcached => server::Peer::Memcached {
+                server: self.memcached,
+            },
+        };
         let options = server::Options {
             farbank,
-            redis_server: self.redis,
-            redis_benchmark: self.redis_benchmark,
+            peer,
             rounds: self.rounds,
             requests: self.requests,
             pipelines: self.pipelines,
             pool: self.pool.map(PathBuf::from),
         };
         let settings = json!({ "rounds": options.rounds, "requests": options.requests });
-        measure("server", settings, self.json, table, |watch| {
+        measure("server", settings, &Show::json(self.json), table, |watch| {
             server::run(&options, watch)
         })
+    }
+}
+
+/// In what form figures are shown besides the table.
+#[derive(Args, Default)]
+pub(crate) struct Show {
+    /// Print one JSON object on the last line.
+    #[arg(long)]
+    json: bool,
+    /// Draw the curves that were found, as a picture. A file that is there is replaced.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+impl Show {
+    pub(crate) fn json(json: bool) -> Show {
+        Show { json, svg: None }
+    }
+
+    /// Draws what there is to draw, if that is wanted.
+    fn draw(&self, report: &Report) -> Result<(), Failure> {
+        let Some(path) = &self.svg else {
+            return Ok(());
+        };
+        let file = path.display();
+        if report.charts.0.is_empty() {
+            let why = format!("{file} was not written: this experiment found no curve");
+            return Err(Failure::failed(why));
+        }
+        let picture = report.charts.svg().map_err(failure)?;
+        let written = std::fs::write(path, picture);
+        written.map_err(|error| Failure::failed(format!("cannot write {file}: {error}")))
     }
 }
 
@@ -275,7 +328,7 @@ impl BenchServer {
 pub(crate) fn measure(
     bench: &str,
     settings: Value,
-    json: bool,
+    show: &Show,
     table: fn(&Report) -> String,
     run: impl FnOnce(&mut dyn FnMut(Step<'_>) -> bool) -> Result<Report, Error>,
 ) -> Result<(), Failure> {
@@ -299,7 +352,8 @@ pub(crate) fn measure(
     for note in &report.notes {
         println!("note: {note}");
     }
-    if json {
+    show.draw(&report)?;
+    if show.json {
         println!("{}", object(bench, settings, &report, &machine));
     }
     match report.broken() {
@@ -548,6 +602,7 @@ mod tests {
                 Figure::measured("load", "time", 500.0).spread(&[400.0, 600.0]),
             ],
             notes: Vec::new(),
+            ..Report::default()
         };
         let text = table(&report);
         let lines: Vec<_> = text.lines().collect();

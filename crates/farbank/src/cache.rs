@@ -7,7 +7,7 @@ use farbank_bench::cache::{self, Experiment, Options};
 use serde_json::json;
 
 use crate::Failure;
-use crate::bench::{measure, table};
+use crate::bench::{Show, measure, table};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -98,7 +98,7 @@ impl BenchCache {
             "dimms": options.dimms, "cpu_ns": options.cpu_ns, "requests": options.requests, "mib": options.mib,
             "seed": options.seed, "workload": self.workload,
         });
-        measure("cache", settings, self.json, table, |watch| {
+        measure("cache", settings, &Show::json(self.json), table, |watch| {
             cache::run(&options, watch)
         })
     }

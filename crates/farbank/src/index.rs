@@ -8,7 +8,7 @@ use farbank_bench::index::{self, Contender, Experiment, Options, Ratios};
 use farbank_index::registry::{Preset, Table};
 use serde_json::json;
 
-use crate::bench::{failure, measure, table};
+use crate::bench::{Show, failure, measure, table};
 use crate::{Failure, size};
 
 const EXAMPLES: &str = "\
@@ -23,6 +23,8 @@ Examples:
       a library written for PiBench, with PiBench's output
   farbank bench index --experiment dimms --target clht -t 16
       how the model of far memory bears a table, on one DIMM to six
+  farbank bench index --experiment load-factor -n 400000 --svg load-factor.svg
+      how full tables are while they grow, as a picture
   farbank bench index --workload workloads/index-reads-hot.toml
       hot keys looked up and some replaced, as the file says
   farbank bench index --experiment recovery -n 16000000 --json
@@ -141,11 +143,10 @@ pub(crate) struct BenchIndex {
     #[arg(long, value_name = "NS", default_value_t = 50)]
     cpu_ns: u32,
     /// For mix of one index: the table of figures, or what PiBench prints.
-    #[arg(long, value_enum, default_value = "table")]
+    #[arg(long, value_enum, default_value = "table", conflicts_with_all = ["json", "svg"])]
     output: Output,
-    /// Print one JSON object on the last line.
-    #[arg(long, conflicts_with = "output")]
-    json: bool,
+    #[command(flatten)]
+    show: Show,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -232,7 +233,7 @@ impl BenchIndex {
             "threads": options.threads, "slots": options.slots, "seed": options.seed,
             "durable": options.durable, "workload": self.workload,
         });
-        measure("index", settings, self.json, table, |watch| {
+        measure("index", settings, &self.show, table, |watch| {
             index::run(&options, watch)
         })
     }

@@ -14,7 +14,7 @@ use farbank_bench::kv::Place;
 use serde_json::json;
 
 use crate::Failure;
-use crate::bench::{bound, in_columns, measure, number};
+use crate::bench::{Show, bound, in_columns, measure, number};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -191,7 +191,7 @@ impl BenchJudge {
             "workload": self.workload, "scale": format!("1/{}", options.part), "threads": options.threads,
             "seed": options.seed, "rounds": options.rounds, "batch": options.group,
         });
-        measure("judge", settings, self.json, table, |watch| {
+        measure("judge", settings, &Show::json(self.json), table, |watch| {
             judge::run(&options, watch)
         })
     }
@@ -267,6 +267,7 @@ mod tests {
                 Figure::measured("v1", "score", 3.0).unit("s"),
             ],
             notes: Vec::new(),
+            ..Report::default()
         };
         let text = table(&report);
         let lines: Vec<&str> = text.lines().collect();

@@ -5,7 +5,7 @@ use farbank_bench::figure::{Figure, Report};
 use farbank_bench::tree::{self, Mix, System};
 use serde_json::json;
 
-use crate::bench::{bound, in_columns, measure, number};
+use crate::bench::{Show, bound, in_columns, measure, number};
 use crate::{Failure, size};
 
 const EXAMPLES: &str = "\
@@ -79,9 +79,8 @@ pub(crate) struct BenchTree {
     /// Decides everything that chance decides: the same seed gives the same digest.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Print one JSON object on the last line.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    show: Show,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -198,7 +197,7 @@ impl BenchTree {
             "clients": self.servers * self.threads * self.coroutines, "entries": self.entries,
             "key_bytes": self.key_bytes, "window_us": self.window_us, "seed": self.seed,
         });
-        measure("tree", settings, self.json, table, |watch| {
+        measure("tree", settings, &self.show, table, |watch| {
             tree::run(&options, watch)
         })
     }

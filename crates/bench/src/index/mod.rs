@@ -132,14 +132,14 @@ pub fn run(options: &Options, watch: &mut dyn FnMut(Step<'_>) -> bool) -> Result
         };
         let figures = match options.experiment {
             Experiment::Throughput => run::throughput(options, contender, &mut beside)?,
-            Experiment::Latency => run::latency(options, contender)?,
+            Experiment::Latency => run::latency(options, contender, &mut report.charts)?,
             Experiment::Mix => run::mix(options, contender)?,
             Experiment::Counts => study::counts(options, table()?)?,
-            Experiment::LoadFactor => study::load_factor(options, table()?)?,
+            Experiment::LoadFactor => study::load_factor(options, table()?, &mut report.charts)?,
             Experiment::Resize => study::resize(options, table()?)?,
             Experiment::Recovery => study::recovery(options, table()?)?,
             Experiment::Bytes => model::bytes(options, table()?, &mut report.notes)?,
-            Experiment::Dimms => model::dimms(options, table()?, &mut report.notes)?,
+            Experiment::Dimms => model::dimms(options, table()?, &mut report)?,
             Experiment::Numa => model::numa(options, table()?)?,
             Experiment::Orders | Experiment::Array => unreachable!("they are of no one contender"),
         };

@@ -13,7 +13,7 @@ use farbank_pm::pool::Identity;
 use super::Options;
 use super::contender::{pool_bytes, refused};
 use super::keys::odd;
-use crate::figure::{Error, Figure};
+use crate::figure::{Error, Figure, Report};
 
 /// DIMMs of the runs.
 const DIMMS: [u32; 4] = [1, 2, 4, 6];
@@ -135,34 +135,40 @@ pub(super) fn bytes(
 pub(super) fn dimms(
     options: &Options,
     table: Table,
-    notes: &mut Vec<String>,
+    report: &mut Report,
 ) -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
-    let mut on_one: Vec<f64> = Vec::new();
+    let mut rates: [Vec<(f64, f64)>; PHASES.len()] = Default::default();
     for dimms in DIMMS {
-        for (n, (what, outcome)) in (0..).zip(run(options, table, || study(options, dimms))?) {
+        for ((what, outcome), rates) in run(options, table, || study(options, dimms))?
+            .into_iter()
+            .zip(&mut rates)
+        {
             let rate = outcome.throughput() / 1e6;
-            if dimms == 1 {
-                on_one.push(rate);
-            }
+            rates.push((f64::from(dimms), rate));
             let name = format!("{what}, DIMMs: {dimms}");
             let figure = Figure::modelled(table.name(), &*name, rate);
             figures.push(figure.unit("M/s"));
             if dimms > 1 {
                 let times = format!("{name}, times one");
-                let figure = Figure::modelled(table.name(), times, rate / on_one[n as usize]);
+                let figure = Figure::modelled(table.name(), times, rate / rates[0].1);
                 figures.push(figure);
             }
             if dimms == ALL_DIMMS {
-                windows(table, what, &outcome, notes);
+                windows(table, what, &outcome, report);
             }
         }
+    }
+    for ((what, _), rates) in PHASES.iter().zip(rates) {
+        let title = format!("{what}, {} threads", options.threads);
+        let axes = ("DIMMs", "million operations a second");
+        report.charts.line(&title, axes, table.name(), rates);
     }
     Ok(figures)
 }
 
-/// What each DIMM moved, window by window, as notes.
-fn windows(table: Table, what: &str, outcome: &Outcome, notes: &mut Vec<String>) {
+/// What each DIMM moved, window by window: the first as notes.
+fn windows(table: Table, what: &str, outcome: &Outcome, report: &mut Report) {
     let gigabytes = |count: u32| f64::from(count) * XPLINE_BYTES / WINDOW_S / 1e9;
     for (n, dimm) in outcome.dimms.iter().enumerate() {
         let shown: Vec<_> = dimm
@@ -171,10 +177,27 @@ fn windows(table: Table, what: &str, outcome: &Outcome, notes: &mut Vec<String>)
             .take(WINDOWS)
             .map(|[reads, writes]| format!("{:.2}/{:.2}", gigabytes(*reads), gigabytes(*writes)))
             .collect();
-        notes.push(format!(
+        report.notes.push(format!(
             "{table}, {what}, DIMM {n}: GB/s read/written in each 15 ms: {}",
             shown.join(" ")
         ));
+        if dimm.series.len() < 2 {
+            continue; // no curve yet
+        }
+        for (way, moved) in ["read", "written"].into_iter().enumerate() {
+            let title = format!("{table}, {what}: what each of {ALL_DIMMS} DIMMs has {moved}");
+            let windows = (0..).zip(&dimm.series);
+            let points = windows
+                .map(|(window, counts)| {
+                    let ms = f64::from(window) * WINDOW_S * 1e3;
+                    (ms, gigabytes(counts[way]))
+                })
+                .collect();
+            let axes = ("ms of the run, in windows of 15", "GB a second");
+            report
+                .charts
+                .line(&title, axes, format!("DIMM {n}"), points);
+        }
     }
 }
 

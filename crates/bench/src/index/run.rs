@@ -8,6 +8,7 @@ use super::contender::{Contender, Session, Subject};
 use super::keys::{Engine, Ids, key_of, odd};
 use super::phase::{ENDS, Phase, Plan, phase};
 use super::{Options, Ratios};
+use crate::chart::Charts;
 use crate::figure::{Error, Figure};
 
 /// For throughput one operation in so many is timed.
@@ -95,7 +96,11 @@ pub(super) fn throughput(
 }
 
 /// How long the operations of each phase take: every one is timed.
-pub(super) fn latency(options: &Options, contender: &Contender) -> Result<Vec<Figure>, Error> {
+pub(super) fn latency(
+    options: &Options,
+    contender: &Contender,
+    charts: &mut Charts,
+) -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
     let name = contender.name();
     let mut tell = |what: &'static str, phase: &Phase| {
@@ -107,6 +112,10 @@ pub(super) fn latency(options: &Options, contender: &Contender) -> Result<Vec<Fi
         }
         let most = phase.quantile(1.0) as f64;
         figures.push(Figure::measured(name, format!("{what}, the slowest"), most).unit("ns"));
+        let nines = |share: f64| -(1.0 - share).log10();
+        let points = QUANTILES.map(|(share, _)| (nines(share), phase.quantile(share) as f64));
+        let axes = ("nines of the share that take at most as long", "ns");
+        charts.line(what, axes, name, points.to_vec());
     };
     let wrong = phases(options, contender, 1, &mut tell)?;
     figures.extend(wrong);

@@ -10,6 +10,7 @@ use super::Options;
 use super::contender::{new_table, pool_bytes, refused};
 use super::keys::{Engine, key_of, odd};
 use super::phase::quantile;
+use crate::chart::Charts;
 use crate::figure::{Error, Figure, median};
 use crate::temp::TempFile;
 
@@ -66,7 +67,11 @@ fn insert_keys(options: &Options) -> impl FnMut(u64) -> u64 + use<> {
 }
 
 /// How full a table is while it grows.
-pub(super) fn load_factor(options: &Options, table: Table) -> Result<Vec<Figure>, Error> {
+pub(super) fn load_factor(
+    options: &Options,
+    table: Table,
+    charts: &mut Charts,
+) -> Result<Vec<Figure>, Error> {
     let made = new_table(options, table, options.records)?;
     let mut worker = made.worker().map_err(refused)?;
     let mut key = insert_keys(options);
@@ -79,6 +84,16 @@ pub(super) fn load_factor(options: &Options, table: Table) -> Result<Vec<Figure>
             factors.push(space.load_factor());
             uses.push(space.utilisation());
         }
+    }
+    for (title, shares) in [("load factor", &factors), ("utilisation", &uses)] {
+        let keys = (1..).map(|n| (n * every) as f64 / 1e6);
+        let points = keys.zip(shares.iter().map(|share| 100.0 * share)).collect();
+        charts.line(
+            title,
+            ("keys inserted, millions", "%"),
+            table.name(),
+            points,
+        );
     }
     let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
     let figure =

@@ -48,6 +48,18 @@ pub(super) fn scale(bench: &mut Bench<'_>) -> Result<(), Error> {
             }
             found.push(mops);
         }
+        for (n, system) in ["sherman", "fg+"].into_iter().enumerate() {
+            let clients = CLIENTS.map(|(threads, coroutines)| {
+                f64::from(bench.options.servers * threads * coroutines)
+            });
+            let points = clients.into_iter().zip(found.iter().map(|mops| mops[n]));
+            let axes = ("clients", "million operations a second");
+            let title = format!("half writes, skew {theta}");
+            bench
+                .report
+                .charts
+                .line(&title, axes, system, points.collect());
+        }
         let peak = |n: usize| found.iter().map(|mops| mops[n]).fold(0.0, f64::max);
         let last = found[found.len() - 1];
         let modelled =
