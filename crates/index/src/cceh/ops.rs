@@ -46,7 +46,7 @@ impl<M: Medium> Cceh<M> {
             |led| self.directory.still(&self.ground, led),
             |segment| self.accept(worker, segment, hash),
             |segment| {
-                self.prefetch(segment, hash);
+                self.prefetch(segment, hash); // all lines now: which of them has the key is known later
                 let slot = self.find(segment, hash, key);
                 let found = slot.map(|slot| self.ground.medium().load(value_of(slot)));
                 (segment, found)
