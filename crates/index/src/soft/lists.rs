@@ -21,6 +21,8 @@ const KEY: usize = 0;
 const VALUE: usize = 1;
 const FAR: usize = 2;
 const NEXT: usize = 3;
+/// Buckets that are split in a go.
+const SPLIT_AT_ONCE: u64 = 16;
 
 /// All lists.
 pub(super) struct Lists {
@@ -198,22 +200,35 @@ impl Lists {
         self.word(spot.node, VALUE).store(value, Ordering::Relaxed);
     }
 
-    /// Whether there are more than `most` nodes for a bucket, on average, were all of them in lists.
+    /// Splits some buckets if there are more than `most` nodes for each, were all of them in lists, and nobody else does.
     #[inline]
-    pub(super) fn are_long(&self, most: u64) -> bool {
-        let buckets = self.buckets.load(Ordering::Relaxed);
-        self.made.load(Ordering::Relaxed) / most > buckets
+    pub(super) fn split_if_long(&self, most: u64) {
+        let wanted = self.made.load(Ordering::Relaxed) / most;
+        if wanted > self.buckets.load(Ordering::Relaxed) {
+            self.split_some(wanted);
+        }
     }
 
-    /// Splits the bucket whose turn it is, unless somebody does: one more bucket, and nothing in far memory.
-    pub(super) fn split(&self) {
+    /// Several at once, so that it is seldom that readers find their number changed.
+    #[cold]
+    fn split_some(&self, wanted: u64) {
         let Ok(_growing) = self.growing.try_lock() else {
             return;
         };
-        let young = self.buckets.load(Ordering::Relaxed);
+        let buckets = self.buckets.load(Ordering::Relaxed);
+        let wanted = wanted.clamp(buckets, buckets + SPLIT_AT_ONCE);
+        self.heads.reserve(wanted as usize);
+        self.locks.reserve(wanted as usize);
+        for young in buckets..wanted {
+            self.split(young);
+            // By the time of the next split its list has arrived.
+            self.prefetch_first(elder_of(young + 1));
+        }
+    }
+
+    /// Splits the bucket whose turn it is: nothing changes in far memory.
+    fn split(&self, young: u64) {
         let elder = elder_of(young);
-        self.heads.reserve(young as usize + 1);
-        self.locks.reserve(young as usize + 1);
         let _elder = self.locks.lock_made(Off(elder));
         let _young = self.locks.lock_made(Off(young));
         let (mut stay, mut move_on) = (self.head(elder), self.head(young));
@@ -228,8 +243,6 @@ impl Lists {
         stay.store(0, Ordering::Release);
         move_on.store(0, Ordering::Release);
         self.buckets.store(young + 1, Ordering::Release);
-        // By the time of the next split its list has arrived.
-        self.prefetch_first(elder_of(young + 1));
     }
 
     /// Has the CPU fetch the first node of a bucket's list.

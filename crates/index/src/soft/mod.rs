@@ -100,7 +100,7 @@ pub struct Config {
     pub bucket_bits: u32,
     /// Nodes of an area.
     pub area_nodes: u32,
-    /// Nodes for each bucket: while there are more, every insert has one bucket split. 0: buckets are never split.
+    /// Nodes for each bucket: while there are more, every insert has some buckets split. 0: buckets are never split.
     pub list_nodes: u32,
 }
 

@@ -1,5 +1,6 @@
 //! Nodes that are free, known in DRAM alone. Each worker has some in hand; the others are in common.
 
+use crossbeam_utils::CachePadded;
 use farbank_pm::sync::Mutex;
 
 /// Nodes that go from hand to common, or back, at a time.
@@ -8,14 +9,15 @@ const BATCH: usize = 64;
 /// The free nodes, by number.
 pub(super) struct Free {
     common: Mutex<Vec<u64>>,
-    hands: Vec<Mutex<Vec<u64>>>,
+    /// Each in lines of its own.
+    hands: Vec<CachePadded<Mutex<Vec<u64>>>>,
 }
 
 impl Free {
     pub(super) fn new(lanes: u32) -> Free {
         Free {
             common: Mutex::default(),
-            hands: (0..lanes).map(|_| Mutex::default()).collect(),
+            hands: (0..lanes).map(|_| CachePadded::default()).collect(),
         }
     }
 
@@ -34,9 +36,8 @@ impl Free {
 
     /// A node from whoever has one: the pool has no more.
     pub(super) fn take_from_any(&self) -> Option<u64> {
-        let common = std::iter::once(&self.common);
-        let mut all = common.chain(&self.hands);
-        all.find_map(|nodes| nodes.lock().expect("no holder panics").pop())
+        self.all()
+            .find_map(|nodes| nodes.lock().expect("no holder panics").pop())
     }
 
     /// Takes back a node of worker `number`'s.
@@ -59,10 +60,14 @@ impl Free {
 
     /// How many are free. Nobody takes or gives meanwhile.
     pub(super) fn count(&self) -> u64 {
-        let common = std::iter::once(&self.common);
-        let all = common.chain(&self.hands);
-        all.map(|nodes| nodes.lock().expect("no holder panics").len() as u64)
+        self.all()
+            .map(|nodes| nodes.lock().expect("no holder panics").len() as u64)
             .sum()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Mutex<Vec<u64>>> {
+        let hands = self.hands.iter().map(|hand| &**hand);
+        std::iter::once(&self.common).chain(hands)
     }
 
     /// Bytes of DRAM.

@@ -65,12 +65,12 @@ impl<M: Medium> Soft<M> {
         first..first + count
     }
 
-    /// Splits a bucket if there are too few.
+    /// Splits buckets if there are too few.
     #[inline]
     pub(super) fn split_if_long(&self) {
         let most = u64::from(self.config.list_nodes);
-        if most > 0 && self.lists.are_long(most) {
-            self.lists.split();
+        if most > 0 {
+            self.lists.split_if_long(most);
         }
     }
 }
