@@ -31,33 +31,28 @@ fn an_insert_and_a_remove_cost_a_line_and_a_drain() {
 /// As the published code was counted: from 65,536 slots, growth included. That took 1.90 lines and 2.43 fences, and ended
 /// at a load factor of 56.24 %.
 #[test]
-fn growth_costs_two_lines_and_half_a_drain_an_insert() {
+fn growth_costs_two_lines_and_a_quarter_of_a_drain_an_insert() {
     const KEYS: u64 = 2_000_000;
-    for preset in [Preset::Farbank, Preset::Published] {
-        let medium = Mapped::anonymous(512 << 20).unwrap();
-        let size = Size::Slots(65_536);
-        let table = Table::Clht.create(medium, &Plan::default(), size, preset);
-        let table = table.unwrap();
-        let mut worker = table.worker().unwrap();
-        for n in 1..=KEYS {
-            let key = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            assert_eq!(table.insert(&mut worker, key, n), Ok(None));
-        }
-        let counted = worker.counters();
-        let each = |count: u64| count as f64 / KEYS as f64;
-        let (lines, fences) = (each(counted.lines), each(counted.fences));
-        let space = table.space(&mut worker).unwrap();
-        println!(
-            "{preset:?}: {lines:.3} lines, {fences:.3} fences an insert; load factor {:.4}, utilisation {:.4}",
-            space.load_factor(),
-            space.utilisation()
-        );
-        assert!((1.0..3.3).contains(&lines) && (1.0..1.7).contains(&fences));
-        if preset == Preset::Published {
-            let load = space.load_factor();
-            assert!((0.561..0.564).contains(&load), "{load}");
-        }
+    let medium = Mapped::anonymous(512 << 20).unwrap();
+    let size = Size::Slots(65_536);
+    let table = Table::Clht.create(medium, &Plan::default(), size, Preset::Farbank);
+    let table = table.unwrap();
+    let mut worker = table.worker().unwrap();
+    for n in 1..=KEYS {
+        let key = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        assert_eq!(table.insert(&mut worker, key, n), Ok(None));
     }
+    let counted = worker.counters();
+    let each = |count: u64| count as f64 / KEYS as f64;
+    let (lines, fences) = (each(counted.lines), each(counted.fences));
+    let space = table.space(&mut worker).unwrap();
+    let load = space.load_factor();
+    println!(
+        "{lines:.3} lines, {fences:.3} fences an insert; load factor {load:.4}, utilisation {:.4}",
+        space.utilisation()
+    );
+    assert!((2.7..3.0).contains(&lines) && (1.2..1.35).contains(&fences));
+    assert!((0.561..0.564).contains(&load), "{load}");
 }
 
 /// The array is replaced when there are as many chained buckets, at five keys a bucket of the array: 5 in 6 slots. The
