@@ -5,7 +5,7 @@
 //! the arguments, the progress and the table.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -293,7 +293,7 @@ impl BenchServer {
 }
 
 /// In what form figures are shown besides the table.
-#[derive(Args, Default)]
+#[derive(Args)]
 pub(crate) struct Show {
     /// Print one JSON object on the last line.
     #[arg(long)]
@@ -306,6 +306,18 @@ pub(crate) struct Show {
 impl Show {
     pub(crate) fn json(json: bool) -> Show {
         Show { json, svg: None }
+    }
+
+    /// Refuses what could not be written in the end, before anything is measured.
+    fn check(&self) -> Result<(), Failure> {
+        let folder = self.svg.as_deref().and_then(Path::parent);
+        match folder.filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+            None => Ok(()),
+            Some(folder) => {
+                let why = format!("--svg: there is no folder {}", folder.display());
+                Err(Failure::Usage(why))
+            }
+        }
     }
 
     /// Draws what there is to draw, if that is wanted.
@@ -332,6 +344,7 @@ pub(crate) fn measure(
     table: fn(&Report) -> String,
     run: impl FnOnce(&mut dyn FnMut(Step<'_>) -> bool) -> Result<Report, Error>,
 ) -> Result<(), Failure> {
+    show.check()?;
     // A signal ends it in good order: children and files are gone when the error is told.
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -352,10 +365,10 @@ pub(crate) fn measure(
     for note in &report.notes {
         println!("note: {note}");
     }
-    show.draw(&report)?;
     if show.json {
         println!("{}", object(bench, settings, &report, &machine));
     }
+    show.draw(&report)?;
     match report.broken() {
         None => Ok(()),
         Some(figure) => Err(Failure::failed(complaint(figure))),

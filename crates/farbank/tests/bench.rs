@@ -108,15 +108,48 @@ fn bench_tree_fails_when_a_bound_does() {
 }
 
 #[test]
-fn a_missing_redis_is_an_error_that_names_its_package() {
-    let missing = "/nowhere/redis-server";
-    let output = bench(&["server", "--redis", missing]);
+fn a_missing_server_is_an_error_that_names_its_package() {
+    for (peer, package) in [("redis", "redis-server"), ("memcached", "memcached")] {
+        let missing = format!("/nowhere/{package}");
+        let flag = format!("--{peer}");
+        let output = bench(&["server", "--peer", peer, &flag, &missing]);
+        assert_eq!(output.status.code(), Some(1));
+        let text = stderr(&output);
+        let told = text.contains(&missing) && text.contains(&format!("package {package}"));
+        assert!(told, "{text}");
+    }
+}
+
+#[test]
+fn curves_are_drawn_where_there_are_any() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("curves.svg");
+    let draw = |experiment: &str| {
+        let small = [
+            "index",
+            "--target",
+            "clht,soft",
+            "-n",
+            "2000",
+            "--experiment",
+        ];
+        let svg = ["--svg", file.to_str().unwrap()];
+        bench(&[&small[..], &[experiment], &svg].concat())
+    };
+    let output = draw("counts");
     assert_eq!(output.status.code(), Some(1));
-    let text = stderr(&output);
     assert!(
-        text.contains(missing) && text.contains("package redis-server"),
-        "{text}"
+        stderr(&output).contains("found no curve"),
+        "{}",
+        stderr(&output)
     );
+    assert!(!file.exists());
+    let output = draw("load-factor");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let picture = std::fs::read_to_string(&file).unwrap();
+    for text in ["<svg", "utilisation", "clht", "soft", "</svg>"] {
+        assert!(picture.contains(text), "{text} is missing in {picture}");
+    }
 }
 
 #[test]
@@ -129,6 +162,7 @@ fn what_cannot_be_measured_is_refused() {
         &["tree", "--skew", "1.5"],
         &["tree", "--key-bytes", "4"],
         &["tree", "--fabric", "rdma"],
+        &["index", "--svg", "/nowhere/curves.svg"],
     ] {
         let output = bench(arguments);
         assert_eq!(

@@ -139,6 +139,7 @@ pub(super) fn dimms(
 ) -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
     let mut rates: [Vec<(f64, f64)>; PHASES.len()] = Default::default();
+    let mut on_all = Vec::new();
     for dimms in DIMMS {
         for ((what, outcome), rates) in run(options, table, || study(options, dimms))?
             .into_iter()
@@ -155,7 +156,7 @@ pub(super) fn dimms(
                 figures.push(figure);
             }
             if dimms == ALL_DIMMS {
-                windows(table, what, &outcome, report);
+                on_all.push((what, outcome));
             }
         }
     }
@@ -163,6 +164,9 @@ pub(super) fn dimms(
         let title = format!("{what}, {} threads", options.threads);
         let axes = ("DIMMs", "million operations a second");
         report.charts.line(&title, axes, table.name(), rates);
+    }
+    for (what, outcome) in &on_all {
+        windows(table, what, outcome, report);
     }
     Ok(figures)
 }
