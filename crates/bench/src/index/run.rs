@@ -113,8 +113,12 @@ pub(super) fn latency(
         let most = phase.quantile(1.0) as f64;
         figures.push(Figure::measured(name, format!("{what}, the slowest"), most).unit("ns"));
         let nines = |share: f64| -(1.0 - share).log10();
-        let points = QUANTILES.map(|(share, _)| (nines(share), phase.quantile(share) as f64));
-        let axes = ("nines of the share that take at most as long", "ns");
+        let power = |share| (phase.quantile(share).max(1) as f64).log10();
+        let points = QUANTILES.map(|(share, _)| (nines(share), power(share)));
+        let axes = (
+            "nines of the share that take at most as long",
+            "ns, as a power of ten",
+        );
         charts.line(what, axes, name, points.to_vec());
     };
     let wrong = phases(options, contender, 1, &mut tell)?;
