@@ -8,12 +8,13 @@
 
 use std::sync::PoisonError;
 
-use farbank_kv::store::Error;
+use farbank_kv::store::{Class, Error};
 use farbank_pm::Medium;
 use farbank_pm::sync::Arc;
 
 use crate::engine::Engine;
 use crate::near::Tally;
+use crate::stats::class_of;
 use crate::tend::How;
 use crate::worker::Worker;
 
@@ -27,29 +28,20 @@ pub(crate) struct Balance {
     looks: u32,
 }
 
-/// A class, when it is asked how much it needs.
-#[derive(Clone, Copy, Debug)]
-struct Asks {
-    pages: u64,
-    slots_per_page: u64,
-    items: u64,
-    /// Of late.
-    evicted: u64,
-}
-
-/// Who gives a page: of those that have one to spare who has most, if somebody lacks one.
-fn giver(classes: &[Asks]) -> Option<usize> {
-    let pages = |count: u64, class: &Asks| count as f64 / class.slots_per_page as f64;
+/// Who gives a page: of those that have one to spare who has most, if somebody lacks one. What they have evicted is what they
+/// have of late.
+fn giver(classes: &[Class]) -> Option<usize> {
+    let pages = |count: u64, class: &Class| count as f64 / class.slots_per_page as f64;
     let used: f64 = classes.iter().map(|c| pages(c.items, c)).sum();
     let asked: f64 = classes.iter().map(|c| pages(c.items + c.evicted, c)).sum();
-    let lacks = |class: &Asks| {
+    let lacks = |class: &Class| {
         let fair = pages(class.items + class.evicted, class) * used / asked;
         fair - pages(class.items, class)
     };
     if !classes.iter().any(|class| lacks(class) >= 1.0) {
         return None;
     }
-    let to_spare = |(_, class): &(usize, &Asks)| class.pages > 1 && lacks(class) <= -1.0;
+    let to_spare = |(_, class): &(usize, &Class)| class.pages > 1 && lacks(class) <= -1.0;
     let most = classes
         .iter()
         .enumerate()
@@ -83,14 +75,14 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let locked = engine.lock();
-        let tally = |class, what| engine.near.tally(class, what);
-        let asks = |class| Asks {
-            pages: tally(class, Tally::Pages),
-            slots_per_page: u64::from(engine.classes.slots(class)),
-            items: tally(class, Tally::Items),
-            evicted: tally(class, Tally::Evicted).saturating_sub(balance.evicted(class)),
+        let of_late = |number| {
+            let class = class_of(&engine, number);
+            Class {
+                evicted: class.evicted.saturating_sub(balance.evicted(number)),
+                ..class
+            }
         };
-        let classes: Vec<Asks> = (0..engine.classes.len() as u8).map(asks).collect();
+        let classes: Vec<Class> = (0..engine.classes.len() as u8).map(of_late).collect();
         let none_is_free = locked.state.free_pages.is_empty();
         drop(locked);
         let giver = giver(&classes).filter(|_| none_is_free);
@@ -131,31 +123,32 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 mod tests {
     use super::*;
 
-    fn class(pages: u64, slots_per_page: u64, evicted: u64) -> Asks {
-        Asks {
+    fn class(pages: u64, slots_per_page: u64, evicted: u64) -> Class {
+        Class {
             pages,
             slots_per_page,
             items: pages * slots_per_page,
             evicted,
+            ..Class::default()
         }
     }
 
     #[test]
     fn a_class_that_evicts_gets_a_page_of_the_one_that_evicts_least_for_its_size() {
-        let idle = class(40, 100, 0);
-        let busy = class(10, 5_000, 25_000);
-        assert_eq!(giver(&[idle, busy]), Some(0));
-        assert_eq!(giver(&[busy, class(12, 100, 0), idle]), Some(2));
-        assert_eq!(giver(&[busy, class(40, 100, 2_000), idle]), Some(2));
+        let idle = || class(40, 100, 0);
+        let busy = || class(10, 5_000, 25_000);
+        assert_eq!(giver(&[idle(), busy()]), Some(0));
+        assert_eq!(giver(&[busy(), class(12, 100, 0), idle()]), Some(2));
+        assert_eq!(giver(&[busy(), class(40, 100, 2_000), idle()]), Some(2));
     }
 
     #[test]
     fn nobody_gives_what_is_less_than_a_page_or_the_last_one() {
         assert_eq!(giver(&[]), None);
-        let idle = class(40, 100, 0);
-        assert_eq!(giver(&[idle, idle]), None, "nobody evicts");
+        let idle = || class(40, 100, 0);
+        assert_eq!(giver(&[idle(), idle()]), None, "nobody evicts");
         assert_eq!(
-            giver(&[idle, class(10, 100, 100)]),
+            giver(&[idle(), class(10, 100, 100)]),
             None,
             "too little is lacking"
         );

@@ -36,7 +36,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 }
 
 /// A class, under the lock.
-fn class_of<N: Medium, F: Medium>(engine: &Engine<N, F>, class: u8) -> Class {
+pub(crate) fn class_of<N: Medium, F: Medium>(engine: &Engine<N, F>, class: u8) -> Class {
     let tally = |what| engine.near.tally(class, what);
     let slot_bytes = u64::from(engine.classes.slot_bytes(class));
     let slots_per_page = u64::from(engine.classes.slots(class));

@@ -141,13 +141,13 @@ fn client<M: Medium>(cache: &Cache<M, Sim>) -> SessionClient {
     SessionClient::new(Box::new(cache.door()), Batches::Many)
 }
 
-/// The cache for several threads.
 /// What the background does.
 fn tend<M: Medium>(cache: &Cache<M, Sim>) -> Result<(), String> {
     let tended = cache.tidy().and_then(|_| cache.balance());
     tended.map(|_| ()).map_err(|e| e.to_string())
 }
 
+/// The cache for several threads.
 struct MdbShared<M: Medium> {
     cache: Cache<M, Sim>,
     time: Arc<AtomicU64>,
