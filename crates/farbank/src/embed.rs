@@ -16,6 +16,8 @@ pub struct Options {
     pub pool_bytes: u64,
     /// Bytes the pool may grow to as it fills; 0: it does not grow.
     pub pool_bytes_max: u64,
+    /// DRAM for copies of small values that are read often, in bytes; 0: none are kept.
+    pub read_cache_bytes: u64,
     /// The medium that must be had; `None` takes what the path is best at.
     pub medium: Option<Kind>,
     /// When writes to an ordinary file become durable.
@@ -27,6 +29,7 @@ impl Default for Options {
         Options {
             pool_bytes: 1 << 30,
             pool_bytes_max: 0,
+            read_cache_bytes: Config::default().read_cache_bytes,
             medium: None,
             sync: SyncPolicy::Always,
         }
@@ -86,6 +89,7 @@ fn start<M: Medium>(
 ) -> Result<Kv<M>, farbank_kv::OpenError> {
     let config = Config {
         pool_bytes_max: options.pool_bytes_max,
+        read_cache_bytes: options.read_cache_bytes,
         ..Config::default()
     };
     match made {

@@ -15,7 +15,7 @@ use std::str::FromStr;
 use clap::Args;
 use farbank_cache::Cache;
 use farbank_kv::store::{Opened, Store, VALUE_BYTES_MAX};
-use farbank_kv::{Config, Kv};
+use farbank_kv::{Config, Kv, READ_CACHE_BYTES_MAX};
 use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, Mapped, SyncPolicy};
 use farbank_server::{Endpoint, Handle, Options, Protocol, Server};
@@ -78,6 +78,9 @@ pub(crate) struct Serve {
     /// Size the pool may grow to as it fills; without this it does not grow.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     max_size: Option<u64>,
+    /// DRAM for copies of small values that are read often, of the durable engine; 0 keeps none.
+    #[arg(long, value_name = "SIZE", default_value = "16mb", value_parser = size::parse)]
+    read_cache: u64,
     /// Addresses to listen on. Others than loopback need --unsafe-no-auth.
     #[arg(
         long,
@@ -166,6 +169,10 @@ impl Serve {
         let most = VALUE_BYTES_MAX as u64;
         if !(1024..=most).contains(&self.memcached_item_size) {
             let text = "--memcached-item-size must be from 1kb to 512mb";
+            return Err(Failure::Usage(text.into()));
+        }
+        if self.read_cache > READ_CACHE_BYTES_MAX {
+            let text = "--read-cache must be at most 64gb";
             return Err(Failure::Usage(text.into()));
         }
         self.place.check()?;
@@ -262,6 +269,7 @@ impl Serve {
     fn open_kv<M: Medium>(&self, medium: M, made: bool) -> Result<Kv<M>, Failure> {
         let config = Config {
             pool_bytes_max: self.max_size.unwrap_or(0),
+            read_cache_bytes: self.read_cache,
             ..Config::default()
         };
         let store = match made {

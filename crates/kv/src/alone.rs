@@ -12,7 +12,8 @@
 //!
 //! The record is on its way to far memory before what it replaces is read there: the two take about as
 //! long, and neither needs the other. Only the choice of a segment comes first, and for that the place of
-//! the first entry that looks like the key's will do; nothing else depends on it. While a session writes
+//! the first entry that looks like the key's will do; nothing else depends on it. Of a key that the read cache holds
+//! neither is waited for: its slot says where the record lies that is replaced, and what that is. While a session writes
 //! one new key after another (a load), not even that is waited for: the next key is expected to be new.
 //!
 //! # Invariants
@@ -90,9 +91,19 @@ impl<M: Medium> Worker<M> {
         if locked.of(hash).next().is_some() {
             return Ok(None);
         }
+        let held = engine.read_cache.find(hash, draft.key);
+        let held = held.map(|held| engine.found(held.at, held.raw));
         let news = self.news >= NEWS_EXPECTED;
-        let likely = if news { None } else { engine.likely(&spot) };
-        let class = engine.lifetime(likely.map(|hit| hit.at()));
+        let likely = match held {
+            Some(found) => {
+                farbank_pm::table::prefetch_for_write(engine.info_at(found.at));
+                None
+            }
+            None if news => None,
+            None => engine.likely(&spot),
+        };
+        let before = held.map(|found| found.at);
+        let class = engine.lifetime(before.or(likely.map(|hit| hit.at())));
         if !self.log.takes_alone(engine, class, len) {
             return Ok(None);
         }
@@ -102,9 +113,13 @@ impl<M: Medium> Worker<M> {
         self.log
             .copy_in_alone(engine, &mut self.lane, class, &header, &body);
         // While the record drains: what it replaces, and growth.
-        let followed = match likely {
-            Some(hit) => engine.follow(hit, draft.key),
-            None => None,
+        let followed = match (held, likely) {
+            (Some(found), _) => {
+                let named = engine.index.hit(&spot, found.at);
+                named.map(|hit| (hit, found))
+            }
+            (None, Some(hit)) => engine.follow(hit, draft.key),
+            (None, None) => None,
         };
         let old = match followed {
             Some(followed) => Some(followed),
@@ -117,12 +132,16 @@ impl<M: Medium> Worker<M> {
         let ticket = engine.medium().drain(&mut self.lane);
         self.log.drained_alone(engine, class, ticket);
         engine.poll(ticket)?; // A2: what could not be drained is not published.
+        let cached = engine.read_cache.take(hash); // H2
         match &old {
             Some((hit, _)) => engine.index.swing(&spot, hit, at),
             None => {
                 let placed = engine.index.place(&spot, at);
                 debug_assert!(placed, "room was made");
             }
+        }
+        if let Some(place) = cached {
+            engine.read_cache.put(place, hash, at, &header.raw(), body);
         }
         let old = old.map(|(_, found)| found);
         self.count_put(old, at, len as u32, header.db, header.expires_ms);

@@ -232,6 +232,7 @@ impl<M: Medium> Store for Kv<M> {
             moved_bytes: engine.tally.moved_bytes.load(Relaxed),
             segments_cleaned: engine.tally.cleaned.load(Relaxed),
             index_bytes: engine.index.bytes(),
+            read_cache_bytes: engine.read_cache.bytes(),
             expired_keys: engine.tally.expired.load(Relaxed),
             damaged_records: engine.tally.damaged.load(Relaxed),
             ..Stats::default()
@@ -241,6 +242,8 @@ impl<M: Medium> Store for Kv<M> {
         }
         for session in engine.enrolled().iter() {
             stats.counters += *session.counters.lock().expect("no holder panics");
+            stats.read_cache_hits += session.cache_hits.load(Relaxed);
+            stats.read_cache_misses += session.cache_misses.load(Relaxed);
         }
         if let Ok(cleaner) = engine.cleaner.try_lock() {
             stats.counters += cleaner.counters();

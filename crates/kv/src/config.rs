@@ -2,6 +2,9 @@
 
 use farbank_pm::sync::Arc;
 
+/// Most bytes a read cache takes.
+pub const READ_CACHE_BYTES_MAX: u64 = 64 << 30;
+
 /// Where the time comes from: milliseconds since 1970.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
@@ -26,6 +29,9 @@ pub struct Config {
     /// Keys the index has room for without growing, in an empty pool or after a scan (0: it grows as keys
     /// come). Ten bytes of DRAM each, taken when the pool is opened.
     pub keys_expected: u64,
+    /// DRAM for copies of small values that are read often, in bytes, taken as they come (0: none are kept; at most
+    /// [`READ_CACHE_BYTES_MAX`]).
+    pub read_cache_bytes: u64,
     /// Threads that scan the pool at open.
     pub open_threads: usize,
     /// How often a session that finds no room lets others run, so that they leave segments that were
@@ -40,6 +46,7 @@ impl Default for Config {
             cleaning: Cleaning::Background,
             pool_bytes_max: 0,
             keys_expected: 0,
+            read_cache_bytes: 16 << 20,
             open_threads: std::thread::available_parallelism().map_or(1, usize::from),
             patience: 10_000,
         }

@@ -18,6 +18,7 @@ use crate::config::{Cleaning, Config};
 use crate::free::Free;
 use crate::index::{Index, Spot};
 use crate::past::RootWords;
+use crate::read_cache::ReadCache;
 use crate::record::Type;
 use crate::segment::{FIRST, Info, OVERHEAD, Place, State};
 use crate::store::{DATABASES, Opened};
@@ -89,6 +90,9 @@ impl Geometry {
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub keys: [AtomicI64; DATABASES],
+    /// Gets that the read cache answered, and those that it did not.
+    pub cache_hits: AtomicU64,
+    pub cache_misses: AtomicU64,
     pub counters: Mutex<farbank_pm::Counters>,
 }
 
@@ -108,6 +112,7 @@ pub(crate) struct Engine<M: Medium> {
     pub geometry: Geometry,
     pub config: Config,
     pub index: Index,
+    pub read_cache: ReadCache,
     pub stripes: Vec<CachePadded<Stripe>>,
     pub segments: Table<Info>,
     pub epochs: Epochs,
@@ -158,6 +163,7 @@ impl<M: Medium> Engine<M> {
         let epochs = Epochs::default();
         Engine {
             geometry,
+            read_cache: ReadCache::new(0, 0),
             stripes: Vec::new(),
             free: Free::default(),
             stamp: CachePadded::default(),
@@ -207,6 +213,7 @@ impl<M: Medium> Engine<M> {
         for stripe in &self.stripes {
             stripe.lock().raise_seq(seq_max);
         }
+        self.read_cache = ReadCache::new(self.config.read_cache_bytes, stripes);
         self.index = index;
     }
 
@@ -248,6 +255,7 @@ impl<M: Medium> Engine<M> {
     pub(crate) fn fetch_for_write(&self, hash: u64) {
         farbank_pm::table::prefetch_for_write(self.stripe(hash));
         self.index.touch_group(hash);
+        self.read_cache.fetch(hash);
     }
 
     #[inline]
@@ -572,6 +580,12 @@ impl<M: Medium> Engine<M> {
         sessions.swap_remove(place);
         let heir = &sessions[0];
         for (to, from) in heir.keys.iter().zip(&shared.keys) {
+            to.fetch_add(from.load(Relaxed), Relaxed);
+        }
+        for (to, from) in [
+            (&heir.cache_hits, &shared.cache_hits),
+            (&heir.cache_misses, &shared.cache_misses),
+        ] {
             to.fetch_add(from.load(Relaxed), Relaxed);
         }
         let counters = *shared.counters.lock().expect("no holder panics");

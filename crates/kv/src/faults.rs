@@ -6,7 +6,7 @@
 use farbank_pm::fault::Named;
 
 /// Those that the explorer finds, in one thread.
-pub(crate) const ALL: [Named; 14] = [
+pub(crate) const ALL: [Named; 15] = [
     Named {
         name: "kv.seed_without_opening",
         what: "a record's checksum says nothing of the opening of the pool it was written in",
@@ -77,10 +77,15 @@ pub(crate) const ALL: [Named; 14] = [
         what: "recovery leaves torn bytes as they are and seals their segment",
         source: "invariant V2 of recover.rs",
     },
+    Named {
+        name: "kv.read_cache_kept",
+        what: "a write leaves what the read cache holds of its key",
+        source: "invariant H2 of read_cache.rs",
+    },
 ];
 
 /// Those that only threads can find.
-pub(crate) const IN_THREADS: [Named; 4] = [
+pub(crate) const IN_THREADS: [Named; 5] = [
     Named {
         name: "kv.flush_takes_extents",
         what: "FLUSHALL frees the extents of a large value that is numbered after it",
@@ -100,6 +105,11 @@ pub(crate) const IN_THREADS: [Named; 4] = [
         name: "kv.group_seen_half",
         what: "a group is published outside of its sequence lock",
         source: "invariant G2 of group.rs",
+    },
+    Named {
+        name: "kv.read_cache_torn",
+        what: "a value of the read cache is taken though its slot was written meanwhile",
+        source: "invariant H3 of read_cache.rs",
     },
 ];
 

@@ -28,6 +28,7 @@ pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
         stripe.raise_seq(floor);
         stripe.unlist_all();
     }
+    engine.read_cache.clear();
     engine.index.clear(&engine.epochs);
     engine.groups.fetch_add(1, AcqRel);
     for session in engine.enrolled().iter() {

@@ -40,6 +40,7 @@ pub(crate) use bulk::{Bulk, Rows};
 
 use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::Epochs;
+use farbank_pm::simd::upper_halves_equal;
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 use farbank_pm::table::Table;
@@ -53,6 +54,9 @@ const TAG_BITS: u32 = 64 - OFFSET_BITS;
 const HOME_BITS: u32 = 12;
 /// A removed entry whose line was full; has no tag, so it matches nothing.
 const GONE: u64 = 1;
+/// Where a tag begins in an entry's upper half, and the bits there that every tag knows (X5).
+const HALF_SHIFT: u32 = OFFSET_BITS - 32;
+const HOME_HALF: u32 = ((1 << HOME_BITS) - 1) << HALF_SHIFT;
 /// Farthest byte an entry can name: 4 TiB.
 pub(crate) const POOL_BYTES_MAX: u64 = 16 << OFFSET_BITS;
 /// Lines of a group, on average, just before the index splits one, if it was not told how many keys to
@@ -193,7 +197,9 @@ fn agrees(entry: u64, tag: u64) -> bool {
 /// A slot of a row that may be taken.
 #[inline]
 fn free_slot(row: &[AtomicU64; SLOTS]) -> Option<&AtomicU64> {
-    row.iter().find(|slot| slot.load(Ordering::Relaxed) <= GONE)
+    // What holds an entry has a tag, and that is never all zeros.
+    let words = std::array::from_fn(|n| row[n].load(Ordering::Relaxed));
+    row.get(upper_halves_equal(words, 0, u32::MAX << HALF_SHIFT).trailing_zeros() as usize)
 }
 
 #[inline]
@@ -341,15 +347,19 @@ impl Index {
         for _ in 0..group.lines {
             let row = group.first + line;
             let slots = &self.rows.get(row).0;
-            for (slot, word) in slots.iter().enumerate() {
-                let entry = word.load(Ordering::Acquire);
+            let words: [u64; SLOTS] = std::array::from_fn(|n| slots[n].load(Ordering::Relaxed));
+            let mut alike = upper_halves_equal(words, (tag as u32) << HALF_SHIFT, HOME_HALF);
+            while alike != 0 {
+                let slot = alike.trailing_zeros() as usize;
+                alike &= alike - 1;
+                let entry = slots[slot].load(Ordering::Acquire);
                 if agrees(entry, tag)
                     && let Some(answer) = look(Hit { row, slot, entry })
                 {
                     return Some(answer);
                 }
             }
-            if slots.iter().any(|slot| slot.load(Ordering::Relaxed) == 0) {
+            if words.iter().fold(false, |any, word| any | (*word == 0)) {
                 return None;
             }
             line = if line + 1 == group.lines { 0 } else { line + 1 };
@@ -371,7 +381,7 @@ impl Index {
 
     /// The entry at `spot` that names `at`.
     #[inline]
-    fn hit(&self, spot: &Spot, at: Off) -> Option<Hit> {
+    pub(crate) fn hit(&self, spot: &Spot, at: Off) -> Option<Hit> {
         self.search_at(spot, |hit| (hit.at() == at).then_some(hit))
     }
 

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! * [`store`] is what a front end sees; [`Kv`] is the engine behind it.
-//! * `record` and `segment` are the bytes on the medium; `index` and `stripe` the DRAM beside them; `seek` finds a key's record.
+//! * `record` and `segment` are the bytes on the medium; `index` and `stripe` the DRAM beside them; `seek` finds a key's record,
+//!   `read_cache` holds copies of those that are asked for often.
 //! * `session` runs operations and batches on a `log` of open segments, `alone` those of one write; `group` writes several keys at
 //!   once, `large` long values, `flush` empties the store.
 //! * `cleaner` makes room; `recover` opens a pool after anything (`lives` reads what its segments say of themselves), `snapshot` after a clean close, `past` is
@@ -34,6 +35,7 @@ mod log;
 mod past;
 mod publish;
 mod read;
+mod read_cache;
 mod record;
 mod recover;
 mod seek;
@@ -46,5 +48,5 @@ pub mod target;
 mod verify;
 
 pub use api::{Kv, OpenError, SEGMENTS_MIN, segment_bytes_for};
-pub use config::{Cleaning, Clock, Config, wall_clock_ms};
+pub use config::{Cleaning, Clock, Config, READ_CACHE_BYTES_MAX, wall_clock_ms};
 pub use past::Past;

@@ -203,6 +203,7 @@ impl<M: Medium> Worker<M> {
     fn swing_locked(&self, write: &Write, located: &Located) -> bool {
         let engine = &*self.engine;
         let old = located.found;
+        engine.read_cache.take(write.hash); // H2
         let swung = match (old, write.what) {
             (Some(old), Type::Put) => engine.index.replace(write.hash, old.at, write.at),
             (Some(old), _) => engine.index.remove(write.hash, old.at),

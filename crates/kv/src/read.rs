@@ -5,12 +5,14 @@
 //! what is durable: the index, and listed writes whose ticket has turned; and, on request, whatever its
 //! own session has written. A record is checked against its checksums each time it is read.
 
+use farbank_pm::sync::atomic::AtomicU64;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
 use farbank_pm::{Medium, Off, Ticket};
 
 use crate::engine::Engine;
 use crate::index::{Hit, Spot};
 use crate::log::Log;
+use crate::read_cache::{OFFERS, fits};
 use crate::record::{HEADER_MAX, Header, Raw, Type, body_crc};
 use crate::seek::Found;
 use crate::session::{Newest, Worker, meta_of};
@@ -50,6 +52,12 @@ pub(crate) struct Ahead {
     spot: Spot,
     /// The first entry that may be the key's.
     hit: Option<Hit>,
+}
+
+/// Counts one in a place that nobody else counts in.
+#[inline]
+fn count_one(counter: &AtomicU64) {
+    counter.store(counter.load(Relaxed) + 1, Relaxed);
 }
 
 /// One value of several read together: where its bytes end in the scratch buffer, and what is known of it.
@@ -309,12 +317,66 @@ impl<M: Medium> Worker<M> {
         }
     }
 
+    /// A get that the read cache answers; `None`: it does not.
+    #[inline(always)]
+    pub(crate) fn get_cached(
+        &self,
+        hash: u64,
+        key: Key<'_>,
+        view: View,
+        out: &mut Vec<u8>,
+        head: Head<'_>,
+    ) -> Option<bool> {
+        let engine = &*self.engine;
+        if self.looks_at_lists(view) && !engine.stripe(hash).is_quiet() {
+            return None; // H4
+        }
+        let Some(held) = engine.read_cache.find(hash, key) else {
+            count_one(&self.shared.cache_misses);
+            return None;
+        };
+        if engine.is_expired(held.raw.expires_ms()) {
+            return Some(false);
+        }
+        let start = out.len();
+        head(&held.raw.meta(), out);
+        held.append(out);
+        if !held.still_holds() {
+            out.truncate(start);
+            return None;
+        }
+        count_one(&self.shared.cache_hits);
+        Some(true)
+    }
+
+    /// Now and then offers a value that was found, the last bytes of `out`, to the read cache.
+    #[inline]
+    pub(crate) fn offer(&self, hash: u64, key: Key<'_>, found: &Found, out: &[u8]) {
+        let misses = self.shared.cache_misses.load(Relaxed);
+        if !misses.is_multiple_of(OFFERS) || self.engine.read_cache.is_off() {
+            return;
+        }
+        let Some(raw) = found.header.filter(|raw| !raw.is_large()) else {
+            return;
+        };
+        let value = &out[out.len() - raw.value_len()..];
+        if !fits(key.bytes, value) {
+            return;
+        }
+        // Somebody may have written it meanwhile, and whoever has the lock is about to.
+        if let Some(_locked) = self.engine.stripe(hash).try_lock()
+            && self.engine.index.names(hash, found.at)
+        {
+            let body = [key.bytes, value];
+            self.engine.read_cache.offer(hash, found.at, &raw, body);
+        }
+    }
+
     /// What of `key` may be seen. As [`Worker::undivided`], written out: from a closure the answer would
     /// pass through memory, which costs more than the search of a line.
     #[inline(always)]
-    pub(crate) fn find(&mut self, key: Key<'_>, view: View) -> Option<Seen> {
+    pub(crate) fn find(&mut self, hash: u64, key: Key<'_>, view: View) -> Option<Seen> {
         self.pin();
-        let hash = self.engine.geometry.hash(key.db, key.bytes);
         loop {
             let from = self.undivided_from();
             let seen = self.visible(hash, key, view);

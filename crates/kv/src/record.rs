@@ -113,25 +113,23 @@ impl Header {
         (self.len() + self.body_len(extent_payload)).next_multiple_of(ALIGN)
     }
 
-    /// Appends the header to `out`, its checksum started from `seed` (R1).
+    /// The header as it lies on the medium, but for its checksum: zero.
     #[inline]
-    pub(crate) fn encode(&self, seed: u32, out: &mut Vec<u8>) {
+    pub(crate) fn raw(&self) -> Raw {
         let mut shape = self.value_len as u64
             | (self.key_len as u64) << KEY_AT
             | u64::from(self.kind) << KIND_AT
             | (self.what as u64) << TYPE_AT;
-        let mut bytes = [0; HEADER_MAX];
-        let mut len = HEADER_MIN;
+        let mut words = [0; HEADER_MAX / 8];
+        let mut rest = HEADER_MIN / 8;
         if self.expires_ms != 0 {
             shape |= EXPIRES;
-            bytes[len..len + 8].copy_from_slice(&self.expires_ms.to_le_bytes());
-            len += 8;
+            words[rest] = self.expires_ms;
+            rest += 1;
         }
         if self.has_attrs() {
             shape |= ATTRS;
-            let attrs = u64::from(self.flags) | u64::from(self.db) << 32;
-            bytes[len..len + 8].copy_from_slice(&attrs.to_le_bytes());
-            len += 8;
+            words[rest] = u64::from(self.flags) | u64::from(self.db) << 32;
         }
         for (set, bit) in [
             (self.large, LARGE),
@@ -141,12 +139,20 @@ impl Header {
         ] {
             shape |= if set { bit } else { 0 };
         }
-        bytes[4..8].copy_from_slice(&self.body_crc.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.seq.to_le_bytes());
-        bytes[16..24].copy_from_slice(&shape.to_le_bytes());
-        let crc = crc32c_append(seed, &bytes[4..len]);
-        bytes[..4].copy_from_slice(&crc.to_le_bytes());
-        out.extend_from_slice(&bytes[..len]);
+        words[0] = u64::from(self.body_crc) << 32;
+        words[1] = self.seq;
+        words[2] = shape;
+        Raw(words)
+    }
+
+    /// Appends the header to `out`, its checksum started from `seed` (R1).
+    #[inline]
+    pub(crate) fn encode(&self, seed: u32, out: &mut Vec<u8>) {
+        let Raw(mut words) = self.raw();
+        let len = self.len();
+        words[0] |= u64::from(crc32c_words(seed, self.body_crc, &words[1..len / 8]));
+        let bytes = words.map(u64::to_le_bytes);
+        out.extend_from_slice(&bytes.as_flattened()[..len]);
     }
 
     /// The header in `bytes`, if its checksum, started from `seed`, holds.
@@ -166,6 +172,16 @@ impl Raw {
     #[inline]
     pub(crate) fn new(bytes: &[u8; HEADER_MAX]) -> Raw {
         Raw(std::array::from_fn(|n| u64_at(bytes, 8 * n)))
+    }
+
+    #[inline]
+    pub(crate) fn from_words(words: [u64; HEADER_MAX / 8]) -> Raw {
+        Raw(words)
+    }
+
+    #[inline]
+    pub(crate) fn words(&self) -> [u64; HEADER_MAX / 8] {
+        self.0
     }
 
     #[inline]

@@ -117,7 +117,7 @@ impl<M: Medium> Engine<M> {
 
     /// What is known of the record at `at`, whose header this is.
     #[inline(always)]
-    fn found(&self, at: Off, raw: Raw) -> Found {
+    pub(crate) fn found(&self, at: Off, raw: Raw) -> Found {
         let len = raw.record_len(self.geometry.payload()) as u32;
         let header = Some(raw);
         Found { at, header, len }

@@ -459,15 +459,26 @@ impl<M: Medium> Ops for Worker<M> {
         out: &mut Vec<u8>,
         head: Head<'_>,
     ) -> Result<bool, Error> {
-        match self.find(key, view) {
+        let hash = self.engine.geometry.hash(key.db, key.bytes);
+        if let Some(there) = self.get_cached(hash, key, view, out, head) {
+            return Ok(there);
+        }
+        match self.find(hash, key, view) {
             None => Ok(false),
-            Some(Seen::Indexed(found)) => self.emit_found(key, found, out, head),
+            Some(Seen::Indexed(found)) => {
+                let there = self.emit_found(key, found, out, head)?;
+                if there {
+                    self.offer(hash, key, &found, out);
+                }
+                Ok(there)
+            }
             Some(Seen::Listed(at)) => self.emit(at, out, head),
         }
     }
 
     fn meta(&mut self, key: Key<'_>, view: View) -> Result<Option<Meta>, Error> {
-        let Some(seen) = self.find(key, view) else {
+        let hash = self.engine.geometry.hash(key.db, key.bytes);
+        let Some(seen) = self.find(hash, key, view) else {
             return Ok(None);
         };
         let at = seen.at();

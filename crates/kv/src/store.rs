@@ -317,6 +317,12 @@ pub struct Stats {
     pub segments_cleaned: u64,
     /// Bytes of DRAM the index takes.
     pub index_bytes: u64,
+    /// Bytes of DRAM the read cache takes when it is full.
+    pub read_cache_bytes: u64,
+    /// Gets of one key that the read cache answered.
+    pub read_cache_hits: u64,
+    /// Gets of one key that it was asked for and did not answer.
+    pub read_cache_misses: u64,
     /// Keys found expired and removed.
     pub expired_keys: u64,
     /// Live keys removed to make room; a store that refuses writes when it is full evicts none.

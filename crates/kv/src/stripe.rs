@@ -67,6 +67,14 @@ impl Stripe {
         }
     }
 
+    /// The stripe locked, if nobody else has it.
+    pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
+        Some(Locked {
+            guard: self.inner.try_lock().ok()?,
+            listed: &self.listed,
+        })
+    }
+
     /// Whether nothing is on its way.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {

@@ -156,6 +156,8 @@ fn config(time: &Arc<AtomicU64>) -> Config {
         cleaning: Cleaning::Inline,
         pool_bytes_max: POOL_BYTES_MAX,
         keys_expected: 0,
+        // A row a stripe: keys meet there.
+        read_cache_bytes: 1,
         open_threads: 1,
         // Whoever it would wait for is this thread, or one that goes on as soon as it is let.
         patience: 8,

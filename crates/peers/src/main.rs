@@ -1,13 +1,13 @@
 //! `peers`: Farbank's engine beside other tables and engines, in turns, in one run.
 //!
 //! ```text
-//! cargo run --release --manifest-path crates/peers/Cargo.toml -- --rounds 5
-//! cargo run --release --manifest-path crates/peers/Cargo.toml --features storage -- --rounds 3
+//! cargo run --release --manifest-path crates/peers/Cargo.toml
+//! cargo run --release --manifest-path crates/peers/Cargo.toml --features storage -- --only farbank-tmpfs,rocksdb,fjall
 //! ```
 //!
-//! Each round runs every contender once, each time another one first, on the same operations
-//! ([`mix`]). What is printed is the median of the rounds and their spread. Everything here is
-//! measured: only ratios within one run say something.
+//! All take turns, a slice of a phase each, on the same operations ([`mix`]). What is printed is the median of the
+//! slices and their spread, and how Farbank's slices compare with the others' beside them. Everything
+//! here is measured: only ratios within one run say something.
 
 #![deny(unsafe_code)]
 
@@ -25,14 +25,14 @@ use clap::Parser;
 use serde_json::json;
 
 use mix::Mix;
-use run::{Contender, Outcome, PHASES, Settings};
+use run::{Contender, Outcome, PHASES, Ring, Settings};
 
 /// Measure Farbank's engine and its peers on the same operations, in turns.
 #[derive(Parser)]
 #[command(after_help = "\
 Examples:
-  peers --rounds 5
-      the DRAM tables and Farbank, five rounds
+  peers
+      the DRAM tables and Farbank
   peers --only papaya,farbank --keys 1000000
       two of them, fewer keys
   peers --live 0.78
@@ -44,9 +44,9 @@ struct Arguments {
     /// Threads that work.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
     threads: u64,
-    /// Rounds; in each every contender runs once.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=99))]
-    rounds: u64,
+    /// Slices a phase is cut into; in between others have their turn.
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u64).range(1..=999))]
+    slices: u64,
     /// Share of the pool that is live once everything is loaded; the pool is aged until it is cleaned
     /// before sets are mixed in.
     #[arg(long, default_value_t = 0.5, value_parser = share)]
@@ -96,15 +96,10 @@ fn main() -> ExitCode {
         }
     }
     chosen.retain(|c| arguments.only.is_empty() || arguments.only.iter().any(|n| n == c.name));
-    let settings = Settings {
-        mix: Mix::new(arguments.keys),
-        threads: arguments.threads,
-        live: arguments.live,
-        limit: Duration::from_secs_f64(arguments.seconds),
-    };
-    match play(&chosen, &settings, arguments.rounds) {
+    match play(&chosen, &arguments) {
         Ok(found) => {
             table(&chosen, &found);
+            compare(&chosen, &found);
             if arguments.json {
                 println!("{}", report(&chosen, &found, &arguments));
             }
@@ -117,29 +112,33 @@ fn main() -> ExitCode {
     }
 }
 
-/// Every contender's outcomes, round by round.
-fn play(
-    chosen: &[Contender],
-    settings: &Settings,
-    rounds: u64,
-) -> Result<Vec<Vec<Outcome>>, String> {
-    let mut found = vec![Vec::new(); chosen.len()];
-    for round in 0..rounds as usize {
-        for turn in 0..chosen.len() {
-            let which = (turn + round) % chosen.len();
-            let contender = &chosen[which];
-            let outcome = (contender.run)(settings)
-                .map_err(|why| format!("{}, round {}: {why}", contender.name, round + 1))?;
-            eprintln!(
-                "round {}: {:<24} {}",
-                round + 1,
-                contender.name,
-                outcome.line()
-            );
-            found[which].push(outcome);
-        }
-    }
-    Ok(found)
+/// Every contender's outcome.
+fn play(chosen: &[Contender], arguments: &Arguments) -> Result<Vec<Outcome>, String> {
+    let (mix, ring) = (Mix::new(arguments.keys), Ring::of(chosen.len()));
+    let run = |place: usize| {
+        let contender = &chosen[place];
+        let settings = Settings {
+            mix: &mix,
+            threads: arguments.threads,
+            live: arguments.live,
+            limit: Duration::from_secs_f64(arguments.seconds),
+            slices: arguments.slices,
+            turn: ring.turn(place),
+        };
+        settings.turn.take();
+        let outcome = (contender.run)(&settings);
+        settings.turn.leave();
+        outcome.map_err(|why| format!("{}: {why}", contender.name))
+    };
+    std::thread::scope(|scope| {
+        let run = &run;
+        let all = 0..chosen.len();
+        let threads: Vec<_> = all.map(|place| scope.spawn(move || run(place))).collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined
+            .map(|outcome| outcome.expect("a panic ends everything"))
+            .collect()
+    })
 }
 
 /// The least, the one in the middle, and the most.
@@ -152,55 +151,76 @@ fn spread(rates: &[f64]) -> Option<(f64, f64, f64)> {
     Some((least, median, most))
 }
 
-/// Millions of operations a second in one phase, of each round.
-fn rates(outcomes: &[Outcome], phase: usize) -> Vec<f64> {
-    outcomes
-        .iter()
-        .filter_map(|outcome| outcome.rates[phase])
-        .collect()
-}
-
-fn table(chosen: &[Contender], found: &[Vec<Outcome>]) {
+fn table(chosen: &[Contender], found: &[Outcome]) {
     print!("\n| millions of operations a second |");
     PHASES.iter().for_each(|phase| print!(" {phase} |"));
     println!("\n|---|---:|---:|---:|---:|");
-    for (contender, outcomes) in chosen.iter().zip(found) {
+    for (contender, outcome) in chosen.iter().zip(found) {
         print!("| {} |", contender.name);
-        for phase in 0..PHASES.len() {
-            match spread(&rates(outcomes, phase)) {
+        for rates in &outcome.rates {
+            match spread(rates) {
                 None => print!(" |"),
-                Some((least, median, most)) => print!(" {median:.3} ({least:.3} to {most:.3}) |"),
+                Some((least, median, most)) => print!(" {median:.2} ({least:.2} to {most:.2}) |"),
             }
         }
         println!();
     }
 }
 
-fn report(
-    chosen: &[Contender],
-    found: &[Vec<Outcome>],
-    arguments: &Arguments,
-) -> serde_json::Value {
+/// How many times as fast as each other contender the first of ours is, slice beside slice; its gets of 16 are compared
+/// with gets.
+fn compare(chosen: &[Contender], found: &[Outcome]) {
+    const GET: usize = 2;
+    let Some(place) = chosen.iter().position(|c| c.name.starts_with("farbank")) else {
+        return;
+    };
+    let ours = &found[place];
+    print!("\n| {}, times as fast as |", chosen[place].name);
+    PHASES.iter().for_each(|phase| print!(" {phase} |"));
+    println!("\n|---|---:|---:|---:|---:|");
+    for (other, (contender, outcome)) in chosen.iter().zip(found).enumerate() {
+        if other == place {
+            continue;
+        }
+        print!("| {} |", contender.name);
+        for (phase, rates) in outcome.rates.iter().enumerate() {
+            let theirs = match rates.is_empty() {
+                true => &outcome.rates[GET],
+                false => rates,
+            };
+            let ratios: Vec<f64> = ours.rates[phase]
+                .iter()
+                .zip(theirs)
+                .map(|(a, b)| a / b)
+                .collect();
+            match spread(&ratios) {
+                None => print!(" |"),
+                Some((least, median, most)) => print!(" {median:.2} ({least:.2} to {most:.2}) |"),
+            }
+        }
+        println!();
+    }
+}
+
+fn report(chosen: &[Contender], found: &[Outcome], arguments: &Arguments) -> serde_json::Value {
     let rows: Vec<serde_json::Value> = chosen
         .iter()
         .zip(found)
-        .flat_map(|(contender, outcomes)| {
-            PHASES
-                .iter()
-                .enumerate()
-                .map(move |(n, phase)| (contender, phase, rates(outcomes, n)))
+        .flat_map(|(contender, outcome)| {
+            let phases = PHASES.iter().zip(&outcome.rates);
+            phases.map(move |(phase, rates)| (contender, phase, rates))
         })
         .filter_map(|(contender, phase, rates)| {
-            let (_, median, _) = spread(&rates)?;
+            let (_, median, _) = spread(rates)?;
             Some(json!({
                 "contender": contender.name, "phase": phase, "kind": "measured",
                 "unit": "million operations a second",
-                "median": median, "rounds": rates,
+                "median": median, "slices": rates,
             }))
         })
         .collect();
     json!({
-        "keys": arguments.keys, "threads": arguments.threads, "rounds": arguments.rounds,
+        "keys": arguments.keys, "threads": arguments.threads, "slices": arguments.slices,
         "live": arguments.live, "figures": rows,
     })
 }

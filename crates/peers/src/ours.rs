@@ -1,7 +1,7 @@
 //! Farbank's engine, embedded.
 
 use farbank_kv::store::{Item, Key, Session, Store, Value, View};
-use farbank_kv::{Config, Kv, segment_bytes_for};
+use farbank_kv::{Cleaning, Config, Kv, segment_bytes_for};
 use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, Mapped, OpenOptions, create_path};
 
@@ -10,6 +10,8 @@ use crate::run::{BATCH, Contender, Door, Outcome, Peer, Settings, run};
 
 /// What a record has beyond key and value, on average: header and padding.
 const OVERHEAD_BYTES: u64 = 32;
+/// As the engine has by itself.
+const READ_CACHE_BYTES: u64 = 16 << 20;
 
 pub(crate) fn all() -> Vec<Contender> {
     let contender = |name, what, run| Contender { name, what, run };
@@ -25,6 +27,11 @@ pub(crate) fn all() -> Vec<Contender> {
             run_volatile,
         ),
         contender(
+            "farbank-uncached",
+            "durable set by set, without the read cache",
+            run_uncached,
+        ),
+        contender(
             "farbank-tmpfs",
             "durable set by set: a file on tmpfs, written back and fenced each time",
             run_tmpfs,
@@ -32,53 +39,70 @@ pub(crate) fn all() -> Vec<Contender> {
     ]
 }
 
-fn pool_bytes(settings: &Settings) -> u64 {
+fn pool_bytes(settings: &Settings<'_>) -> u64 {
     let records = settings.mix.loaded_bytes() + settings.mix.keys * OVERHEAD_BYTES;
     ((records as f64 / settings.live) as u64).next_multiple_of(4 << 20) + (64 << 20)
 }
 
-fn run_durable(settings: &Settings) -> Result<Outcome, String> {
-    run_on(memory(settings)?, settings)
+fn run_durable(settings: &Settings<'_>) -> Result<Outcome, String> {
+    run_on(memory(settings)?, settings, READ_CACHE_BYTES)
 }
 
-fn run_volatile(settings: &Settings) -> Result<Outcome, String> {
-    run_on(memory(settings)?.without_durability(), settings)
+fn run_uncached(settings: &Settings<'_>) -> Result<Outcome, String> {
+    run_on(memory(settings)?, settings, 0)
 }
 
-fn memory(settings: &Settings) -> Result<Mapped, String> {
+fn run_volatile(settings: &Settings<'_>) -> Result<Outcome, String> {
+    run_on(
+        memory(settings)?.without_durability(),
+        settings,
+        READ_CACHE_BYTES,
+    )
+}
+
+fn memory(settings: &Settings<'_>) -> Result<Mapped, String> {
     Mapped::anonymous(pool_bytes(settings)).map_err(|e| e.to_string())
 }
 
-fn run_tmpfs(settings: &Settings) -> Result<Outcome, String> {
+fn run_tmpfs(settings: &Settings<'_>) -> Result<Outcome, String> {
     let folder = tempfile::tempdir_in("/dev/shm").map_err(|e| e.to_string())?;
     let path = folder.path().join("peers.pool");
     let options = OpenOptions::default();
     match create_path(&path, pool_bytes(settings), &options, &mut |_, _| {}) {
-        Ok(AnyMedium::Mapped(medium)) => run_on(medium, settings),
+        Ok(AnyMedium::Mapped(medium)) => run_on(medium, settings, READ_CACHE_BYTES),
         Ok(AnyMedium::File(_)) => Err("/dev/shm is no tmpfs".into()),
         Err(e) => Err(e.to_string()),
     }
 }
 
-fn run_on(medium: Mapped, settings: &Settings) -> Result<Outcome, String> {
+fn run_on(
+    medium: Mapped,
+    settings: &Settings<'_>,
+    read_cache_bytes: u64,
+) -> Result<Outcome, String> {
     medium.prefault(&mut |_, _| {});
     let segment_bytes = segment_bytes_for(medium.len());
     // As the tables are: sized for its keys.
     let config = Config {
         keys_expected: settings.mix.keys,
+        read_cache_bytes,
+        // Inside sets, where the clock sees it: a thread of its own would work on in the others' turns.
+        cleaning: Cleaning::Inline,
         ..Config::default()
     };
     let kv = Kv::create(medium, segment_bytes, config).map_err(|e| e.to_string())?;
     let outcome = run(&Ours(&kv), settings)?;
     let stats = kv.stats();
     eprintln!(
-        "  {} MiB of pool, {:.0} % live, {} segments of {} KiB cleaned, {:.2} bytes moved a byte written, {:.1} bytes of index a key",
+        "  {} MiB of pool, {:.0} % live, {} segments of {} KiB cleaned, {:.2} bytes moved a byte written, {:.1} bytes of index a key, {:.0} % of gets from the read cache",
         stats.pool_bytes >> 20,
         100.0 * stats.live_bytes as f64 / stats.pool_bytes as f64,
         stats.segments_cleaned,
         stats.segment_bytes >> 10,
         stats.moved_bytes as f64 / stats.user_bytes as f64,
         stats.index_bytes as f64 / stats.keys[0] as f64,
+        100.0 * stats.read_cache_hits as f64
+            / (stats.read_cache_hits + stats.read_cache_misses).max(1) as f64,
     );
     Ok(outcome)
 }
@@ -138,6 +162,10 @@ impl Door for OurDoor {
             .get_many(&keys, View::Durable, &mut each)
             .expect("no record is damaged");
         true
+    }
+
+    fn rest(&mut self) {
+        self.0.commit().expect("memory does not fail");
     }
 }
 

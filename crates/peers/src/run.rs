@@ -1,7 +1,16 @@
-//! How a contender is run: phases, threads, a clock.
+//! How a contender is run: phases, slices, threads, a clock.
+//!
+//! ```text
+//!   papaya  ├─ slice ─┤                               ├─ slice ─┤
+//!   dashmap           ├─ slice ─┤                               ├─ ...
+//!   farbank                     ├─ slice ─┤ ...
+//! ```
+//!
+//! All contenders are there from the beginning to the end, and take turns, a slice of a phase each. What the machine's
+//! other guests do so meets all of them alike, and what is compared are slices that were neighbours.
 
 use std::hint::black_box;
-use std::sync::Barrier;
+use std::sync::{Barrier, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::mix::{Mix, Name, VALUE_BYTES_MAX};
@@ -14,11 +23,75 @@ pub(crate) const BATCH: usize = 16;
 const LOOK_EVERY: u64 = 256;
 
 /// What everyone is run with.
-pub(crate) struct Settings {
-    pub(crate) mix: Mix,
+#[derive(Clone, Copy)]
+pub(crate) struct Settings<'a> {
+    pub(crate) mix: &'a Mix,
     pub(crate) threads: u64,
     pub(crate) live: f64,
     pub(crate) limit: Duration,
+    pub(crate) slices: u64,
+    pub(crate) turn: Turn<'a>,
+}
+
+/// Whose turn it is, and who still takes turns.
+pub(crate) struct Ring {
+    state: Mutex<(usize, Vec<bool>)>,
+    changed: Condvar,
+}
+
+/// A contender's place in the ring.
+#[derive(Clone, Copy)]
+pub(crate) struct Turn<'a> {
+    ring: &'a Ring,
+    place: usize,
+}
+
+impl Ring {
+    pub(crate) fn of(contenders: usize) -> Ring {
+        Ring {
+            state: Mutex::new((0, vec![true; contenders])),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn turn(&self, place: usize) -> Turn<'_> {
+        Turn { ring: self, place }
+    }
+}
+
+impl Turn<'_> {
+    /// Waits until it is this one's turn, if it is not.
+    pub(crate) fn take(&self) {
+        let others = |(whose, _): &mut (usize, Vec<bool>)| *whose != self.place;
+        let waited = self.ring.changed.wait_while(self.state(), others);
+        drop(waited.expect("no holder panics"));
+    }
+
+    /// The next one's.
+    fn pass(&self) {
+        self.pass_on(self.state());
+    }
+
+    /// The next one's, and never again this one's.
+    pub(crate) fn leave(&self) {
+        self.take();
+        let mut state = self.state();
+        state.1[self.place] = false;
+        self.pass_on(state);
+    }
+
+    fn pass_on(&self, mut state: MutexGuard<'_, (usize, Vec<bool>)>) {
+        let (whose, present) = &mut *state;
+        let all = present.len();
+        let next = (1..=all).map(|n| (self.place + n) % all);
+        *whose = next.into_iter().find(|n| present[*n]).unwrap_or(self.place);
+        drop(state);
+        self.ring.changed.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, (usize, Vec<bool>)> {
+        self.ring.state.lock().expect("no holder panics")
+    }
 }
 
 /// A table or an engine.
@@ -48,31 +121,26 @@ pub(crate) trait Door {
         let _ = (names, each);
         false
     }
+
+    /// Others have their turn: lets go of what it holds.
+    fn rest(&mut self) {}
 }
 
 /// One contender: its name, what it is, how it is made and run.
 pub(crate) struct Contender {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
-    pub(crate) run: fn(&Settings) -> Result<Outcome, String>,
+    pub(crate) run: fn(&Settings<'_>) -> Result<Outcome, String>,
 }
 
-/// Millions of operations a second in each phase.
+/// Millions of operations a second in each slice of each phase.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
-    pub(crate) rates: [Option<f64>; PHASES.len()],
-}
-
-impl Outcome {
-    pub(crate) fn line(&self) -> String {
-        let rates = PHASES.iter().zip(self.rates);
-        let rates = rates.filter_map(|(phase, rate)| Some(format!("{phase} {:.3}", rate?)));
-        rates.collect::<Vec<_>>().join(", ")
-    }
+    pub(crate) rates: [Vec<f64>; PHASES.len()],
 }
 
 /// Runs `peer` through all phases.
-pub(crate) fn run(peer: &impl Peer, settings: &Settings) -> Result<Outcome, String> {
+pub(crate) fn run(peer: &impl Peer, settings: &Settings<'_>) -> Result<Outcome, String> {
     let Settings { mix, threads, .. } = settings;
     let mut outcome = Outcome::default();
     let each = mix.keys.div_ceil(*threads);
@@ -83,13 +151,15 @@ pub(crate) fn run(peer: &impl Peer, settings: &Settings) -> Result<Outcome, Stri
         }
         u64::from(key < mix.keys)
     });
-    outcome.rates[0] = Some(loaded.rate());
-    let whole = loaded.done == mix.keys;
+    outcome.rates[0] = rates(&loaded);
+    let whole = loaded.iter().map(|slice| slice.done).sum::<u64>() == mix.keys;
     if whole && peer.count().is_some_and(|count| count != mix.keys) {
         let count = peer.count();
         return Err(format!("{} keys were set, {count:?} are there", mix.keys));
     }
+    settings.turn.take();
     peer.age(mix);
+    settings.turn.pass();
     // Who did not finish the load has fewer keys, and finds fewer.
     let read = |door: &mut dyn Door, key: u64, name: &Name| read(door, mix, key, name, whole);
     let mixed = phase(peer, settings, |door, thread, n| {
@@ -102,18 +172,15 @@ pub(crate) fn run(peer: &impl Peer, settings: &Settings) -> Result<Outcome, Stri
         }
         1
     });
-    outcome.rates[1] = Some(mixed.rate());
+    outcome.rates[1] = rates(&mixed);
     let gets = phase(peer, settings, |door, thread, n| {
         let op = mix.op(thread + *threads, n);
         read(door, op.key, &mix.name(op.key));
         1
     });
-    outcome.rates[2] = Some(gets.rate());
+    outcome.rates[2] = rates(&gets);
     if peer.door().get_batch(&[mix.name(0); BATCH], &mut |_, _| {}) {
         let gets = phase(peer, settings, |door, thread, n| {
-            if n * BATCH as u64 >= each {
-                return 0;
-            }
             let first = n * BATCH as u64;
             let keys: [u64; BATCH] =
                 std::array::from_fn(|i| mix.op(thread + *threads, first + i as u64).key);
@@ -126,8 +193,10 @@ pub(crate) fn run(peer: &impl Peer, settings: &Settings) -> Result<Outcome, Stri
             assert!(found == BATCH as u64 || !whole, "a key is missing");
             BATCH as u64
         });
-        outcome.rates[3] = Some(gets.rate());
+        outcome.rates[3] = rates(&gets);
     }
+    // Whoever is done goes in its own time.
+    settings.turn.take();
     Ok(outcome)
 }
 
@@ -150,58 +219,76 @@ thread_local! {
         std::cell::RefCell::new(Vec::with_capacity(2 * VALUE_BYTES_MAX));
 }
 
+/// What was done in a slice.
 struct Done {
     done: u64,
     took: Duration,
 }
 
-impl Done {
-    fn rate(&self) -> f64 {
-        self.done as f64 / self.took.as_secs_f64() / 1e6
-    }
+fn rates(slices: &[Done]) -> Vec<f64> {
+    slices
+        .iter()
+        .filter(|slice| slice.done > 0)
+        .map(|slice| slice.done as f64 / slice.took.as_secs_f64() / 1e6)
+        .collect()
 }
 
 /// Has every thread do its share of as many operations as there are keys, or as many as the time
-/// allows. `step` answers how many it did.
+/// allows, slice by slice. `step` answers how many it did.
 fn phase<P: Peer>(
     peer: &P,
-    settings: &Settings,
+    settings: &Settings<'_>,
     step: impl Fn(&mut dyn Door, u64, u64) -> u64 + Sync,
-) -> Done {
+) -> Vec<Done> {
     let each = settings.mix.keys.div_ceil(settings.threads);
-    let start = Barrier::new(settings.threads as usize);
+    let Settings { slices, turn, .. } = *settings;
+    let together = Barrier::new(settings.threads as usize + 1);
+    let limit = settings.limit.div_f64(slices as f64);
     let work = |thread: u64| {
         let mut door = peer.door();
-        start.wait();
-        let began = Instant::now();
-        let mut done = 0;
-        for n in 0..each {
-            let more = step(&mut door, thread, n);
-            done += more;
-            if more == 0 || n % LOOK_EVERY == 0 && began.elapsed() > settings.limit {
-                break;
+        let share = |slice: u64| {
+            together.wait();
+            let began = Instant::now();
+            let mut done = 0;
+            for n in each * slice / slices..each * (slice + 1) / slices {
+                let more = step(&mut door, thread, n);
+                done += more;
+                if more == 0 || n % LOOK_EVERY == 0 && began.elapsed() > limit {
+                    break;
+                }
             }
-        }
-        (done, began, Instant::now())
+            let ended = Instant::now();
+            door.rest();
+            together.wait();
+            (done, began, ended)
+        };
+        (0..slices).map(share).collect::<Vec<_>>()
     };
-    let shares: Vec<(u64, Instant, Instant)> = std::thread::scope(|scope| {
+    let shares: Vec<Vec<(u64, Instant, Instant)>> = std::thread::scope(|scope| {
+        let work = &work;
         let threads: Vec<_> = (0..settings.threads)
-            .map(|thread| {
-                scope.spawn({
-                    let work = &work;
-                    move || work(thread)
-                })
-            })
+            .map(|thread| scope.spawn(move || work(thread)))
             .collect();
+        for _ in 0..slices {
+            turn.take();
+            together.wait();
+            together.wait();
+            turn.pass();
+        }
         threads
             .into_iter()
             .map(|thread| thread.join().expect("a thread that works does not panic"))
             .collect()
     });
-    let began = shares.iter().map(|s| s.1).min().expect("there are threads");
-    let ended = shares.iter().map(|s| s.2).max().expect("there are threads");
-    Done {
-        done: shares.iter().map(|s| s.0).sum(),
-        took: ended - began,
-    }
+    (0..slices as usize)
+        .map(|slice| {
+            let of_slice = || shares.iter().map(|thread| thread[slice]);
+            let began = of_slice().map(|s| s.1).min().expect("there are threads");
+            let ended = of_slice().map(|s| s.2).max().expect("there are threads");
+            Done {
+                done: of_slice().map(|s| s.0).sum(),
+                took: ended - began,
+            }
+        })
+        .collect()
 }

@@ -24,7 +24,7 @@ fn failed(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-fn run_rocksdb(settings: &Settings) -> Result<Outcome, String> {
+fn run_rocksdb(settings: &Settings<'_>) -> Result<Outcome, String> {
     on_tmpfs(|path| {
         let mut options = rocksdb::Options::default();
         options.create_if_missing(true);
@@ -71,7 +71,7 @@ impl Door for RocksDoor<'_> {
     }
 }
 
-fn run_fjall(settings: &Settings) -> Result<Outcome, String> {
+fn run_fjall(settings: &Settings<'_>) -> Result<Outcome, String> {
     on_tmpfs(|path| {
         let keyspace = fjall::Config::new(path)
             .manual_journal_persist(true)
@@ -123,7 +123,7 @@ impl Door for FjallDoor<'_> {
 
 type LmdbBytes = heed::Database<heed::types::Bytes, heed::types::Bytes>;
 
-fn run_lmdb(settings: &Settings) -> Result<Outcome, String> {
+fn run_lmdb(settings: &Settings<'_>) -> Result<Outcome, String> {
     on_tmpfs(|path| {
         let mut options = heed::EnvOpenOptions::new();
         let options = options.map_size(16 << 30);
@@ -170,7 +170,7 @@ impl Door for LmdbDoor<'_> {
 
 const REDB_TABLE: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new("peers");
 
-fn run_redb(settings: &Settings) -> Result<Outcome, String> {
+fn run_redb(settings: &Settings<'_>) -> Result<Outcome, String> {
     on_tmpfs(|path| {
         let base = redb::Database::create(path.join("redb")).map_err(failed)?;
         let txn = base.begin_write().map_err(failed)?;

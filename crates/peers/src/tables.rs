@@ -27,7 +27,7 @@ pub(crate) fn all() -> Vec<Contender> {
     ]
 }
 
-fn run_papaya(settings: &Settings) -> Result<Outcome, String> {
+fn run_papaya(settings: &Settings<'_>) -> Result<Outcome, String> {
     let keys = settings.mix.keys as usize;
     let map = papaya::HashMap::builder()
         .capacity(keys)
@@ -36,19 +36,19 @@ fn run_papaya(settings: &Settings) -> Result<Outcome, String> {
     run(&Papaya(map), settings)
 }
 
-fn run_dashmap(settings: &Settings) -> Result<Outcome, String> {
+fn run_dashmap(settings: &Settings<'_>) -> Result<Outcome, String> {
     let keys = settings.mix.keys as usize;
     let map = dashmap::DashMap::with_capacity_and_hasher(keys, Hasher::default());
     run(&Dash(map), settings)
 }
 
-fn run_scc(settings: &Settings) -> Result<Outcome, String> {
+fn run_scc(settings: &Settings<'_>) -> Result<Outcome, String> {
     let keys = settings.mix.keys as usize;
     let map = scc::HashMap::with_capacity_and_hasher(keys, Hasher::default());
     run(&Scc(map), settings)
 }
 
-fn run_sharded(settings: &Settings) -> Result<Outcome, String> {
+fn run_sharded(settings: &Settings<'_>) -> Result<Outcome, String> {
     let each = settings.mix.keys as usize / SHARDS * 9 / 8;
     let shards = (0..SHARDS)
         .map(|_| {

@@ -1,6 +1,10 @@
 //! Questions to many bytes at once.
 
-use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8};
+use std::arch::x86_64::{
+    __m128i, _mm_and_si128, _mm_castps_si128, _mm_castsi128_ps, _mm_cmpeq_epi8, _mm_cmpeq_epi32,
+    _mm_movemask_epi8, _mm_packs_epi16, _mm_packs_epi32, _mm_set_epi64x, _mm_set1_epi8,
+    _mm_set1_epi32, _mm_shuffle_ps,
+};
 
 /// Which bytes of two words are `byte`: a bit each, that of the first word's lowest byte the lowest.
 #[inline(always)]
@@ -15,6 +19,40 @@ pub fn bytes_equal([low, high]: [u64; 2], byte: u8) -> u64 {
         _mm_movemask_epi8(equal)
     };
     u64::from(mask as u16)
+}
+
+/// Which of eight words have `half` for their upper half, as far as the bits of `mask` go: a bit each, that of
+/// the first word the lowest.
+#[inline(always)]
+#[must_use]
+pub fn upper_halves_equal(words: [u64; 8], half: u32, mask: u32) -> u64 {
+    let [a, b, c, d, e, f, g, h] = words;
+    // SAFETY: these are SSE2's, which every x86-64 processor has, and touch no memory.
+    let found = unsafe {
+        let first = _mm_packs_epi32(
+            halves_equal([a, b, c, d], half, mask),
+            halves_equal([e, f, g, h], half, mask),
+        );
+        _mm_movemask_epi8(_mm_packs_epi16(first, first))
+    };
+    u64::from(found as u8)
+}
+
+/// All ones for each of four words whose upper half is as asked, else zeros.
+///
+/// # Safety
+/// The processor has SSE2.
+#[inline(always)]
+unsafe fn halves_equal([a, b, c, d]: [u64; 4], half: u32, mask: u32) -> __m128i {
+    const ODD: i32 = 0b11_01_11_01;
+    // SAFETY: as the caller says.
+    unsafe {
+        let low = _mm_castsi128_ps(_mm_set_epi64x(b as i64, a as i64));
+        let high = _mm_castsi128_ps(_mm_set_epi64x(d as i64, c as i64));
+        let halves = _mm_castps_si128(_mm_shuffle_ps::<ODD>(low, high));
+        let masked = _mm_and_si128(halves, _mm_set1_epi32(mask as i32));
+        _mm_cmpeq_epi32(masked, _mm_set1_epi32((half & mask) as i32))
+    }
 }
 
 #[cfg(test)]
@@ -42,6 +80,21 @@ mod tests {
                 found << 8,
                 "{word:#x} {byte:#x}"
             );
+        }
+    }
+
+    #[test]
+    fn words_are_found_by_the_masked_bits_of_their_upper_half() {
+        const HALF: u32 = 0x8123_4567;
+        for which in 0..256_u64 {
+            let words = std::array::from_fn(|n| match which >> n & 1 {
+                1 => u64::from(HALF) << 32 | 0xffff_ffff * (n as u64 & 1),
+                _ => u64::from(HALF ^ 1 << (4 * n)) << 32,
+            });
+            assert_eq!(upper_halves_equal(words, HALF, u32::MAX), which);
+            let unseen = 1 << 12;
+            let fourth = which | 1 << 3;
+            assert_eq!(upper_halves_equal(words, HALF ^ unseen, !unseen), fourth);
         }
     }
 }

@@ -21,6 +21,7 @@ mod chunk;
 mod chunk;
 
 use crate::sync::OnceLock;
+use crate::sync::atomic::AtomicU64;
 use chunk::Chunk;
 pub use chunk::Zeroed;
 
@@ -112,6 +113,34 @@ impl<T: Zeroed> Table<T> {
     }
 }
 
+/// Appends the first `len` bytes of `words`, little-endian. Of words that are written meanwhile any byte may be
+/// the old one or the new one: whoever shares them has to find that out.
+///
+/// # Panics
+/// When there are not so many.
+#[inline]
+pub fn append_words(words: &[AtomicU64], len: usize, to: &mut Vec<u8>) {
+    assert!(len <= 8 * words.len(), "as many bytes as there are");
+    #[cfg(any(shuttle, loom, miri))]
+    {
+        use crate::sync::atomic::Ordering;
+        let bytes = words
+            .iter()
+            .flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
+        to.extend(bytes.take(len));
+    }
+    #[cfg(not(any(shuttle, loom, miri)))]
+    {
+        to.reserve(len);
+        let spare = to.spare_capacity_mut().as_mut_ptr().cast();
+        // SAFETY: the words have as many bytes, as was asserted, and the vector has room for them. Its own memory is
+        // not theirs.
+        unsafe { crate::media::cpu::load(words.as_ptr().cast(), spare, len) };
+        // SAFETY: `load` has initialised them.
+        unsafe { to.set_len(to.len() + len) };
+    }
+}
+
 /// Has the CPU fetch the line `at` lies in.
 #[inline]
 pub fn prefetch<T>(at: &T) {
@@ -143,7 +172,22 @@ pub fn prefetch_for_write<T>(at: &T) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::atomic::{AtomicU64, Ordering};
+    use crate::sync::atomic::Ordering;
+
+    #[test]
+    fn words_are_appended_as_their_bytes() {
+        let bytes: Vec<u8> = (1..=200).collect();
+        let (chunks, _) = bytes.as_chunks();
+        let words: Vec<AtomicU64> = chunks
+            .iter()
+            .map(|word| AtomicU64::new(u64::from_le_bytes(*word)))
+            .collect();
+        for len in 0..=bytes.len() {
+            let mut out = vec![7];
+            append_words(&words, len, &mut out);
+            assert_eq!((out[0], &out[1..]), (7, &bytes[..len]), "{len} bytes");
+        }
+    }
 
     #[test]
     fn elements_keep_their_place_while_the_table_grows() {

@@ -160,7 +160,7 @@ pub(crate) fn fence() {
 ///
 /// # Safety
 /// `from` is mapped for that many bytes; `to` has room for them and is not mapped. `lines > 0`.
-pub(crate) unsafe fn load_lines(from: *const u8, to: *mut u8, lines: usize) {
+unsafe fn load_lines(from: *const u8, to: *mut u8, lines: usize) {
     debug_assert!(lines > 0);
     // SAFETY: reads and writes just what the caller vouches for, and clobbers what it names.
     unsafe {
@@ -196,7 +196,7 @@ pub(crate) unsafe fn load_lines(from: *const u8, to: *mut u8, lines: usize) {
 /// # Safety
 /// `from` is mapped for `len` bytes; `to` has room for them and is not mapped. `len <= 64`.
 #[inline]
-pub(crate) unsafe fn load_some(from: *const u8, to: *mut u8, len: usize) {
+unsafe fn load_some(from: *const u8, to: *mut u8, len: usize) {
     /// Copies the first and the last bytes of a run by one load each.
     macro_rules! both_ends {
         ($bytes:literal, $class:ident, $load:literal, $store:literal) => {
@@ -264,6 +264,26 @@ pub(crate) unsafe fn load_some(from: *const u8, to: *mut u8, len: usize) {
                 }
             }
         }
+    }
+}
+
+/// Copies `len` bytes out: 64 at a time, then the last ones, some of them again. Words that are written
+/// meanwhile may come out torn.
+///
+/// # Safety
+/// `from` is readable for `len` bytes; `to` has room for them, none of them the same.
+#[inline]
+pub(crate) unsafe fn load(from: *const u8, to: *mut u8, len: usize) {
+    if len < LINE {
+        // SAFETY: as the caller says.
+        return unsafe { load_some(from, to, len) };
+    }
+    // SAFETY: as the caller says, for the first `len / LINE` times 64 of the bytes.
+    unsafe { load_lines(from, to, len / LINE) };
+    if !len.is_multiple_of(LINE) {
+        let last = len - LINE;
+        // SAFETY: the last 64 of the caller's bytes.
+        unsafe { load_lines(from.add(last), to.add(last), 1) };
     }
 }
 

@@ -11,7 +11,7 @@
 //!                           and never moves                     allocated, written, never sparse
 //! ```
 
-mod cpu;
+pub(crate) mod cpu;
 pub mod file;
 pub mod mapped;
 pub mod open;

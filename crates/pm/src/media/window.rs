@@ -10,8 +10,7 @@
 //!     mapped the new part, and the file under it is never shortened while mapped (a shortened
 //!     file would mean SIGBUS).
 //! W2  `len` is a multiple of [`PAGE`], so an aligned word is inside or outside, never across.
-//! W3  Mapped bytes are read only as whole aligned words, atomically, or by [`cpu::load_lines`] and
-//!     [`cpu::load_some`]: a racing writer gives old, new or torn words, never undefined behaviour. No reference to them
+//! W3  Mapped bytes are read only as whole aligned words, atomically, or by [`cpu::load`]: a racing writer gives old, new or torn words, never undefined behaviour. No reference to them
 //!     is ever made, but to single words as atomics.
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -241,7 +240,7 @@ impl Window {
             return;
         }
         // SAFETY: `from` was checked, `to` is ours and not mapped.
-        unsafe { read(from, to.as_mut_ptr(), to.len()) };
+        unsafe { cpu::load(from, to.as_mut_ptr(), to.len()) };
     }
 
     #[inline]
@@ -251,7 +250,7 @@ impl Window {
         to.reserve(len);
         let spare = to.spare_capacity_mut().as_mut_ptr().cast();
         // SAFETY: `from` was checked, `len` bytes of spare capacity were reserved.
-        unsafe { read(from, spare, len) };
+        unsafe { cpu::load(from, spare, len) };
         // SAFETY: `read` has initialised them.
         unsafe { to.set_len(to.len() + len) };
     }
@@ -288,7 +287,7 @@ impl Window {
         let mut line = [0; LINE];
         bytes.chunks(LINE).all(|ours| {
             // SAFETY: `from` was checked for all of `bytes`, of which this is one part.
-            unsafe { read(from, line.as_mut_ptr(), ours.len()) };
+            unsafe { cpu::load(from, line.as_mut_ptr(), ours.len()) };
             // SAFETY: what comes after a part is inside of what was checked, or its end.
             from = unsafe { from.add(ours.len()) };
             line[..ours.len()] == *ours
@@ -305,7 +304,7 @@ impl Window {
             let run = CHUNK.min(len - done);
             let to = buffer.as_mut_ptr().cast::<u8>();
             // SAFETY: `from` was checked for `len` bytes; the buffer has room for a chunk.
-            unsafe { read(from.add(done), to, run) };
+            unsafe { cpu::load(from.add(done), to, run) };
             #[expect(
                 clippy::disallowed_methods,
                 reason = "our own buffer, not mapped bytes"
@@ -410,25 +409,6 @@ fn no_word(at: Off, end: u64) -> ! {
 #[track_caller]
 fn outside(at: Off, len: usize, end: u64) -> ! {
     panic!("{len} bytes at {at:?} are outside the medium of {end} bytes")
-}
-
-/// Copies `len` mapped bytes out: 64 at a time, then the last ones, some of them again.
-///
-/// # Safety
-/// `from` is mapped for `len` bytes; `to` has room for them, none of them mapped.
-#[inline]
-unsafe fn read(from: *const u8, to: *mut u8, len: usize) {
-    if len < LINE {
-        // SAFETY: as the caller says.
-        return unsafe { cpu::load_some(from, to, len) };
-    }
-    // SAFETY: as the caller says, for the first `len / LINE` times 64 of the bytes.
-    unsafe { cpu::load_lines(from, to, len / LINE) };
-    if !len.is_multiple_of(LINE) {
-        let last = len - LINE;
-        // SAFETY: the last 64 of the caller's bytes.
-        unsafe { cpu::load_lines(from.add(last), to.add(last), 1) };
-    }
 }
 
 #[cfg(test)]

@@ -122,6 +122,7 @@ fn memory(shared: &Shared<'_>, figures: &Stats, out: &mut String) -> std::fmt::R
         "used_memory_rss": resident,
         "used_memory_rss_human": human(resident),
         "used_memory_index": figures.index_bytes,
+        "used_memory_read_cache": figures.read_cache_bytes,
         "maxmemory": most,
         "maxmemory_human": human(most),
         "maxmemory_policy": policy,
@@ -186,6 +187,8 @@ fn stats(shared: &Shared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Re
         "total_reads_processed": counts.get(Count::Reads),
         "total_writes_processed": counts.get(Count::Writes),
         "farbank_batches": counts.get(Count::Batches),
+        "farbank_read_cache_hits": figures.read_cache_hits,
+        "farbank_read_cache_misses": figures.read_cache_misses,
     )
 }
 

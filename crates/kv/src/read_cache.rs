@@ -1,0 +1,372 @@
+//! The read cache: small values that are asked for often, in DRAM.
+//!
+//! ```text
+//!   hash ──▶ row: a mark for each slot ──▶ slot: 256 bytes
+//!            ┌───┬───┬─ ... ─┬───┐         ┌──────┬────────┬────────┬──────────────┬───────┬────────┐
+//!            │ 0 │ 1 │       │ 7 │         │ word │ offset │ header │ key          │ value │ unused │
+//!            └───┴───┴─ ... ─┴───┘         └──────┴────────┴────────┴──────────────┴───────┴────────┘
+//!            a byte of the hash,                   of the   as on    to a multiple
+//!            0: the slot is empty                  record   the log  of 8 bytes
+//!
+//!   word  hash:26  version:37  HELD:1
+//! ```
+//!
+//! A get that finds its key here touches neither the index nor far memory. A get that does not offers what it
+//! found, one time in [`OFFERS`]; of a full row the first slot goes that nobody has read since all had been read.
+//! A write of one value puts the new one in the place of the old; any other empties it. And it need not read far
+//! memory to know what it replaces: the slot says where that lies and how long it is.
+//!
+//! # Invariants
+//! H1  A row belongs to one stripe: there are at least as many rows as stripes, and the lowest bits of the hash choose
+//!     both. Marks and slots change only under that stripe's lock.
+//! H2  What a slot holds is what the index names: whoever makes the index name something else for a key empties
+//!     the key's slot before that, in the same holding of the lock. Moves of the cleaner change no byte of the
+//!     value; after one the slot's offset is not what the index names.
+//! H3  A slot's word changes before the rest of it does, and each time to a word it has not been: who finds it the
+//!     same before and after has read what one writer wrote. Marks only say where to look.
+//! H4  Only what the index names is here, so nothing that is not durable. Who may have to see a listed write
+//!     does not look here.
+
+use farbank_pm::Off;
+use farbank_pm::fault;
+use farbank_pm::simd::bytes_equal;
+use farbank_pm::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use farbank_pm::table::{Table, append_words, prefetch};
+
+use crate::config::READ_CACHE_BYTES_MAX;
+use crate::record::{HEADER_MAX, Raw};
+use crate::store::Key;
+
+/// One get in so many that found its value elsewhere offers it.
+pub(crate) const OFFERS: u64 = 4;
+
+const WAYS: usize = 8;
+const WORD: usize = 8;
+const SLOT_WORDS: usize = 32;
+const HEADER_WORDS: usize = HEADER_MAX / WORD;
+const HEADER_AT: usize = 2;
+const KEY_AT: usize = HEADER_AT + HEADER_WORDS;
+const HASH_MASK: u64 = !VERSION_MASK;
+const HELD: u64 = 1;
+const VERSION_MASK: u64 = (1 << 38) - 1;
+
+farbank_pm::zeroed! {
+    #[repr(C, align(64))]
+    struct Slot([AtomicU64; SLOT_WORDS]);
+}
+
+/// See the module's documentation.
+pub(crate) struct ReadCache {
+    /// 0: there is none.
+    rows: usize,
+    marks: Table<AtomicU64>,
+    slots: Table<Slot>,
+    /// Of each row which slots were read since they were filled: a bit each.
+    read: Table<AtomicU32>,
+}
+
+/// A key's value, as long as it [`Held::still_holds`].
+pub(crate) struct Held<'a> {
+    slot: &'a Slot,
+    was: u64,
+    /// Where the record lies, or lay before the cleaner moved it.
+    pub(crate) at: Off,
+    /// The header, as it was on the log.
+    pub(crate) raw: Raw,
+    value_at: usize,
+}
+
+/// A slot that has been emptied for another value of its key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Emptied {
+    row: usize,
+    way: usize,
+}
+
+fn words_of(bytes: usize) -> usize {
+    bytes.div_ceil(WORD)
+}
+
+#[inline]
+fn mark_of(hash: u64) -> u8 {
+    ((hash >> 24) as u8).max(1)
+}
+
+impl ReadCache {
+    /// A cache of `bytes`, or of a few more: H1.
+    pub(crate) fn new(bytes: u64, stripes: usize) -> ReadCache {
+        let row_bytes = (WAYS * size_of::<Slot>()) as u64;
+        let rows = match bytes {
+            0 => 0,
+            _ => {
+                ((bytes.min(READ_CACHE_BYTES_MAX) / row_bytes).max(1) as usize).next_power_of_two()
+            }
+        };
+        let rows = if rows > 0 { rows.max(stripes) } else { 0 };
+        let cache = ReadCache {
+            rows,
+            marks: Table::new(rows.max(1)),
+            slots: Table::new((rows * WAYS).max(1)),
+            read: Table::new(rows.max(1)),
+        };
+        cache.marks.reserve(rows);
+        cache.read.reserve(rows);
+        cache
+    }
+
+    /// Bytes of DRAM it takes when it is full.
+    pub(crate) fn bytes(&self) -> u64 {
+        let row = size_of::<AtomicU64>() + WAYS * size_of::<Slot>() + size_of::<AtomicU32>();
+        (self.rows * row) as u64
+    }
+
+    #[inline]
+    pub(crate) fn is_off(&self) -> bool {
+        self.rows == 0
+    }
+
+    #[inline]
+    fn row(&self, hash: u64) -> usize {
+        hash as usize & (self.rows - 1)
+    }
+
+    fn slot(&self, row: usize, way: usize) -> &Slot {
+        self.slots.get(row * WAYS + way)
+    }
+
+    /// The slots of a row that may be `hash`'s.
+    #[inline(always)]
+    fn ways_of(&self, row: usize, hash: u64) -> Ways {
+        let marks = self.marks.get(row).load(Ordering::Relaxed);
+        Ways(bytes_equal([marks, 0], mark_of(hash)))
+    }
+
+    /// Has the CPU fetch what a write of `hash`'s key looks at.
+    #[inline]
+    pub(crate) fn fetch(&self, hash: u64) {
+        if self.is_off() {
+            return;
+        }
+        let row = self.row(hash);
+        for way in self.ways_of(row, hash) {
+            prefetch(self.slot(row, way));
+        }
+    }
+
+    /// The value of `key`, if it is here.
+    #[inline(always)]
+    pub(crate) fn find(&self, hash: u64, key: Key<'_>) -> Option<Held<'_>> {
+        if self.is_off() {
+            return None;
+        }
+        let row = self.row(hash);
+        for way in self.ways_of(row, hash) {
+            if let Some(held) = held(self.slot(row, way), hash, key) {
+                self.note_read(row, way);
+                return Some(held);
+            }
+        }
+        None
+    }
+
+    /// Written only if it changes: what is hot stays in every reader's cache.
+    #[inline]
+    fn note_read(&self, row: usize, way: usize) {
+        let read = self.read.get(row);
+        let ways = read.load(Ordering::Relaxed);
+        if ways >> way & 1 == 0 {
+            read.store(ways | 1 << way, Ordering::Relaxed);
+        }
+    }
+
+    /// Under the stripe's lock, before the index changes: empties the slot of `hash`'s key, if it has one.
+    #[inline]
+    pub(crate) fn take(&self, hash: u64) -> Option<Emptied> {
+        if self.is_off() || fault!("kv.read_cache_kept") {
+            return None;
+        }
+        let row = self.row(hash);
+        let mut emptied = None;
+        for way in self.ways_of(row, hash) {
+            let word = self.slot(row, way).0[0].load(Ordering::Relaxed);
+            if is_held(word, hash) {
+                self.empty(row, way);
+                emptied = Some(Emptied { row, way });
+            }
+        }
+        emptied
+    }
+
+    /// H3: the slot's word is the next version's, of nothing.
+    fn empty(&self, row: usize, way: usize) {
+        let word = &self.slot(row, way).0[0];
+        let version = word.load(Ordering::Relaxed) & VERSION_MASK & !HELD;
+        word.store((version + 2) & VERSION_MASK, Ordering::Release);
+        self.mark(row, way, 0);
+    }
+
+    fn mark(&self, row: usize, way: usize, mark: u8) {
+        let marks = self.marks.get(row);
+        let mut bytes = marks.load(Ordering::Relaxed).to_le_bytes();
+        bytes[way] = mark;
+        marks.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+    }
+
+    /// Under the stripe's lock: holds a value that the index names from now on, in a slot that was emptied.
+    #[inline]
+    pub(crate) fn put(
+        &self,
+        Emptied { row, way }: Emptied,
+        hash: u64,
+        at: Off,
+        raw: &Raw,
+        [key, value]: [&[u8]; 2],
+    ) {
+        if !fits(key, value) {
+            return;
+        }
+        let slot = &self.slot(row, way).0;
+        fence(Ordering::Release); // H3: whoever reads a byte of what follows finds the slot emptied.
+        slot[1].store(at.0, Ordering::Relaxed);
+        let (header, rest) = slot[HEADER_AT..].split_at(HEADER_WORDS);
+        for (to, word) in header.iter().zip(raw.words()) {
+            to.store(word, Ordering::Relaxed);
+        }
+        let (name, body) = rest.split_at(words_of(key.len()));
+        store_bytes(name, key);
+        store_bytes(body, value);
+        let version = slot[0].load(Ordering::Relaxed) & VERSION_MASK;
+        slot[0].store(hash & HASH_MASK | version | HELD, Ordering::Release);
+        self.mark(row, way, mark_of(hash));
+    }
+
+    /// Under the stripe's lock: holds what the index names for `key`, in the place of something else.
+    #[inline(never)]
+    pub(crate) fn offer(&self, hash: u64, at: Off, raw: &Raw, body: [&[u8]; 2]) {
+        let row = self.row(hash);
+        self.slots.reserve((row + 1) * WAYS);
+        let place = self.take(hash).unwrap_or_else(|| {
+            let way = self.victim(row);
+            self.empty(row, way);
+            Emptied { row, way }
+        });
+        self.put(place, hash, at, raw, body);
+    }
+
+    /// The slot of a row that is to go: one that is empty, or one that was not read for long.
+    fn victim(&self, row: usize) -> usize {
+        let marks = self.marks.get(row).load(Ordering::Relaxed).to_le_bytes();
+        if let Some(way) = marks.iter().position(|mark| *mark == 0) {
+            return way;
+        }
+        let read = self.read.get(row);
+        let way = read.load(Ordering::Relaxed).trailing_ones() as usize;
+        if way < WAYS {
+            return way;
+        }
+        read.store(0, Ordering::Relaxed);
+        0
+    }
+
+    /// Under every stripe's lock: empties it.
+    pub(crate) fn clear(&self) {
+        for row in 0..self.rows {
+            let marks = self.marks.get(row).load(Ordering::Relaxed).to_le_bytes();
+            for (way, _) in marks.iter().enumerate().filter(|(_, mark)| **mark != 0) {
+                self.empty(row, way);
+            }
+        }
+    }
+}
+
+/// Slots of a row: a bit each.
+struct Ways(u64);
+
+impl Iterator for Ways {
+    type Item = usize;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let way = self.0.trailing_zeros() as usize;
+        self.0 &= self.0 - 1;
+        Some(way)
+    }
+}
+
+/// Whether a slot with this word holds what is most likely `hash`'s key.
+#[inline(always)]
+fn is_held(word: u64, hash: u64) -> bool {
+    (word ^ hash) & HASH_MASK == 0 && word & HELD != 0
+}
+
+/// What `slot` holds, if that is `key`'s.
+#[inline(always)]
+fn held<'a>(slot: &'a Slot, hash: u64, key: Key<'_>) -> Option<Held<'a>> {
+    for line in slot.0.chunks(WORD).skip(1) {
+        prefetch(&line[0]);
+    }
+    let was = slot.0[0].load(Ordering::Acquire);
+    let header = std::array::from_fn(|n| slot.0[HEADER_AT + n].load(Ordering::Relaxed));
+    let held = Held {
+        slot,
+        was,
+        at: Off(slot.0[1].load(Ordering::Relaxed)),
+        raw: Raw::from_words(header),
+        value_at: KEY_AT + words_of(key.bytes.len()),
+    };
+    (is_held(was, hash) && held.is_of(key) && held.still_holds()).then_some(held)
+}
+
+/// Whether a slot has room for a key and its value.
+#[inline]
+pub(crate) fn fits(key: &[u8], value: &[u8]) -> bool {
+    KEY_AT + words_of(key.len()) + words_of(value.len()) <= SLOT_WORDS
+}
+
+#[inline]
+fn store_bytes(to: &[AtomicU64], bytes: &[u8]) {
+    let (words, tail) = bytes.as_chunks::<WORD>();
+    for (to, word) in to.iter().zip(words) {
+        to.store(u64::from_le_bytes(*word), Ordering::Relaxed);
+    }
+    if !tail.is_empty() {
+        let mut last = [0; WORD];
+        last[..tail.len()].copy_from_slice(tail);
+        to[words.len()].store(u64::from_le_bytes(last), Ordering::Relaxed);
+    }
+}
+
+impl Held<'_> {
+    /// Whether all that was read of it so far is one value's, and the index named it when it was found.
+    #[inline]
+    pub(crate) fn still_holds(&self) -> bool {
+        fence(Ordering::Acquire);
+        self.slot.0[0].load(Ordering::Relaxed) == self.was || fault!("kv.read_cache_torn")
+    }
+
+    #[inline(always)]
+    fn is_of(&self, Key { db, bytes: key }: Key<'_>) -> bool {
+        if self.raw.db() != db || self.raw.key_len() != key.len() {
+            return false;
+        }
+        let Some(name) = self.slot.0.get(KEY_AT..self.value_at) else {
+            return false;
+        };
+        let (words, tail) = key.as_chunks::<WORD>();
+        let mut last = [0; WORD];
+        last[..tail.len()].copy_from_slice(tail);
+        let ours = words.iter().chain((!tail.is_empty()).then_some(&last));
+        name.iter()
+            .zip(ours)
+            .all(|(word, ours)| word.load(Ordering::Relaxed) == u64::from_le_bytes(*ours))
+    }
+
+    /// Appends the value; what was appended is it only if it still holds.
+    #[inline]
+    pub(crate) fn append(&self, out: &mut Vec<u8>) {
+        append_words(&self.slot.0[self.value_at..], self.raw.value_len(), out);
+    }
+}
