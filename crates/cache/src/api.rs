@@ -6,8 +6,8 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use farbank_kv::store::{
-    Change, DATABASES, Error, Head as Frame, Item, Key, Meta, Opened, Ops, Session, Stats, Store,
-    Value, Verdict, View,
+    Absence, Change, DATABASES, Error, Head as Frame, Item, Key, Meta, Opened, Ops, Session, Stats,
+    Store, Value, Verdict, View,
 };
 use farbank_pm::media::Mapped;
 use farbank_pm::pool::{Identity, Pool, PoolError};
@@ -479,6 +479,23 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
         }
         self.worker.unpin();
         self.hashes = hashes;
+    }
+
+    fn absence(&mut self, key: Key<'_>) -> Absence {
+        let name = name_of(key);
+        let hash = self.worker.engine.hash(&name);
+        if self.worker.write_if_staged(hash, &name).is_err() {
+            return Absence::Missing;
+        }
+        let engine = &*self.worker.engine;
+        self.worker.pin();
+        let found = engine.find(hash, &name);
+        self.worker.unpin();
+        match found.map(|found| found.head) {
+            Some(head) if head.version <= engine.areas.cleared(head.area) => Absence::Flushed,
+            Some(head) if engine.is_expired(head.expires_ms) => Absence::Expired,
+            _ => Absence::Missing,
+        }
     }
 
     fn scan(

@@ -22,6 +22,7 @@
 
 use farbank_kv::store::{Change, Error, Head as Frame, Value};
 use farbank_pm::sync::Arc;
+use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, fault};
 
 use crate::claims::Claims;
@@ -508,7 +509,13 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         }
         for entry in &batch.entries {
             match (&written, entry.old, entry.new) {
-                (Ok(()), Some(old), _) => self.give_up(old.slot),
+                (Ok(()), Some(old), _) => {
+                    if !self.lives(&old) {
+                        let reclaimed = &self.engine.tally.reclaimed;
+                        reclaimed.fetch_add(1, Ordering::Relaxed);
+                    }
+                    self.give_up(old.slot);
+                }
                 (Err(_), _, Some(new)) => open(&self.purse).keep(new.class, &[new.slot]),
                 _ => {}
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use farbank_cache::{Bounds, Cache, Config, Door, Name, Refusal};
-use farbank_kv::store::{Change, Error, Key, Ops, Session, Store, Value, Verdict, View};
+use farbank_kv::store::{Absence, Change, Error, Key, Ops, Session, Store, Value, Verdict, View};
 use farbank_pm::media::Mapped;
 use farbank_pm::{Lane, Medium, Off};
 
@@ -206,6 +206,27 @@ fn an_area_that_is_none_is_refused() {
         door.get_item(&Name::new(u16::MAX, b"k"), &mut Vec::new()),
         Ok(None)
     );
+}
+
+#[test]
+fn what_is_not_shown_says_why_until_something_takes_its_place() {
+    let cache = cache(4);
+    let mut door = cache.door();
+    let over = Value {
+        bytes: b"v",
+        expires_ms: 1,
+        ..Value::default()
+    };
+    door.put_alone(key(b"expired"), over).expect("room");
+    put(&mut door, b"flushed", b"v");
+    assert_eq!(door.absence(key(b"expired")), Absence::Expired);
+    door.flush_all().unwrap();
+    assert_eq!(door.absence(key(b"flushed")), Absence::Flushed);
+    assert_eq!(door.absence(key(b"never")), Absence::Missing);
+    assert_eq!(cache.stats().reclaimed, 0);
+    put(&mut door, b"flushed", b"v");
+    put(&mut door, b"flushed", b"w");
+    assert_eq!(cache.stats().reclaimed, 1);
 }
 
 #[test]

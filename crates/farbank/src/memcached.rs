@@ -29,6 +29,7 @@ memcached's command line for `farbank serve`: memcached's clients only, no Redis
 -c, --conn-limit=<num>    most connections at a time (default: 1024)
 -t, --threads=<num>       threads (default: 4)
 -F, --disable-flush-all   refuse flush_all
+-C, --disable-cas         no cas numbers: all are 0
 -M, --disable-evictions   refuse what does not fit: the durable store, not the cache
 -u, --user=<user>         must be who runs it: nothing is dropped
 -P, --pidfile=<file>      write the process's number there
@@ -43,7 +44,7 @@ These do nothing: -U 0, -k, -L, -r, -f, -n, -R, -b, -a, -B auto|ascii";
 struct Flag(char, &'static str, bool);
 
 /// Flags that are translated.
-const FLAGS: [Flag; 19] = [
+const FLAGS: [Flag; 20] = [
     Flag('p', "port", true),
     Flag('l', "listen", true),
     Flag('m', "memory-limit", true),
@@ -52,6 +53,7 @@ const FLAGS: [Flag; 19] = [
     Flag('c', "conn-limit", true),
     Flag('t', "threads", true),
     Flag('F', "disable-flush-all", false),
+    Flag('C', "disable-cas", false),
     Flag('M', "disable-evictions", false),
     Flag('u', "user", true),
     Flag('P', "pidfile", true),
@@ -229,6 +231,7 @@ impl Asked {
             'c' => self.put("maxclients", value),
             't' => self.put("workers", value),
             'F' => self.serve.push("--memcached-no-flush".into()),
+            'C' => self.serve.push("--memcached-no-cas".into()),
             'M' => self.keeps_all = true,
             'u' => runs_as(&text)?,
             'P' => self.pidfile = Some(value.into()),
@@ -425,7 +428,7 @@ mod tests {
         use clap::Parser;
         for line in [
             "",
-            "-m 10 -p 0 -l ::1 -c 1 -t 1 -I 1m -F -v",
+            "-m 10 -p 0 -l ::1 -c 1 -t 1 -I 1m -F -C -v",
             "-k -L -r -M -f 1.2 -R 5 -b 9",
         ] {
             let given = arguments(line).unwrap();

@@ -101,6 +101,9 @@ pub(crate) struct Serve {
     /// Refuse memcached's flush_all.
     #[arg(long)]
     memcached_no_flush: bool,
+    /// Give memcached's items no cas numbers: all are 0, and no cas succeeds.
+    #[arg(long)]
+    memcached_no_cas: bool,
     /// Threads that serve clients; 0 is one a CPU, at most 4.
     #[arg(long, default_value_t = 0)]
     workers: usize,
@@ -214,6 +217,7 @@ impl Serve {
             item_bytes_max: usize::try_from(self.memcached_item_size).unwrap_or(usize::MAX),
             idle_secs: self.idle_timeout,
             flush_allowed: !self.memcached_no_flush,
+            cas_enabled: !self.memcached_no_cas,
         };
         Server::bind(&endpoints, options).map_err(|error| {
             let addrs: Vec<_> = endpoints.iter().map(|e| e.addr.to_string()).collect();

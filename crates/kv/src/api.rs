@@ -15,7 +15,8 @@ use crate::past::Past;
 use crate::record::Type;
 use crate::session::{Worker, meta_of};
 use crate::store::{
-    DATABASES, Error, Item, Key, Meta, Opened, Ops, Session, Stats, Store, Value, Verdict, View,
+    Absence, DATABASES, Error, Item, Key, Meta, Opened, Ops, Session, Stats, Store, Value, Verdict,
+    View,
 };
 
 /// Smallest number of segments a pool may have.
@@ -288,6 +289,21 @@ impl<M: Medium> Session for Worker<M> {
 
     fn prefetch(&mut self, keys: &[Key<'_>], reads: bool) {
         self.fetch_ahead(keys, reads);
+    }
+
+    fn absence(&mut self, key: Key<'_>) -> Absence {
+        let seen = self.find(key, View::Pending);
+        let mut body = std::mem::take(&mut self.scratch);
+        let header = seen.and_then(|seen| self.read_record(seen.at(), &mut body));
+        self.scratch = body;
+        match header {
+            Some(header)
+                if header.what == Type::Put && self.engine.is_expired(header.expires_ms) =>
+            {
+                Absence::Expired
+            }
+            _ => Absence::Missing,
+        }
     }
 
     fn scan(

@@ -110,6 +110,17 @@ pub enum View {
     Pending,
 }
 
+/// Why a read finds nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Absence {
+    /// There is no such item, or none that is shown.
+    Missing,
+    /// There is one whose time has passed.
+    Expired,
+    /// There is one from before everything was removed.
+    Flushed,
+}
+
 /// Why an operation did nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -257,6 +268,13 @@ pub trait Session: Ops + Send {
     /// at once; for `reads`, values too. Changes nothing.
     fn prefetch(&mut self, keys: &[Key<'_>], reads: bool) {
         let _ = (keys, reads);
+    }
+
+    /// Why a read of `key` finds nothing, as far as is known: what expired or was flushed is forgotten once it is
+    /// removed.
+    fn absence(&mut self, key: Key<'_>) -> Absence {
+        let _ = key;
+        Absence::Missing
     }
 
     /// Visits about `count` keys of `db` in hash order from `cursor` (0: the start); returns the next

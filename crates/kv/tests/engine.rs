@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use farbank_kv::Kv;
-use farbank_kv::store::{DATABASES, Error, Key, Meta, Ops, Store, Value, Verdict, View};
+use farbank_kv::store::{Absence, DATABASES, Error, Key, Meta, Ops, Store, Value, Verdict, View};
 use farbank_pm::sim::{Persistency, Sim};
 use support::{Time, User, key, kill, memory, reopen};
 
@@ -317,7 +317,10 @@ fn what_has_expired_is_gone_and_stays_gone_when_the_clock_goes_back() {
     assert_eq!(user.get(b"k").unwrap(), b"new");
     time.pass(11);
     assert_eq!(user.get(b"k"), None);
-    drop(user);
+    let mut session = kv.session();
+    let absences = [&b"k"[..], b"never"].map(|bytes| session.absence(Key { db: 0, bytes }));
+    assert_eq!(absences, [Absence::Expired, Absence::Missing]);
+    drop((user, session));
     time.set(1);
     for round in 0..3 {
         kv = if round % 2 == 0 {

@@ -67,6 +67,8 @@ pub struct Options {
     pub idle_secs: u64,
     /// Whether memcached's clients may `flush_all`.
     pub flush_allowed: bool,
+    /// Whether memcached's items have `cas` numbers.
+    pub cas_enabled: bool,
 }
 
 impl Default for Options {
@@ -79,6 +81,7 @@ impl Default for Options {
             item_bytes_max: 1 << 20,
             idle_secs: 0,
             flush_allowed: true,
+            cas_enabled: true,
         }
     }
 }

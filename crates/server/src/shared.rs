@@ -189,7 +189,7 @@ impl Desk {
     }
 }
 
-const TALLIES: usize = Count::Flushes as usize + 1;
+const TALLIES: usize = Count::Flushed as usize + 1;
 
 /// What is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -222,6 +222,9 @@ pub(crate) enum Count {
     DecrMisses,
     Metas,
     Flushes,
+    /// Of the misses: items whose time had passed, items that were flushed.
+    Expired,
+    Flushed,
 }
 
 /// Counts of one worker, or of all.

@@ -219,10 +219,12 @@ impl<'a> Worker<'a> {
 
     /// Removes everything, if a client of memcached's asked for it ahead and the time has come.
     fn flush_if_due(&mut self) {
-        if self.shared.memo.flush_is_due(self.session.as_ref())
-            && let Err(error) = self.session.flush_all()
-        {
-            tracing::error!(%error, "flush_all with a delay failed");
+        if !self.shared.memo.flush_is_due(self.session.as_ref()) {
+            return;
+        }
+        match self.session.flush_all() {
+            Ok(()) => self.shared.memo.note_flush(self.shared.clock_ms() / 1000),
+            Err(error) => tracing::error!(%error, "flush_all with a delay failed"),
         }
     }
 

@@ -26,23 +26,34 @@ pub(super) fn expires_ms(exptime: i32, now_ms: impl FnOnce() -> u64) -> u64 {
     }
 }
 
-/// What clients are told of a version of the item at `name`: no other item has the same, but by a chance of
-/// one in 2^16, and a later one of the same item has a larger one. A store counts versions of one key, or
-/// of a few.
-#[inline]
-pub(super) fn cas_of(name: &[u8], version: u64) -> u64 {
-    match version {
-        0 => 0,
-        version => version << 16 | xxh3_64(name) & 0xffff,
+/// What items are known by to clients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cas {
+    Numbers,
+    /// All are 0, which is nothing (`-C`).
+    Off,
+}
+
+impl Cas {
+    /// What clients are told of a version of the item at `name`: no other item has the same, but by a chance of
+    /// one in 2^16, and a later one of the same item has a larger one. A store counts versions of one key, or
+    /// of a few.
+    #[inline]
+    pub(super) fn of(self, name: &[u8], version: u64) -> u64 {
+        match (self, version) {
+            (Cas::Off, _) | (_, 0) => 0,
+            (Cas::Numbers, version) => version << 16 | xxh3_64(name) & 0xffff,
+        }
     }
 }
 
 /// Something to be stored.
+#[derive(Clone, Copy)]
 pub(super) struct Write<'a> {
     pub(super) how: How,
     pub(super) key: &'a [u8],
     pub(super) value: Value<'a>,
-    /// What it must be known by ([`cas_of`]); 0 is anything, but for [`How::Cas`].
+    /// What it must be known by ([`Cas::of`]); 0 is anything, but for [`How::Cas`].
     pub(super) cas: u64,
     /// A version that is older than the item's stores a stale item.
     pub(super) may_be_stale: bool,
@@ -60,8 +71,16 @@ pub(super) enum Outcome {
 /// Stores `write`, if its condition holds. Returns the new version, 0 if it was not stored.
 #[inline]
 pub(super) fn store(ctx: &mut Ctx<'_>, write: &Write<'_>) -> Result<(Outcome, u64), Error> {
+    let mut write = *write;
+    if ctx.cas == Cas::Off {
+        write.cas = 0;
+        // Nothing tells it from what was stored before in the same second.
+        if ctx.shared.memo.was_flushed_at(ctx.now_secs) {
+            write.value.expires_ms = PAST_MS;
+        }
+    }
     if write.how != How::Set {
-        return store_if(ctx, write);
+        return store_if(ctx, &write);
     }
     let version = ctx.session.put(key(write.key), write.value)?;
     stored(ctx, write.key);
@@ -76,11 +95,11 @@ fn stored(ctx: &mut Ctx<'_>, key: &[u8]) {
 
 fn store_if(ctx: &mut Ctx<'_>, write: &Write<'_>) -> Result<(Outcome, u64), Error> {
     let mut decided = Outcome::NotStored;
-    let limits = ctx.limits;
+    let (limits, cas) = (ctx.limits, ctx.cas);
     let version = ctx.session.update(key(write.key), &mut |item| {
         let (outcome, change) = match item {
             None => absent(write),
-            Some(item) => present(write, item),
+            Some(item) => present(write, item, cas),
         };
         decided = outcome;
         match change {
@@ -124,8 +143,8 @@ fn absent(write: &Write<'_>) -> (Outcome, Change) {
     }
 }
 
-fn present(write: &Write<'_>, item: Item<'_>) -> (Outcome, Change) {
-    let cas = cas_of(write.key, item.meta.version);
+fn present(write: &Write<'_>, item: Item<'_>, cas: Cas) -> (Outcome, Change) {
+    let cas = cas.of(write.key, item.meta.version);
     let other = write.cas != 0 && write.cas != cas;
     let outdated = other && write.may_be_stale && write.cas < cas;
     let refused = |outcome| (outcome, Change::Keep);
@@ -259,8 +278,9 @@ pub(super) enum Total {
 /// Adds to the number at a key. Returns the item's version then.
 pub(super) fn add(ctx: &mut Ctx<'_>, sum: &Sum<'_>) -> Result<(Total, u64), Error> {
     let mut total = Total::NotFound;
+    let cas = ctx.cas;
     let version = ctx.session.update(key(sum.key), &mut |item| {
-        let (outcome, change) = added(sum, item);
+        let (outcome, change) = added(sum, item, cas);
         total = outcome;
         change
     })?;
@@ -277,7 +297,7 @@ pub(super) fn add(ctx: &mut Ctx<'_>, sum: &Sum<'_>) -> Result<(Total, u64), Erro
     Ok((total, version))
 }
 
-fn added(sum: &Sum<'_>, item: Option<Item<'_>>) -> (Total, Change) {
+fn added(sum: &Sum<'_>, item: Option<Item<'_>>, cas: Cas) -> (Total, Change) {
     let Some(item) = item else {
         let Some((value, expires_ms)) = sum.initial else {
             return (Total::NotFound, Change::Keep);
@@ -290,7 +310,7 @@ fn added(sum: &Sum<'_>, item: Option<Item<'_>>) -> (Total, Change) {
         };
         return (Total::Began(value), change);
     };
-    if sum.cas != 0 && sum.cas != cas_of(sum.key, item.meta.version) {
+    if sum.cas != 0 && sum.cas != cas.of(sum.key, item.meta.version) {
         return (Total::Exists, Change::Keep);
     }
     let Some(old) = u64_of(item.bytes) else {

@@ -7,7 +7,7 @@
 
 use farbank_kv::store::{Change, Error, Item, KIND_STALE, KIND_WON, Meta, Value};
 
-use super::items::{self, Outcome, Sign, Sum, Total, Write, expires_ms};
+use super::items::{self, Cas, Outcome, Sign, Sum, Total, Write, expires_ms};
 use super::parse::{How, Payload, i32_of, u32_of, u64_of};
 use super::prefixes::Deed;
 use super::recency::Use;
@@ -234,6 +234,7 @@ struct Shown {
     used: Use,
     now_ms: u64,
     now_secs: u64,
+    cas: Cas,
 }
 
 impl Shown {
@@ -255,7 +256,7 @@ impl Shown {
                 b'N' if self.created => expires_ms = meta.expires_ms,
                 b's' => number(out, b's', meta.value_bytes as u64),
                 b't' => time_left(out, expires_ms, self.now_ms),
-                b'c' => number(out, b'c', items::cas_of(asked.key(), meta.version)),
+                b'c' => number(out, b'c', self.cas.of(asked.key(), meta.version)),
                 b'f' => number(out, b'f', meta.flags.into()),
                 b'l' => number(out, b'l', self.now_secs.saturating_sub(self.used.secs)),
                 b'h' => number(out, b'h', self.used.read.into()),
@@ -314,6 +315,7 @@ fn look(ctx: &mut Ctx<'_>, asked: &Asked<'_>) -> Option<bool> {
         used: Use::default(),
         now_ms: 0,
         now_secs: ctx.now_secs,
+        cas: ctx.cas,
     };
     if wants(b'h') || wants(b'l') {
         shown.used = ctx.shared.memo.recency.of(asked.key());
@@ -345,7 +347,10 @@ fn look(ctx: &mut Ctx<'_>, asked: &Asked<'_>) -> Option<bool> {
             if hit && asked.value {
                 ctx.out.extend_from_slice(b"\r\n");
             }
-            ctx.count(if hit { Count::Hits } else { Count::Misses });
+            match hit {
+                true => ctx.count(Count::Hits),
+                false => ctx.count_miss(asked.key()),
+            }
             if hit && !asked.no_update {
                 ctx.used(asked.key(), true);
             }
@@ -391,7 +396,7 @@ fn change(ctx: &mut Ctx<'_>, asked: &Asked<'_>) {
     };
     let times = Times::of(ctx, asked);
     let used = ctx.shared.memo.recency.of(asked.key());
-    let now_secs = ctx.now_secs;
+    let (now_secs, cas) = (ctx.now_secs, ctx.cas);
     let (mut shown, mut value) = (None, Vec::new());
     let updated = ctx.session.update(key(asked.key()), &mut |item| {
         let (meta, created, won) = item_after(asked, &times, item);
@@ -403,6 +408,7 @@ fn change(ctx: &mut Ctx<'_>, asked: &Asked<'_>) {
             used,
             now_ms: times.now_ms,
             now_secs,
+            cas,
         });
         let bytes = item.map_or(&[][..], |item| item.bytes);
         value.clear();
@@ -427,11 +433,10 @@ fn change(ctx: &mut Ctx<'_>, asked: &Asked<'_>) {
     let touches = asked.exptime.is_some();
     match &mut shown {
         None => {
-            ctx.count(if touches {
-                Count::TouchMisses
-            } else {
-                Count::Misses
-            });
+            match touches {
+                true => ctx.count(Count::TouchMisses),
+                false => ctx.count_miss(asked.key()),
+            }
             missed(ctx, asked);
         }
         Some(shown) => {
@@ -551,7 +556,7 @@ pub(super) fn set(ctx: &mut Ctx<'_>, sent: &[u8], flags: Words<'_>, payload: Pay
             });
             for flag in asked.flags() {
                 match flag[0] {
-                    b'c' => number(ctx.out, b'c', items::cas_of(asked.key(), version)),
+                    b'c' => number(ctx.out, b'c', ctx.cas.of(asked.key(), version)),
                     _ => asked.echo_one(flag, ctx.out),
                 }
             }
@@ -598,7 +603,7 @@ pub(super) fn delete(ctx: &mut Ctx<'_>, words: Words<'_>) {
 /// Deletes or invalidates an item, if its version is the one asked for.
 fn delete_if(ctx: &mut Ctx<'_>, asked: &Asked<'_>) -> Result<&'static str, Error> {
     let expires = Times::of(ctx, asked).exptime;
-    let mut code = "NF";
+    let (mut code, cas) = ("NF", ctx.cas);
     ctx.session.update(key(asked.key()), &mut |item| {
         let Some(item) = item else {
             code = "NF";
@@ -606,7 +611,7 @@ fn delete_if(ctx: &mut Ctx<'_>, asked: &Asked<'_>) -> Result<&'static str, Error
         };
         if asked
             .cas
-            .is_some_and(|cas| cas != items::cas_of(asked.key(), item.meta.version))
+            .is_some_and(|asked_for| asked_for != cas.of(asked.key(), item.meta.version))
         {
             code = "EX";
             return Change::Keep;
@@ -671,7 +676,7 @@ pub(super) fn arithmetic(ctx: &mut Ctx<'_>, words: Words<'_>) {
             b'T' => expires_ms = times.exptime.unwrap_or(0),
             b'N' if created => expires_ms = times.vivify.unwrap_or(0),
             b't' => time_left(ctx.out, expires_ms, times.now_ms),
-            b'c' => number(ctx.out, b'c', items::cas_of(asked.key(), version)),
+            b'c' => number(ctx.out, b'c', ctx.cas.of(asked.key(), version)),
             _ => asked.echo_one(flag, ctx.out),
         }
     }
@@ -721,7 +726,7 @@ pub(super) fn debug(ctx: &mut Ctx<'_>, mut words: Words<'_>) {
     let line = format!(
         " exp={left} la={} cas={} fetch={} cls=1 size={}\r\n",
         ctx.now_secs.saturating_sub(secs),
-        items::cas_of(name, meta.version),
+        ctx.cas.of(name, meta.version),
         if read { "yes" } else { "no" },
         ITEM_HEAD_BYTES + name.len() + meta.value_bytes,
     );

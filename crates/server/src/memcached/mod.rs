@@ -29,11 +29,12 @@ mod text;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farbank_kv::store::{Error, Key, Session, View};
+use farbank_kv::store::{Absence, Error, Key, Session, View};
 
 use crate::hotkeys::Stride;
 use crate::shared::{Card, Count, Desk, Shared, Tally};
 use crate::turn::{STALL_BYTES, Turn, WINDOW};
+use items::Cas;
 use parse::{BAD_FORMAT, ERROR, KEY_BYTES_MAX, Limits, Request, Step, Words};
 use prefixes::Prefixes;
 use recency::{Recency, Use};
@@ -47,6 +48,8 @@ pub(crate) struct Memo {
     prefixes: Prefixes,
     /// When everything is to be removed, in milliseconds since 1970; 0 is never.
     flush_ms: AtomicU64,
+    /// The second of the server's clock in which everything was removed last, plus one; 0: never.
+    flushed_secs: AtomicU64,
 }
 
 impl Memo {
@@ -56,12 +59,23 @@ impl Memo {
             recency: Recency::new(spoken),
             prefixes: Prefixes::default(),
             flush_ms: AtomicU64::new(0),
+            flushed_secs: AtomicU64::new(0),
         }
     }
 
     /// Asks for a flush at this moment, instead of any that was asked for; 0 is never.
     fn flush_at(&self, at_ms: u64) {
         self.flush_ms.store(at_ms, Ordering::Relaxed);
+    }
+
+    /// Notes that everything was removed in this second of the server's clock.
+    pub(crate) fn note_flush(&self, now_secs: u64) {
+        self.flushed_secs.store(now_secs + 1, Ordering::Relaxed);
+    }
+
+    /// Whether everything was removed in this second, for the last time.
+    fn was_flushed_at(&self, now_secs: u64) -> bool {
+        self.flushed_secs.load(Ordering::Relaxed) == now_secs + 1
     }
 
     /// Whether a flush was asked for whose time has come; says so once.
@@ -113,6 +127,7 @@ struct Ctx<'a> {
     /// Whether replies of earlier batches still wait.
     unacknowledged: bool,
     limits: Limits,
+    cas: Cas,
     /// The server's clock, in seconds.
     now_secs: u64,
     /// The connection is closed once its replies have left.
@@ -151,6 +166,16 @@ impl Ctx<'_> {
     #[inline]
     fn count(&mut self, what: Count) {
         self.tally.count(what, 1);
+    }
+
+    /// Counts a retrieval that found nothing, and what was there that could not be shown.
+    fn count_miss(&mut self, name: &[u8]) {
+        self.count(Count::Misses);
+        match self.session.absence(key(name)) {
+            Absence::Missing => {}
+            Absence::Expired => self.count(Count::Expired),
+            Absence::Flushed => self.count(Count::Flushed),
+        }
     }
 
     /// Notes that `key` was read, or written.
@@ -246,6 +271,10 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
         mark: &mut output.mark,
         limits: Limits {
             item_bytes_max: shared.options.item_bytes_max,
+        },
+        cas: match shared.options.cas_enabled {
+            true => Cas::Numbers,
+            false => Cas::Off,
         },
         now_secs: shared.clock_ms() / 1000,
         leaving: false,

@@ -3,7 +3,7 @@
 
 use farbank_kv::store::{Error, Meta, Value, View};
 
-use super::items::{self, Outcome, Sign, Sum, Total, Write, expires_ms};
+use super::items::{self, Cas, Outcome, Sign, Sum, Total, Write, expires_ms};
 use super::parse::{How, Payload, Store, i32_of, u32_of, u64_of};
 use super::prefixes::Deed;
 use super::{BAD_FORMAT, Ctx, ERROR, KEY_BYTES_MAX, Start, Words, key};
@@ -19,7 +19,7 @@ const REPLY_TOO_LONG: &str = "SERVER_ERROR out of memory writing get response";
 
 /// Appends what comes before a value's bytes.
 #[inline]
-fn value_line(out: &mut Vec<u8>, key: &[u8], meta: &Meta, cas: bool) {
+fn value_line(out: &mut Vec<u8>, key: &[u8], meta: &Meta, cas: Option<Cas>) {
     out.reserve(key.len() + meta.value_bytes + 64);
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);
@@ -31,9 +31,9 @@ fn value_line(out: &mut Vec<u8>, key: &[u8], meta: &Meta, cas: bool) {
         out.push(b' ');
     }
     out.extend_from_slice(Decimal::unsigned(meta.value_bytes as u64).as_bytes());
-    if cas {
+    if let Some(cas) = cas {
         out.push(b' ');
-        let known_by = items::cas_of(key, meta.version);
+        let known_by = cas.of(key, meta.version);
         out.extend_from_slice(Decimal::unsigned(known_by).as_bytes());
     }
     out.extend_from_slice(b"\r\n");
@@ -87,6 +87,7 @@ fn get_one(ctx: &mut Ctx<'_>, name: &[u8], view: View, cas: bool) -> Result<(), 
     if name.len() > KEY_BYTES_MAX {
         return Err(Fail::Is(BAD_FORMAT));
     }
+    let cas = cas.then_some(ctx.cas);
     let mut head = |meta: &Meta, out: &mut Vec<u8>| value_line(out, name, meta, cas);
     let found = ctx.session.get(key(name), view, ctx.out, &mut head);
     let hit = found.map_err(Fail::Store)?;
@@ -95,7 +96,7 @@ fn get_one(ctx: &mut Ctx<'_>, name: &[u8], view: View, cas: bool) -> Result<(), 
         ctx.count(Count::Hits);
         ctx.used(name, true);
     } else {
-        ctx.count(Count::Misses);
+        ctx.count_miss(name);
     }
     ctx.shared.memo.prefixes.note(name, Deed::Get { hit });
     Ok(())
@@ -158,11 +159,11 @@ pub(super) fn get_and_touch(ctx: &mut Ctx<'_>, mut args: Words<'_>, cas: bool) {
         match items::renew(ctx, name, at, true) {
             Ok(Some(found)) => {
                 ctx.count(Count::Hits);
-                value_line(ctx.out, name, &found.meta, cas);
+                value_line(ctx.out, name, &found.meta, cas.then_some(ctx.cas));
                 ctx.out.extend_from_slice(&found.bytes);
                 ctx.out.extend_from_slice(b"\r\n");
             }
-            Ok(None) => ctx.count(Count::Misses),
+            Ok(None) => ctx.count_miss(name),
             Err(error) => return ctx.failed(&error, start),
         }
         if ctx.out.len() - start.from > most {
@@ -393,6 +394,7 @@ pub(super) fn flush_all(ctx: &mut Ctx<'_>, mut words: Words<'_>) {
         if let Err(error) = ctx.session.flush_all() {
             return ctx.failed(&error, start);
         }
+        ctx.shared.memo.note_flush(ctx.now_secs);
     }
     ctx.say("OK", quiet);
 }

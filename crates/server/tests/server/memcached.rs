@@ -1,5 +1,7 @@
 //! memcached's protocol: what clients see of items, of time, of numbers, of mistakes.
 
+use farbank_server::Options;
+
 use crate::harness::{Client, Running};
 
 impl Client {
@@ -155,6 +157,45 @@ fn everything_goes_at_once_or_when_its_time_has_come() {
         "flush_all x\r\nflush_all 0 noreply\r\nget a\r\n",
         "CLIENT_ERROR invalid exptime argument\r\nEND\r\n",
     );
+}
+
+#[test]
+fn without_cas_numbers_all_are_zero_and_a_flush_reaches_what_is_stored_in_its_second() {
+    let server = Running::with(Options {
+        workers: 1,
+        cas_enabled: false,
+        ..Options::default()
+    });
+    let mut client = server.connect_memcached();
+    client.says(
+        "set a 0 0 1\r\n1\r\ngets a\r\nmg a c\r\ncas a 0 0 1 0\r\n2\r\ncas a 0 0 1 1\r\n2\r\ncas b 0 0 1 0\r\n2\r\n",
+        "STORED\r\nVALUE a 0 1 0\r\n1\r\nEND\r\nHD c0\r\nEXISTS\r\nEXISTS\r\nNOT_FOUND\r\n",
+    );
+    client.says(
+        "ms a 1 MA C7\r\n2\r\nmg a v\r\nmd a C7\r\nmd a C0\r\n",
+        "HD\r\nVA 2\r\n12\r\nEX\r\nHD\r\n",
+    );
+    assert_eq!(client.stat(" settings", "cas_enabled"), "no");
+    // A second may end between the two, not every time.
+    let lost = (0..3).any(|_| {
+        client.send_raw(b"flush_all\r\nset a 0 0 1\r\n1\r\nmg a\r\n");
+        client.expect("OK\r\nSTORED\r\n");
+        client.line() == "EN"
+    });
+    assert!(lost);
+}
+
+#[test]
+fn a_miss_tells_what_had_expired_from_what_was_never_there() {
+    let server = Running::new();
+    let mut client = server.connect_memcached();
+    client.says(
+        "set a 0 -1 1\r\n1\r\nget a b\r\nmg a\r\nmg b\r\ngat 0 a\r\ntouch a 0\r\n",
+        "STORED\r\nEND\r\nEN\r\nEN\r\nEND\r\nNOT_FOUND\r\n",
+    );
+    assert_eq!(client.stat("", "get_misses"), "5");
+    assert_eq!(client.stat("", "get_expired"), "3");
+    assert_eq!(client.stat("", "get_flushed"), "0");
 }
 
 #[test]
