@@ -1,12 +1,20 @@
-//! What the fuzz targets share: an input read field by field, and pools to damage.
+//! What the fuzz targets share: an input read field by field, pools to damage, and what holds of requests.
 //!
 //! * [`Input`] is the fuzzer's bytes, read as numbers; where they end it reads zeros.
 //! * [`format`] finds and forges the fields of a pool, by `docs/format.md` alone.
 //! * [`pools`] are sound pools with a known past, the same in every process.
+//! * [`heard`] says when two readings of requests are the same; [`memcached`] and [`resp`] read them, and draft some
+//!   ([`draft`]) for `parsers`, which is quicker than a fuzzer.
 #![forbid(unsafe_code)]
 
+pub mod draft;
 pub mod format;
+pub mod heard;
+pub mod memcached;
 pub mod pools;
+pub mod resp;
+
+use heard::{Cut, Hear, Judge};
 
 /// The fuzzer's bytes, read from the front.
 #[derive(Clone, Copy, Debug)]
@@ -40,17 +48,16 @@ impl<'a> Input<'a> {
     }
 }
 
-/// `bytes` in pieces of these lengths, over and over.
-pub fn pieces<'a>(mut bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
-    let mut pieces = Vec::new();
-    for cut in cuts.iter().cycle() {
-        if bytes.is_empty() {
-            break;
-        }
-        let (piece, rest) = bytes.split_at((*cut).min(bytes.len()));
-        pieces.push(piece);
-        bytes = rest;
+/// The rest of `input` is the same to a parser of requests however reads cut it: at places chosen by what comes first, and
+/// byte by byte.
+pub fn cut(mut input: Input<'_>, hear: Hear) {
+    let ahead = 1 + input.below(4);
+    let reads: Vec<usize> = (0..input.below(8)).map(|_| 1 + input.below(64)).collect();
+    let (bytes, mut judge) = (input.0, Judge::default());
+    let reads = &reads[..];
+    judge.compare(hear, bytes, Cut { reads, ahead });
+    if bytes.len() < 200 {
+        let (reads, ahead) = (&[1][..], 1);
+        judge.compare(hear, bytes, Cut { reads, ahead });
     }
-    pieces.push(bytes);
-    pieces
 }

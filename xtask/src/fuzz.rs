@@ -1,18 +1,25 @@
-//! Lane `fuzz`: bytes chosen by libFuzzer for what reads bytes of others.
+//! Lane `fuzz`: bytes chosen by libFuzzer for what reads bytes of others, and many requests drafted by a grammar.
 //!
 //! The targets are in `fuzz/`, a workspace of its own. They are built with the coverage flags that
 //! libFuzzer needs, so that nothing but a C++ compiler has to be installed, and start from the inputs
 //! kept in `fuzz/seeds`. What they find in addition stays in the build folder.
+//!
+//! libFuzzer makes some ten thousand inputs a second. `parsers`, which watches nothing, makes a million of requests
+//! and asks the same of both parsers.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::Size;
 use crate::run::{install, root, succeed, target, works};
 use crate::sanitize::TRIPLE;
 
 const TARGETS: [&str; 4] = ["memcached", "pool_image", "resp", "superblock"];
+
+/// The parsers of requests.
+const PARSERS: [&str; 2] = ["memcached", "resp"];
 
 /// What has libFuzzer see where the code goes and what it compares.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -29,17 +36,40 @@ fn seconds(size: Size) -> u64 {
     }
 }
 
+/// Inputs drafted for each parser.
+fn drafts(size: Size) -> u64 {
+    match size {
+        Size::Lane => 2_000_000,
+        Size::Gate => 100_000_000,
+    }
+}
+
 pub(crate) fn run(size: Size) -> Result<(), String> {
     if !works("g++", &["--version"]) {
         install(&["g++"])?;
     }
     let folder = target().join("fuzz");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
-    build.args(["build", "--release", "--target", TRIPLE]);
-    build.current_dir(root().join("fuzz"));
-    build.env("CARGO_TARGET_DIR", &folder);
-    succeed(build.env("RUSTFLAGS", FLAGS))?;
+    let build = || {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--release"]);
+        build.current_dir(root().join("fuzz"));
+        build.env("CARGO_TARGET_DIR", &folder);
+        build
+    };
+    succeed(build().args(["--bin", "parsers"]))?;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seed = since.map_or(0, |since| since.as_secs()).to_string();
+    for name in PARSERS {
+        let mut parsers = Command::new(folder.join("release/parsers"));
+        succeed(parsers.args([name, &seed, "0", &drafts(size).to_string()]))?;
+    }
+    let mut targets = build();
+    targets.args(["--target", TRIPLE]);
+    for name in TARGETS {
+        targets.args(["--bin", name]);
+    }
+    succeed(targets.env("RUSTFLAGS", FLAGS))?;
     TARGETS
         .iter()
         .try_for_each(|name| fuzz(name, &folder, seconds(size)))

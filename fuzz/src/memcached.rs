@@ -1,0 +1,292 @@
+//! memcached's requests: what is read of them, and drafts of some.
+
+use farbank_server::memcached::parse::{Limits, Payload, Request, Step, Words, read};
+
+use crate::draft::Draft;
+use crate::heard::{Cut, Heard};
+
+/// Low, so that inputs meet it.
+const LIMITS: Limits = Limits {
+    item_bytes_max: 1000,
+};
+
+/// Reads `bytes` as they arrive.
+pub fn hear(bytes: &[u8], cut: Cut<'_>, heard: &mut Heard) {
+    let (mut at, mut hint, mut skip) = (0, 0, 0);
+    for arrived in cut.arrivals(bytes.len()) {
+        loop {
+            let skipped = skip.min(arrived - at);
+            (at, skip) = (at + skipped, skip - skipped);
+            let unread = &bytes[at..arrived];
+            if unread.is_empty() {
+                break;
+            }
+            match read(unread, std::mem::take(&mut hint), LIMITS) {
+                Step::Whole {
+                    request,
+                    used,
+                    skip: more,
+                } => {
+                    assert!(used > 0 && used <= unread.len());
+                    check(&request, more);
+                    spell(&request, heard);
+                    (at, skip) = (at + used, more);
+                }
+                Step::Part { scanned, needed } => {
+                    assert!(scanned <= unread.len());
+                    // A2: what is waited for is bounded by what may be stored.
+                    assert!(needed <= 2048 + 2 + LIMITS.item_bytes_max + 2);
+                    hint = scanned;
+                    break;
+                }
+                Step::Hangup => return heard.refuse(b"hangup"),
+            }
+        }
+    }
+}
+
+fn payload_of<'a>(request: &Request<'a>) -> Option<Payload<'a>> {
+    match request {
+        Request::Store(store) => Some(store.payload),
+        Request::MetaSet { payload, .. } => Some(*payload),
+        _ => None,
+    }
+}
+
+/// What is taken is no larger than it may be, and only what is too large is skipped.
+fn check(request: &Request<'_>, skip: usize) {
+    match payload_of(request) {
+        Some(Payload::Whole(value)) => {
+            assert!(value.len() <= LIMITS.item_bytes_max && skip == 0);
+        }
+        Some(Payload::TooLarge) => assert!(skip >= 2),
+        Some(Payload::Misplaced) | None => assert_eq!(skip, 0),
+    }
+}
+
+fn spell(request: &Request<'_>, heard: &mut Heard) {
+    let words = |heard: &mut Heard, words: Words<'_>| words.for_each(|word| heard.word(word));
+    match *request {
+        Request::Get { keys, cas } => {
+            heard.begin(b'g');
+            heard.number(cas.into());
+            words(heard, keys);
+        }
+        Request::Store(store) => {
+            heard.begin(b's');
+            heard.word(store.key);
+            let numbers = [store.how as u64, store.flags.into(), store.exptime as u64];
+            numbers.into_iter().for_each(|number| heard.number(number));
+            heard.number(store.cas);
+            heard.number(store.quiet.into());
+        }
+        Request::MetaSet { key, flags, .. } => {
+            heard.begin(b'm');
+            heard.word(key);
+            words(heard, flags);
+        }
+        Request::Line(line) => {
+            heard.begin(b'l');
+            words(heard, line);
+        }
+        Request::Fault { text, quiet } => {
+            heard.begin(b'f');
+            heard.word(text.as_bytes());
+            heard.number(quiet.into());
+        }
+    }
+    match payload_of(request) {
+        Some(Payload::Whole(value)) => heard.word(value),
+        Some(Payload::Misplaced) => heard.number(1),
+        Some(Payload::TooLarge) => heard.number(2),
+        None => {}
+    }
+}
+
+const NUMBERS: &[&[u8]] = &[
+    b"0",
+    b"1",
+    b"7",
+    b"-1",
+    b"60",
+    b"2592001",
+    b"+5",
+    b"\t9",
+    b"1x",
+    b"x",
+    b"2147483645",
+    b"2147483646",
+    b"2147483648",
+    b"-2147483648",
+    b"4294967295",
+    b"4294967296",
+    b"9223372036854775808",
+    b"18446744073709551615",
+    b"18446744073709551616",
+];
+const STORES: &[&[u8]] = &[
+    b"set", b"set", b"set", b"add", b"replace", b"append", b"prepend", b"cas",
+];
+const RETRIEVALS: &[&[u8]] = &[b"get", b"get", b"gets", b"gat 10", b"gats 0"];
+const LINES: &[&[u8]] = &[
+    b"incr k 1",
+    b"decr k 18446744073709551615",
+    b"touch k 10",
+    b"delete k",
+    b"delete k 0 noreply",
+    b"flush_all",
+    b"flush_all 10 noreply",
+    b"verbosity 1",
+    b"version",
+    b"stats",
+    b"stats items",
+    b"slabs automove 1",
+    b"mn",
+    b"me k",
+    b"md k q",
+    b"ma k N0 J13 D30 v",
+    b"shutdown",
+    b"GET / HTTP/1.1",
+    b"",
+    b"quit",
+];
+const META_FLAGS: &[&[u8]] = &[
+    b"v", b"t", b"c", b"f", b"k", b"q", b"T30", b"N0", b"R20", b"Oopaque", b"b", b"C5", b"F17",
+    b"MS", b"I", b"M", b"\xff",
+];
+const ODD_ENDS: &[&[u8]] = &[b"\n", b"\r", b"\0\r\n", b" \r\n", b""];
+
+/// Some requests, most of them whole.
+pub fn draft(draft: &mut Draft<'_>) {
+    for _ in 0..=draft.below(3) {
+        match draft.below(16) {
+            0..=3 => retrieval(draft),
+            4..=9 => store(draft),
+            10..=11 => meta_set(draft),
+            12..=13 => meta_get(draft),
+            _ => draft.one_of(LINES),
+        }
+        draft.line_end(ODD_ENDS);
+    }
+    if draft.one_in(512) {
+        // About as long as a line, or the blanks in front of one, may be.
+        let (byte, about) = match draft.below(3) {
+            0 => (b' ', 100),
+            1 => (b'g', 2048),
+            _ => (b'k', 2044),
+        };
+        let len = about - 3 + draft.below(6);
+        draft.splice(byte, len);
+    }
+}
+
+fn key(draft: &mut Draft<'_>) {
+    match draft.below(32) {
+        0 => {
+            let len = 248 + draft.below(5);
+            draft.repeat(b'k', len);
+        }
+        1 => draft.text(b"\0"),
+        n => {
+            let word = &b"key:0123456789abcdefghijklmnopqrstuvwxyz"[n as usize..];
+            let len = 1 + draft.below(8);
+            draft.text(&word[..len.min(word.len())]);
+        }
+    }
+}
+
+fn blank(draft: &mut Draft<'_>) {
+    match draft.one_in(32) {
+        true => draft.text(b"   "),
+        false => draft.text(b" "),
+    }
+}
+
+fn number(draft: &mut Draft<'_>) {
+    blank(draft);
+    match draft.one_in(4) {
+        true => draft.one_of(NUMBERS),
+        false => draft.text(b"0"),
+    }
+}
+
+fn retrieval(draft: &mut Draft<'_>) {
+    if draft.one_in(16) {
+        blank(draft);
+    }
+    draft.one_of(RETRIEVALS);
+    for _ in 0..=draft.below(3) {
+        blank(draft);
+        key(draft);
+    }
+}
+
+/// Bytes of a value, as announced: mostly few.
+fn size(draft: &mut Draft<'_>) -> usize {
+    match draft.below(64) {
+        0 => 925 + draft.below(20),
+        1 => 2_147_483_640 + draft.below(10),
+        2 => 1000 + draft.below(1000),
+        _ => draft.below(20),
+    }
+}
+
+/// The end of the line that announces `bytes`, and a value that is mostly as long.
+fn value(draft: &mut Draft<'_>, bytes: usize) {
+    draft.line_end(ODD_ENDS);
+    let bytes = match draft.below(16) {
+        0 => bytes.saturating_sub(1),
+        1 => bytes + 1,
+        _ => bytes,
+    };
+    let from = draft.below(8);
+    let text = &b"value\r\nset k 0 0 1\r\n\0\xff0123456789"[from..];
+    match text.get(..bytes) {
+        Some(text) => draft.text(text),
+        None => draft.repeat(b'v', bytes.min(1100)),
+    }
+}
+
+fn store(draft: &mut Draft<'_>) {
+    draft.one_of(STORES);
+    blank(draft);
+    key(draft);
+    number(draft);
+    number(draft);
+    blank(draft);
+    let bytes = size(draft);
+    match draft.one_in(32) {
+        true => draft.one_of(NUMBERS),
+        false => draft.decimal(bytes),
+    }
+    if draft.one_in(8) {
+        number(draft);
+    }
+    if draft.one_in(8) {
+        draft.text(b" noreply");
+    }
+    value(draft, bytes);
+}
+
+fn meta_set(draft: &mut Draft<'_>) {
+    draft.text(b"ms ");
+    key(draft);
+    blank(draft);
+    let bytes = size(draft);
+    draft.decimal(bytes);
+    flags(draft);
+    value(draft, bytes);
+}
+
+fn meta_get(draft: &mut Draft<'_>) {
+    draft.text(b"mg ");
+    key(draft);
+    flags(draft);
+}
+
+fn flags(draft: &mut Draft<'_>) {
+    for _ in 0..draft.below(4) {
+        blank(draft);
+        draft.one_of(META_FLAGS);
+    }
+}
