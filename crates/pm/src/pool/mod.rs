@@ -38,7 +38,7 @@ use std::fmt;
 use std::io;
 use std::time::SystemTime;
 
-use superblock::{BYTES, Copy, Features, MAGIC, Superblock, VERSION};
+use superblock::{BYTES, Copy, Features, MAGIC, Superblock, UPDATE_MAX, VERSION};
 
 use crate::lane::Lane;
 use crate::medium::{Medium, Off, Poisoned};
@@ -399,7 +399,8 @@ impl<M: Medium> Pool<M> {
         if next == *current {
             return Ok(());
         }
-        next.update += 1;
+        // Where numbers end, copy A, which is written first, counts as the newer one.
+        next.update = UPDATE_MAX.min(next.update + 1);
         write_copies(&self.medium, lane, &next, &COPIES)?;
         self.segments.store(next.segments as u32, Ordering::Release);
         *current = next;

@@ -63,7 +63,7 @@ pub(super) struct Features {
 }
 
 /// More updates than any pool has: a higher number was forged.
-const UPDATE_MAX: u64 = 1 << 62;
+pub(super) const UPDATE_MAX: u64 = 1 << 62;
 
 /// What 512 bytes turned out to be.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -280,6 +280,23 @@ fn a_medium_shorter_than_its_pool_is_refused_with_both_lengths() {
 }
 
 #[test]
+fn a_pool_forged_to_be_at_its_last_update_number_is_updated_all_the_same() {
+    let mut bytes = pool_bytes();
+    for copy in [0, 1] {
+        forge(&mut bytes, copy, |block| {
+            block[80..88].copy_from_slice(&(1_u64 << 62).to_le_bytes());
+        });
+    }
+    let (mut lane, mut pool) = (Lane::new(0), open(&bytes).expect("it is a pool"));
+    for seed in [2, 3] {
+        pool.set_root(&mut lane, &root(seed))
+            .expect("memory is never poisoned");
+        pool = Pool::open(pool.into_medium(), &mut lane).expect("it was written by a pool");
+        assert_eq!(pool.root(), root(seed));
+    }
+}
+
+#[test]
 fn updates_of_many_threads_follow_each_other() {
     const THREADS: u64 = 4;
     const UPDATES: u64 = 50;
