@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, value_parser};
-use farbank_bench::cache::{self, Experiment, Options};
+use farbank_bench::cache::{self, Experiment, HOT_ITEMS_MIN, Options};
 use serde_json::json;
 
 use crate::Failure;
@@ -39,7 +39,7 @@ pub(crate) struct BenchCache {
     /// Of arrangements: nanoseconds an operation takes besides memory.
     #[arg(long, default_value_t = 300)]
     cpu_ns: u32,
-    /// Items; if not given 2,000,000 of hits, 200,000 of the others.
+    /// Items; if not given 2,000,000 of hits, 200,000 of the others. Of hot 10,000 at least.
     #[arg(short = 'n', long, value_parser = value_parser!(u64).range(1000..=100_000_000))]
     items: Option<u64>,
     /// Bytes of a value; of hits on average.
@@ -93,6 +93,11 @@ impl BenchCache {
             memcached: self.memcached,
             seed: self.seed,
         };
+        if options.experiment == Experiment::Hot && options.items < HOT_ITEMS_MIN {
+            return Err(Failure::Usage(format!(
+                "--experiment hot: one key in {HOT_ITEMS_MIN} is hot; ask for -n {HOT_ITEMS_MIN} at least"
+            )));
+        }
         let settings = json!({
             "items": options.items, "value_bytes": options.value_bytes, "threads": options.threads,
             "dimms": options.dimms, "cpu_ns": options.cpu_ns, "requests": options.requests, "mib": options.mib,

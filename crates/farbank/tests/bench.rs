@@ -159,6 +159,7 @@ fn what_cannot_be_measured_is_refused() {
         &["kv", "--keys", "0"],
         &["server", "--rounds", "0"],
         &["server", "--pipelines", "16,0"],
+        &["cache", "--experiment", "hot", "-n", "9999"],
         &["tree", "--skew", "1.5"],
         &["tree", "--key-bytes", "4"],
         &["tree", "--fabric", "rdma"],

@@ -17,6 +17,8 @@ use crate::index::keys::Engine as Draws;
 /// Operations between two commits.
 const WINDOW: u64 = 64;
 const ROUNDS: usize = 5;
+/// Fewest keys: the smallest part of them that is hot is one.
+pub const ITEMS_MIN: u64 = 10_000;
 
 /// Which keys are asked for.
 struct Skew {
@@ -46,7 +48,7 @@ const SKEWS: [Skew; 4] = [
     Skew {
         name: "90 % on 0.01 % of the keys",
         share: 0.9,
-        one_in: 10_000,
+        one_in: ITEMS_MIN,
     },
 ];
 
@@ -104,7 +106,7 @@ impl Filled {
             cache: in_memory(options.mib)?,
             draws: Draws::new(options.seed + 1),
             value: vec![b'x'; options.value_bytes],
-            items: options.items.max(10_000),
+            items: options.items,
         };
         let mut door = filled.cache.door();
         for key in 0..filled.items {

@@ -14,6 +14,8 @@ use farbank_pm::media::Mapped;
 
 use crate::figure::{Error, Report, Step};
 
+pub use hot::ITEMS_MIN as HOT_ITEMS_MIN;
+
 /// What is found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Experiment {
@@ -37,7 +39,8 @@ pub struct Options {
     pub dimms: u32,
     /// Of arrangements: nanoseconds an operation takes besides memory.
     pub cpu_ns: u32,
-    /// Of arrangements: items that are stored, then written once more. Of hits and hot: keys.
+    /// Of arrangements: items that are stored, then written once more. Of hits and hot: keys; of hot [`HOT_ITEMS_MIN`]
+    /// at least.
     pub items: u64,
     /// Bytes of a value.
     pub value_bytes: usize,
