@@ -304,6 +304,10 @@ impl<F: Medium, N: Medium> Store for Cache<F, N> {
         true
     }
 
+    fn item_bytes_max(&self) -> usize {
+        self.engine.pool.segment_bytes() as usize
+    }
+
     fn on_turn(&self, wake: std::sync::Arc<dyn Fn() + Send + Sync>) {
         self.engine.far().on_turn(wake);
     }

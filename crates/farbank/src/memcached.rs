@@ -16,6 +16,7 @@ use std::process::{Command, Stdio};
 
 use farbank_cache::{PAGE_BYTES, PAGES_MIN};
 
+use crate::place::cache_bytes_min;
 use crate::{Failure, size};
 
 const HELP: &str = "\
@@ -173,12 +174,6 @@ fn start(arguments: &[OsString]) -> Result<u32, Failure> {
 }
 
 impl Asked {
-    /// Bytes of the cache's pages, if an item may be larger than the usual ones: the largest has a page for itself.
-    fn large_pages(&self) -> Option<u64> {
-        let large = !self.keeps_all && self.item_bytes > PAGE_BYTES;
-        large.then(|| self.item_bytes.next_power_of_two())
-    }
-
     fn arguments(mut self) -> Vec<OsString> {
         if !self.listens {
             self.put("bind", "127.0.0.1");
@@ -188,9 +183,6 @@ impl Asked {
         }
         let engine = if self.keeps_all { "kv" } else { "mdb" };
         self.put("engine", engine);
-        if let Some(bytes) = self.large_pages() {
-            self.put("segment-bytes", bytes.to_string());
-        }
         let level = ["warn", "info", "debug", "trace"][self.verbose.min(3)];
         self.put("log-level", level);
         let mut arguments: Vec<OsString> = ["farbank", "serve", "--port", "off", "--size", "64mb"]
@@ -320,12 +312,13 @@ fn read(args: &[OsString]) -> Result<Asked, Failure> {
         let text = "-I: an item cannot be larger than half of -m";
         return Err(Failure::Usage(text.into()));
     }
-    let least = asked.large_pages().map(|bytes| (PAGES_MIN + 1) * bytes);
-    if let Some(least) = least.filter(|&least| least > asked.bytes) {
+    let large = !asked.keeps_all && asked.item_bytes > PAGE_BYTES;
+    let least = cache_bytes_min(asked.item_bytes.next_power_of_two());
+    if large && least > asked.bytes {
         return Err(Failure::Usage(format!(
             "-I: a cache has {} pages or more, each as large as the largest item: ask for -m {} at least",
             PAGES_MIN + 1,
-            least >> 20
+            least.div_ceil(1 << 20)
         )));
     }
     Ok(asked)
@@ -446,6 +439,7 @@ mod tests {
             ("-B binary", "only the text protocol"),
             ("-o modern,ext_path=/x", "Illegal suboption \"ext_path\""),
             ("-I 256m", "half of -m"),
+            ("-m 11 -I 2m", "ask for -m 12 at least"),
             ("-t 0", "more than 0"),
             ("-u nobody-here", "cannot become someone else"),
             ("stray", "a flag starts with -"),

@@ -9,7 +9,7 @@ use farbank_cache::{PAGE_BYTES, PAGES_MIN, Past};
 use farbank_kv::{SEGMENTS_MIN, segment_bytes_for};
 use farbank_pm::Kind;
 use farbank_pm::media::{AnyMedium, OpenError, OpenOptions, SyncPolicy, create_path, open_path};
-use farbank_pm::pool::{COPIES, COPY_BYTES, summary};
+use farbank_pm::pool::{COPIES, COPY_BYTES, Layout, summary};
 
 use crate::progress::Progress;
 use crate::{Failure, size};
@@ -36,9 +36,12 @@ pub(crate) struct Place {
     #[arg(long, value_name = "SIZE", default_value = "1gb", value_parser = size::parse)]
     pub(crate) size: u64,
     /// Segment size of a new pool, a power of two from 4kb; chosen from --size if not given. The cache's
-    /// pages: 1mb, and no item is larger.
+    /// pages, and no item is larger: 1mb (less if --size is below 64mb), or what --memcached-item-size needs.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     segment_bytes: Option<u64>,
+    /// The item that a cache's page was asked to have room for.
+    #[arg(skip)]
+    pub(crate) item_bytes: u64,
     /// When a write to a file is durable: before it is acknowledged, once a second, or at the end.
     /// Persistent memory needs no sync and ignores this.
     #[arg(long, value_enum, default_value = "always")]
@@ -68,11 +71,10 @@ impl Place {
             let text = "--segment-bytes must be a power of two from 4kb";
             return Err(Failure::Usage(text.into()));
         }
-        let segments_min = match self.engine {
-            Some(Engine::Mdb) => PAGES_MIN,
-            _ => SEGMENTS_MIN,
+        let least = match self.engine {
+            Some(Engine::Mdb) => cache_bytes_min(segment_bytes),
+            _ => segment_bytes.saturating_mul(SEGMENTS_MIN + 1),
         };
-        let least = segment_bytes.saturating_mul(segments_min + 1);
         if self.size < least {
             let least = size::human(least);
             return Err(Failure::Usage(format!("--size must be at least {least}")));
@@ -82,7 +84,7 @@ impl Place {
 
     pub(crate) fn segment_bytes(&self) -> u64 {
         self.segment_bytes.unwrap_or_else(|| match self.engine {
-            Some(Engine::Mdb) => PAGE_BYTES.min(segment_bytes_for(self.size) * 16),
+            Some(Engine::Mdb) => page_bytes_for(self.size, self.item_bytes),
             _ => segment_bytes_for(self.size),
         })
     }
@@ -143,6 +145,25 @@ impl Place {
     }
 }
 
+/// Bytes of the smallest cache with pages of `page_bytes`: one page is that of its areas.
+pub(crate) fn cache_bytes_min(page_bytes: u64) -> u64 {
+    let segment_bytes = page_bytes;
+    let pages = PAGES_MIN.saturating_add(1);
+    let first = Layout { segment_bytes }.first_segment();
+    segment_bytes.saturating_mul(pages).saturating_add(first)
+}
+
+/// Bytes of the pages of a cache of `bytes`: an item of `item_bytes`, if one was asked for, has room in
+/// one, where that leaves pages enough. Not of itself: a small cache needs pages for many classes.
+fn page_bytes_for(bytes: u64, item_bytes: u64) -> u64 {
+    let usual = PAGE_BYTES.min(segment_bytes_for(bytes) * 16);
+    let roomy = usual.max(item_bytes.next_power_of_two());
+    match cache_bytes_min(roomy) <= bytes {
+        true => roomy,
+        false => usual,
+    }
+}
+
 /// Whether the pool at `path`, if there is one, is a cache's.
 fn made_by_cache(path: &Path) -> bool {
     superblocks(path)
@@ -178,5 +199,28 @@ pub(crate) fn refused(error: &OpenError) -> Failure {
 pub(crate) fn remove(path: &Path) {
     if let Err(error) = std::fs::remove_file(path) {
         tracing::warn!(path = %path.display(), %error, "the empty pool was left behind");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_page_has_room_for_the_largest_item_where_there_are_pages_enough() {
+        for (size, item, page) in [
+            (64, 0, MIB),
+            (8, 0, 128 << 10),
+            (8, MIB, MIB),
+            (7, 512 << 10, 512 << 10),
+            (4, MIB, 64 << 10),
+            (64, 2 * MIB - 5, 2 * MIB),
+            (64, 16 * MIB, MIB),
+            (1024, 32 * MIB, 32 * MIB),
+        ] {
+            assert_eq!(page_bytes_for(size * MIB, item), page, "{size} MiB, {item}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
-use farbank_cache::Cache;
+use farbank_cache::{Cache, PAGE_BYTES};
 use farbank_kv::store::{Opened, Store, VALUE_BYTES_MAX};
 use farbank_kv::{Config, Kv, READ_CACHE_BYTES_MAX};
 use farbank_pm::Medium;
@@ -95,9 +95,10 @@ pub(crate) struct Serve {
     /// Port for memcached's clients; 0 takes a free one, off serves none.
     #[arg(long, value_name = "N|off", default_value = "11211")]
     memcached_port: Port,
-    /// Largest item that memcached's clients may store, its key and head included; at most 512mb.
-    #[arg(long, value_name = "SIZE", default_value = "1mb", value_parser = size::parse)]
-    memcached_item_size: u64,
+    /// Largest item that memcached's clients may store, its key and head included; at most 512mb. If not given
+    /// 1mb, or what has room in a page of a small cache.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    memcached_item_size: Option<u64>,
     /// Refuse memcached's flush_all.
     #[arg(long)]
     memcached_no_flush: bool,
@@ -170,7 +171,7 @@ impl Serve {
             return Err(Failure::Usage(text.into()));
         }
         let most = VALUE_BYTES_MAX as u64;
-        if !(1024..=most).contains(&self.memcached_item_size) {
+        if !(1024..=most).contains(&self.item_bytes_max()) {
             let text = "--memcached-item-size must be from 1kb to 512mb";
             return Err(Failure::Usage(text.into()));
         }
@@ -178,6 +179,7 @@ impl Serve {
             let text = "--read-cache must be at most 64gb";
             return Err(Failure::Usage(text.into()));
         }
+        self.place.item_bytes = self.memcached_item_size.unwrap_or(0);
         self.place.check()?;
         if self.max_size.is_some_and(|max| max < self.place.size) {
             return Err(Failure::Usage("--max-size is less than --size".into()));
@@ -188,6 +190,11 @@ impl Serve {
             return Err(Failure::Usage(text.into()));
         }
         Ok(())
+    }
+
+    /// The largest item, as far as its store keeps it.
+    fn item_bytes_max(&self) -> u64 {
+        self.memcached_item_size.unwrap_or(PAGE_BYTES)
     }
 
     fn bind(&self) -> Result<Server, Failure> {
@@ -214,7 +221,7 @@ impl Serve {
                 other => other.name(),
             },
             pool: pool.display().to_string(),
-            item_bytes_max: usize::try_from(self.memcached_item_size).unwrap_or(usize::MAX),
+            item_bytes_max: usize::try_from(self.item_bytes_max()).unwrap_or(usize::MAX),
             idle_secs: self.idle_timeout,
             flush_allowed: !self.memcached_no_flush,
             cas_enabled: !self.memcached_no_cas,

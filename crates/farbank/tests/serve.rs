@@ -315,18 +315,63 @@ fn systemd_is_told_when_the_store_is_ready() {
 }
 
 /// Starts memcached by its own flags, under its own name, and says where it listens.
-fn memcached(program: &Path, pool: &Path, item_size: &str) -> (Child, String) {
+fn memcached(program: &Path, pool: &Path, sizes: &[&str]) -> (Child, String) {
     let mut command = Command::new(program);
-    command.args([
-        "-p", "0", "-m", "16", "-I", item_size, "-U", "0", "-o", "modern",
-    ]);
-    command.arg("-e").arg(pool).stdout(Stdio::piped());
+    command.args(["-p", "0", "-U", "0", "-o", "modern"]);
+    command
+        .args(sizes)
+        .arg("-e")
+        .arg(pool)
+        .stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let stdout = BufReader::new(child.stdout.take().unwrap());
     let banner: Vec<_> = stdout.lines().take(4).map(Result::unwrap).collect();
     let addr = banner[0].split("memcached://").nth(1);
     let addr = addr.unwrap_or_else(|| panic!("no address in {banner:?}"));
     (child, addr.to_owned())
+}
+
+/// Asks something that is answered with so many lines.
+fn ask_memcached(addr: &str, request: &str, lines: usize) -> Vec<String> {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let told = BufReader::new(stream).lines().take(lines);
+    told.map(Result::unwrap).collect()
+}
+
+#[test]
+fn an_item_as_large_as_memcached_announces_fits_in_a_small_cache_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("memcached");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_farbank"), &program).unwrap();
+    for (number, (sizes, announced)) in [
+        (&["-m", "8", "-I", "1m"][..], 1 << 20),
+        (&["-m", "8"], 128 << 10),
+        (&["-m", "4", "-I", "1m"], 64 << 10),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let pool = folder.path().join(number.to_string());
+        let (mut server, addr) = memcached(&program, &pool, sizes);
+        let settings = ask_memcached(&addr, "stats settings\r\n", 17);
+        let line = format!("STAT item_size_max {announced}");
+        assert!(settings.contains(&line), "{settings:?}");
+        for (bytes, reply) in [
+            (announced - 128, "STORED"),
+            (announced, "SERVER_ERROR object too large for cache"),
+        ] {
+            let value = "x".repeat(bytes);
+            let set = format!("set k 0 0 {bytes}\r\n{value}\r\n");
+            assert_eq!(
+                ask_memcached(&addr, &set, 1),
+                [reply],
+                "{bytes} of {sizes:?}"
+            );
+        }
+        kill_process(Pid::from_child(&server), Signal::KILL).unwrap();
+        server.wait().unwrap();
+    }
 }
 
 #[test]
@@ -349,18 +394,14 @@ fn called_memcached_it_takes_its_flags_and_its_items_survive_a_kill() {
             &["SERVER_ERROR object too large for cache", "END"],
         ),
     ] {
-        let (mut server, addr) = memcached(&program, &pool, item_size);
-        let mut stream = TcpStream::connect(&addr).unwrap();
-        stream.write_all(request.as_bytes()).unwrap();
-        let told = BufReader::new(stream).lines().take(replies.len());
-        let told: Vec<_> = told.map(Result::unwrap).collect();
-        assert_eq!(told, replies);
+        let (mut server, addr) = memcached(&program, &pool, &["-m", "16", "-I", item_size]);
+        assert_eq!(ask_memcached(&addr, request, replies.len()), replies);
         kill_process(Pid::from_child(&server), Signal::KILL).unwrap();
         server.wait().unwrap();
     }
     let (code, error) = refused(Command::new(&program).args(["-m", "16", "-I", "4m"]));
     assert_eq!(code, Some(2));
-    assert!(error.contains("ask for -m 20 at least"), "{error}");
+    assert!(error.contains("ask for -m 22 at least"), "{error}");
     let (code, error) = refused(Command::new(&program).arg("-S"));
     assert_eq!(code, Some(2));
     assert!(error.contains("invalid option -- 'S'"), "{error}");

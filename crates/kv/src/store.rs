@@ -417,6 +417,10 @@ pub trait Store: Send + Sync {
     fn evicts(&self) -> bool {
         false
     }
+    /// Bytes of the largest item it keeps, or about that: what is near may be refused.
+    fn item_bytes_max(&self) -> usize {
+        VALUE_BYTES_MAX
+    }
     /// Has `wake` called, from any thread, when withheld tickets may have turned.
     fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>);
     /// Closes cleanly: everything committed is durable and an index snapshot is left, so that the

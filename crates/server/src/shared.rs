@@ -54,6 +54,12 @@ impl Shared<'_> {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// Largest item of memcached's protocol: what was asked for, if the store keeps as much.
+    pub(crate) fn item_bytes_max(&self) -> usize {
+        let kept = self.store.item_bytes_max();
+        self.options.item_bytes_max.min(kept)
+    }
+
     /// The first port where `protocol` is spoken.
     pub(crate) fn port(&self, protocol: Protocol) -> Option<u16> {
         let mut endpoints = self.endpoints.iter();

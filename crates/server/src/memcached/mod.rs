@@ -270,7 +270,7 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
         out: &mut output.buffer,
         mark: &mut output.mark,
         limits: Limits {
-            item_bytes_max: shared.options.item_bytes_max,
+            item_bytes_max: shared.item_bytes_max(),
         },
         cas: match shared.options.cas_enabled {
             true => Cas::Numbers,

@@ -161,7 +161,7 @@ fn settings(shared: &Shared<'_>, figures: &Stats, lines: &mut Lines<'_>) {
         "binding_protocol": "ascii",
         "auth_enabled_sasl": "no",
         "auth_enabled_ascii": "no",
-        "item_size_max": shared.options.item_bytes_max,
+        "item_size_max": shared.item_bytes_max(),
         "maxconns_fast": "yes",
         "flush_enabled": yes(shared.options.flush_allowed),
         "dump_enabled": "yes",
