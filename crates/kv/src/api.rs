@@ -292,7 +292,8 @@ impl<M: Medium> Session for Worker<M> {
     }
 
     fn absence(&mut self, key: Key<'_>) -> Absence {
-        let seen = self.find(key, View::Pending);
+        let hash = self.engine.geometry.hash(key.db, key.bytes);
+        let seen = self.find(hash, key, View::Pending);
         let mut body = std::mem::take(&mut self.scratch);
         let header = seen.and_then(|seen| self.read_record(seen.at(), &mut body));
         self.scratch = body;

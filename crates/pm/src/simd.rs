@@ -88,7 +88,7 @@ mod tests {
         const HALF: u32 = 0x8123_4567;
         for which in 0..256_u64 {
             let words = std::array::from_fn(|n| match which >> n & 1 {
-                1 => u64::from(HALF) << 32 | 0xffff_ffff * (n as u64 & 1),
+                1 => u64::from(HALF) << 32 | n as u64,
                 _ => u64::from(HALF ^ 1 << (4 * n)) << 32,
             });
             assert_eq!(upper_halves_equal(words, HALF, u32::MAX), which);
