@@ -6,6 +6,9 @@ use farbank_pm::sync::Arc;
 /// Told whenever the cache's lock is taken (true) and let go (false).
 pub type LockWatch = Arc<dyn Fn(bool) + Send + Sync>;
 
+/// Told in words what whoever runs the cache should know.
+pub type Teller = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// When the slots of a fresh page are made ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Formatting {
@@ -27,10 +30,14 @@ pub struct Config {
     /// This start of the machine. On a medium that does not outlive it, what another start left is not believed
     /// unless it was closed cleanly. `None` where the medium outlives the machine, or for tests.
     pub boot: Option<[u8; 16]>,
+    /// The pool may grow to this many bytes before anything is evicted (0: it does not grow).
+    pub pool_bytes_max: u64,
+    /// Who is told that the pool could not grow.
+    pub teller: Option<Teller>,
     /// Slots of a class a session takes at once, and keeps, so that it need not lock for each: the thread-local
     /// quota. 1 evicts one item a write, in exact order.
     pub stash_slots: usize,
-    /// Hash buckets a pool has for each 1024 of its bytes.
+    /// Hash buckets a pool has for each 1024 of the bytes it may have.
     pub buckets_per_kib: f64,
     /// Smallest slot, in bytes. Also decides classes: a pool must be opened with what it was made with.
     pub slot_bytes_min: u32,
@@ -51,6 +58,8 @@ impl Default for Config {
             clock: Arc::new(wall_clock_ms),
             tended: true,
             boot: None,
+            pool_bytes_max: 0,
+            teller: None,
             stash_slots: 16,
             buckets_per_kib: 8.0,
             slot_bytes_min: 64,

@@ -64,6 +64,11 @@ pub(crate) struct Engine<N, F> {
     /// No clock that was acted on was later.
     pub(crate) clock_ms: AtomicU64,
     pub(crate) root: Mutex<Root>,
+    /// Segments the pool may grow to.
+    pub(crate) segments_max: u32,
+    pub(crate) growing: Mutex<()>,
+    /// Not before this moment of the clock is growth tried again, once it failed.
+    pub(crate) grows_from_ms: AtomicU64,
     pub(crate) stop: AtomicBool,
 }
 

@@ -3,7 +3,7 @@
 use farbank_pm::fault::Named;
 
 /// Those that the explorer finds, in one thread.
-pub(crate) const ALL: [Named; 6] = [
+pub(crate) const ALL: [Named; 7] = [
     Named {
         name: "mdb.old_not_marked",
         what: "an update leaves the old item alive: when the new one is gone it comes back",
@@ -33,6 +33,11 @@ pub(crate) const ALL: [Named; 6] = [
         name: "mdb.recovery_volatile",
         what: "an open serves what only caches hold after a kill",
         source: "invariant R2 of recover.rs",
+    },
+    Named {
+        name: "pool.growth_unrecorded",
+        what: "new pages are used, and no superblock tells of them: what is stored there is gone after a crash",
+        source: "tend.rs, growth; invariant P3 of pm's pools",
     },
 ];
 

@@ -86,7 +86,8 @@ pub(crate) fn open<N: Medium, F: Medium>(
     let mut lane = Lane::new(0);
     let mut root = Root::from_words(&pool.root()).ok_or(OpenError::NotACache)?;
     let classes = classes_of(&pool, &root)?;
-    let shape = near_shape(&pool, &classes, &config)?;
+    let segments_max = segments_max(&pool, &config);
+    let shape = near_shape(&pool, &classes, &config, segments_max)?;
     let near = near(shape.room()).map_err(OpenError::Metadata)?;
     let boot = config.boot.map(words_of);
     // On a medium that dies with the machine, what another start left was never ordered.
@@ -120,6 +121,9 @@ pub(crate) fn open<N: Medium, F: Medium>(
         sessions: AtomicU32::new(1),
         clock_ms: AtomicU64::new(0),
         root: Mutex::new(root),
+        segments_max,
+        growing: Mutex::default(),
+        grows_from_ms: AtomicU64::new(0),
         stop: AtomicBool::new(false),
     };
     let mut scan = Scan::default();
@@ -129,6 +133,7 @@ pub(crate) fn open<N: Medium, F: Medium>(
     settle(&engine, &mut lane)?; // R4
     let (keys, records) = (scan.link(&engine, &mut lane)?, scan.seen);
     settle(&engine, &mut lane)?; // R2
+    engine.lock().hold_pages(root.pages_held);
     engine.opened = Opened {
         clean: was_clean,
         keys,
@@ -161,16 +166,24 @@ fn classes_of<F: Medium>(pool: &Pool<F>, root: &Root) -> Result<Classes, OpenErr
     Ok(Classes::new(pool.segment_bytes(), least, factor))
 }
 
+/// Segments the pool has, or may grow to.
+fn segments_max<F: Medium>(pool: &Pool<F>, config: &Config) -> u32 {
+    let room = config.pool_bytes_max.saturating_sub(pool.segment(0).0);
+    let segments = u32::try_from(room / pool.segment_bytes()).unwrap_or(u32::MAX);
+    segments.max(pool.segments())
+}
+
 fn near_shape<F: Medium>(
     pool: &Pool<F>,
     classes: &Classes,
     config: &Config,
+    segments_max: u32,
 ) -> Result<Shape, OpenError> {
-    let pages = u64::from(pool.segments());
+    let pages = u64::from(segments_max);
     let slot_bits = (classes.slots_max() - 1).max(1).ilog2() + 1;
     if pages > 1 << (SLOT_BITS - slot_bits) {
         return Err(OpenError::Size(format!(
-            "the pool has {pages} pages; with {} slots in one there can be {}: make it with larger pages",
+            "the pool has, or may have, {pages} pages; with {} slots in one there can be {}: make it with larger pages",
             classes.slots_max(),
             1_u64 << (SLOT_BITS - slot_bits)
         )));

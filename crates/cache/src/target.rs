@@ -17,11 +17,13 @@ use crate::api::Cache;
 use crate::config::Config;
 use crate::near::MetadataRoom;
 
-/// The cache on ten pages of 4 KiB.
+/// The cache on six pages of 4 KiB, which may become eight.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MdbTarget;
 
 const PAGE_BYTES: u64 = 4 << 10;
+/// What the pool may grow to.
+const POOL_BYTES_MAX: u64 = 8192 + 9 * PAGE_BYTES;
 const SESSIONS: usize = 2;
 
 impl Target for MdbTarget {
@@ -105,6 +107,7 @@ fn config(time: &Arc<AtomicU64>) -> Config {
     Config {
         clock: Arc::new(move || time.load(Relaxed)),
         tended: false,
+        pool_bytes_max: POOL_BYTES_MAX,
         stash_slots: 2,
         slot_bytes_min: 128,
         slot_factor: 2.0,

@@ -1,10 +1,15 @@
 //! Tending: what has expired goes, sparse pages are merged, classes give pages to each other, the pool grows and
 //! shrinks.
 //!
-//! All of it empties pages. An item of a page that is to go is moved into a free slot of another page of its class,
+//! The pool grows when a class needs a page and there is none, before anything is evicted for it. The superblock tells of new
+//! pages, durably, before any of them is used: between the two a power cut leaves a medium that is longer than its pool.
+//!
+//! All the rest empties pages. An item of a page that is to go is moved into a free slot of another page of its class,
 //! or evicted. A move copies the item whole, waits until the copy is durable, ends the old one's life, waits, and
 //! only then has its chain and its list name the copy: a power cut leaves the one, both (the same version twice), or
 //! the other.
+
+use std::sync::PoisonError;
 
 use farbank_kv::store::Error;
 use farbank_pm::Medium;
@@ -19,6 +24,10 @@ use crate::worker::{Why, Worker};
 
 /// Items moved or evicted for one hold of the lock: Tair's 300 are a pause one can see.
 const AT_ONCE: usize = 64;
+/// Pages by which the pool grows at least.
+const GROWTH_MIN: u32 = 16;
+/// How long growth is not tried again where there was no space.
+const GROWTH_PAUSE_MS: u64 = 10_000;
 /// How often whoever empties a page lets others let go of it.
 const PATIENCE: usize = 100;
 
@@ -72,6 +81,42 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         Ok(false)
     }
 
+    /// Makes the pool larger by a quarter, if it may grow and there is space; whether there are new pages.
+    pub(crate) fn grow(&mut self) -> bool {
+        let engine = Arc::clone(&self.engine);
+        let before = engine.pool.segments();
+        if before >= engine.segments_max
+            || engine.now_ms() < engine.grows_from_ms.load(Ordering::Relaxed)
+        {
+            return false;
+        }
+        let _one_at_a_time = engine
+            .growing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if engine.pool.segments() != before {
+            return true;
+        }
+        if engine.lock().pages_held() > 0 {
+            return false;
+        }
+        let after = (before + (before / 4).max(GROWTH_MIN)).min(engine.segments_max);
+        if let Err(error) = engine.pool.grow(&mut self.lane, after) {
+            let again_ms = engine.now_ms() + GROWTH_PAUSE_MS;
+            let first = engine.grows_from_ms.swap(again_ms, Ordering::Relaxed) == 0;
+            if let Some(tell) = engine.config.teller.as_ref().filter(|_| first) {
+                tell(&format!(
+                    "the pool cannot grow, so the cache evicts: {error}"
+                ));
+            }
+            return false;
+        }
+        // The first segment is no page.
+        let fresh = before - 1..after - 1;
+        engine.lock().state.free_pages.extend(fresh.rev());
+        true
+    }
+
     /// Gets a page for `class` from another one, whose items in it go. Whether there was one.
     pub(crate) fn steal_page(&mut self, class: u8) -> Result<bool, Error> {
         let engine = Arc::clone(&self.engine);
@@ -89,27 +134,25 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     /// held. How many it uses then.
     pub(crate) fn resize(&mut self, pages: u32) -> Result<u32, Error> {
         let engine = Arc::clone(&self.engine);
-        let all = engine.pages();
-        let held = u64::from(all.saturating_sub(pages.max(1)));
-        loop {
-            let mut locked = engine.lock();
-            let kept = locked.hold_pages(held);
-            drop(locked);
-            if kept == held {
-                break;
-            }
+        while !self.hold_all_but(pages.max(1)) {
             if !self.merge()? && !self.empty_largest()? {
                 break;
             }
         }
         let kept = engine.lock().pages_held();
-        let mut root = engine
-            .root
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut root = engine.root.lock().unwrap_or_else(PoisonError::into_inner);
         root.pages_held = kept;
         engine.pool.set_root(&mut self.lane, &root.to_words())?;
-        Ok(all - kept as u32)
+        Ok(engine.pages() - kept as u32)
+    }
+
+    /// Holds pages back until `pages` are left to use, as far as there are free ones; whether there were enough. Growth
+    /// does not come in between, and there is none while pages are held back.
+    fn hold_all_but(&self, pages: u32) -> bool {
+        let growing = &self.engine.growing;
+        let _no_growth = growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = u64::from(self.engine.pages().saturating_sub(pages));
+        self.engine.lock().hold_pages(held) == held
     }
 
     fn empty_largest(&mut self) -> Result<bool, Error> {

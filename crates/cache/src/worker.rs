@@ -280,7 +280,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             if let Some(slot) = self.free_slot(class) {
                 return Ok(slot);
             }
-            if self.take_page(class)? {
+            if self.take_page(class)? || self.grow() {
                 continue;
             }
             // What was given up is on its way; only if nothing is must more go.

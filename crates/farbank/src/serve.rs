@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use clap::Args;
 use farbank_cache::{Cache, PAGE_BYTES};
@@ -75,7 +76,7 @@ pub(crate) struct Serve {
     pool: PathBuf,
     #[command(flatten)]
     place: Place,
-    /// Size the pool may grow to as it fills; without this it does not grow.
+    /// Size the pool may grow to as it fills, a cache before it evicts; without this it does not grow.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     max_size: Option<u64>,
     /// DRAM for copies of small values that are read often, of the durable engine; 0 keeps none.
@@ -185,10 +186,6 @@ impl Serve {
             return Err(Failure::Usage("--max-size is less than --size".into()));
         }
         self.place.find_engine(&self.pool);
-        if self.max_size.is_some() && self.place.engine() == Engine::Mdb {
-            let text = "--max-size: a cache does not grow by itself, it evicts; make it as large as it may become";
-            return Err(Failure::Usage(text.into()));
-        }
         Ok(())
     }
 
@@ -293,6 +290,8 @@ impl Serve {
     fn open_cache<M: Medium>(&self, medium: M, made: bool) -> Result<Cache<M>, Failure> {
         let config = farbank_cache::Config {
             boot: boot_id(),
+            pool_bytes_max: self.max_size.unwrap_or(0),
+            teller: Some(Arc::new(|told: &str| tracing::warn!("{told}"))),
             ..farbank_cache::Config::default()
         };
         let store = match made {

@@ -157,6 +157,26 @@ fn a_cache_is_warm_after_a_kill_and_shows_nothing_old() {
 }
 
 #[test]
+fn a_cache_grows_before_it_evicts_and_is_as_large_after_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = folder.path().join("pool");
+    let flags = ["--engine", "mdb", "--max-size", "32mb"];
+    let server = Serving::start_with(&pool, &flags);
+    let value = "x".repeat(60_000);
+    for n in 0..495 {
+        let stored = server.ask(&format!("SET key:{n} {value}\r\n"), 1);
+        assert_eq!(stored, "+OK ", "key {n}");
+    }
+    server.signal(Signal::KILL);
+    assert_eq!(server.end(), None);
+    let server = Serving::start(&pool);
+    assert!(server.banner.contains("32.0 MiB in"), "{}", server.banner);
+    assert_eq!(server.ask("DBSIZE\r\n", 1), ":495 ");
+    server.signal(Signal::TERM);
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
 fn a_pool_is_opened_by_the_engine_that_made_it_or_refused() {
     let folder = tempfile::tempdir().unwrap();
     for (made, asked) in [("mdb", "kv"), ("kv", "mdb")] {
