@@ -525,6 +525,7 @@ impl<M: Medium> Engine<M> {
                 to.tombs.fetch_add(moved.len, Relaxed);
             } else {
                 let _locked = self.stripe(moved.hash).lock();
+                self.read_cache.take(moved.hash); // H2
                 if self.index.replace(moved.hash, moved.old, moved.new) {
                     self.kill(moved.old, moved.len);
                     self.enliven(moved.new, moved.len);

@@ -19,9 +19,9 @@
 //! # Invariants
 //! H1  A row belongs to one stripe: there are at least as many rows as stripes, and the lowest bits of the hash choose
 //!     both. Marks and slots change only under that stripe's lock.
-//! H2  What a slot holds is what the index names: whoever makes the index name something else for a key empties
-//!     the key's slot before that, in the same holding of the lock. Moves of the cleaner change no byte of the
-//!     value; after one the slot's offset is not what the index names.
+//! H2  What a slot holds is what the index names: whoever makes the index name something else for a key, the cleaner
+//!     too, empties the key's slot before that, in the same holding of the lock. So its offset is the key's record's,
+//!     and never that of a later record in the same place.
 //! H3  A slot's word changes before the rest of it does, and each time to a word it has not been: who finds it the
 //!     same before and after has read what one writer wrote. Marks only say where to look.
 //! H4  Only what the index names is here, so nothing that is not durable. Who may have to see a listed write
@@ -69,7 +69,7 @@ pub(crate) struct ReadCache {
 pub(crate) struct Held<'a> {
     slot: &'a Slot,
     was: u64,
-    /// Where the record lies, or lay before the cleaner moved it.
+    /// Where the record lies.
     pub(crate) at: Off,
     /// The header, as it was on the log.
     pub(crate) raw: Raw,

@@ -107,6 +107,10 @@ impl Target for KvAloneTarget {
         }
     }
 
+    fn faults_in_threads(&self) -> &'static [Named] {
+        &crate::faults::IN_THREADS_ALONE
+    }
+
     fn shape_in_threads(&self) -> Shape {
         Shape {
             batches: false,
