@@ -1,0 +1,168 @@
+//! How large a cache is: the pages it may use, and the pool that grows before anything is evicted.
+
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use farbank_cache::{Cache, Config, Door};
+use farbank_kv::store::{Key, Ops, Session, Store, Value, View};
+use farbank_pm::media::{AnyMedium, Io, Kernel, Mapped, OpenOptions, SyncPolicy, create_path};
+use farbank_pm::{Kind, Medium};
+
+const MIB: u64 = 1 << 20;
+
+fn config(time: &Arc<AtomicU64>) -> Config {
+    let time = Arc::clone(time);
+    Config {
+        clock: Arc::new(move || time.load(Relaxed)),
+        tended: false,
+        ..Config::default()
+    }
+}
+
+fn clock() -> Arc<AtomicU64> {
+    Arc::new(AtomicU64::new(1_700_000_000_000))
+}
+
+fn key(bytes: &[u8]) -> Key<'_> {
+    Key { db: 0, bytes }
+}
+
+#[test]
+fn a_cache_of_fewer_pages_has_as_few_after_a_restart() {
+    let medium = Mapped::anonymous(MIB * 22).expect("memory");
+    let cache = Cache::create(medium, MIB, config(&clock())).expect("a cache");
+    assert_eq!(cache.resize(8).unwrap(), 8);
+    let medium = cache.into_medium().expect("nobody else has it");
+    let cache = Cache::open(medium, config(&clock())).expect("it opens");
+    assert_eq!((cache.pages(), cache.pages_free()), (20, 8));
+    cache.verify().unwrap();
+}
+
+/// Stores items of a MiB's hundredth, as many as `pages` pages have room for.
+fn fill(door: &mut Door<impl Medium>, pages: u32) {
+    for n in 0..pages * 90 {
+        let (name, value) = (n.to_le_bytes(), vec![n as u8; 10_000]);
+        let bytes = &value[..];
+        let value = Value {
+            bytes,
+            ..Value::default()
+        };
+        door.put_alone(key(&name), value).expect("room");
+    }
+}
+
+/// How many of those are there.
+fn holds(door: &mut Door<impl Medium>, pages: u32) -> u32 {
+    let mut out = Vec::new();
+    let mut is_there = |n: &u32| {
+        let name = n.to_le_bytes();
+        out.clear();
+        let found = door.get(key(&name), View::Durable, &mut out, &mut |_, _| {});
+        found.expect("a read") && out == vec![*n as u8; 10_000]
+    };
+    (0..pages * 90).filter(|n| is_there(n)).count() as u32
+}
+
+fn growing(pages: u64) -> Config {
+    Config {
+        pool_bytes_max: MIB * (pages + 2),
+        ..config(&clock())
+    }
+}
+
+#[test]
+fn a_cache_of_16_pages_that_may_have_32_holds_what_32_hold_and_has_them_after_a_kill() {
+    let medium = Mapped::anonymous(MIB * 18).expect("memory");
+    let cache = Cache::create(medium, MIB, growing(32)).expect("a cache");
+    assert_eq!(cache.pages(), 16);
+    let mut door = cache.door();
+    fill(&mut door, 32);
+    assert_eq!((cache.pages(), cache.stats().evictions), (32, 0));
+    drop(door);
+    cache.verify().unwrap();
+    let medium = cache.into_medium().expect("nobody else has it");
+    let cache = Cache::open(medium, config(&clock())).expect("it opens");
+    assert_eq!(cache.pages(), 32);
+    let mut door = cache.door();
+    assert_eq!(holds(&mut door, 32), 32 * 90);
+    fill(&mut door, 40);
+    assert!(cache.stats().evictions > 0);
+    drop(door);
+    cache.verify().unwrap();
+}
+
+#[test]
+fn a_cache_that_was_asked_to_use_fewer_pages_does_not_grow() {
+    let medium = Mapped::anonymous(MIB * 18).expect("memory");
+    let cache = Cache::create(medium, MIB, growing(32)).expect("a cache");
+    assert_eq!(cache.resize(8).unwrap(), 8);
+    fill(&mut cache.door(), 16);
+    assert_eq!(cache.pages(), 16);
+    assert!(cache.stats().evictions > 0);
+    assert_eq!(cache.resize(16).unwrap(), 16);
+    fill(&mut cache.door(), 32);
+    assert_eq!(cache.pages(), 32);
+}
+
+/// A disk with room for so many bytes more.
+struct Full(AtomicU64);
+
+impl Io for Full {
+    fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
+        Kernel.pwritev(file, parts, at)
+    }
+
+    fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        Kernel.fdatasync(file)
+    }
+
+    fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
+        match self.0.load(Relaxed) < len {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => Kernel.fallocate(file, at, len),
+        }
+    }
+}
+
+#[test]
+fn a_cache_whose_disk_is_full_says_so_once_and_evicts_until_there_is_room() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pool");
+    let disk = Arc::new(Full(AtomicU64::new(u64::MAX)));
+    let options = OpenOptions {
+        medium: Some(Kind::File),
+        sync: SyncPolicy::Never,
+        io: Arc::clone(&disk) as Arc<dyn Io>,
+        ..OpenOptions::default()
+    };
+    let made = create_path(&path, MIB * 18, &options, &mut |_, _| {});
+    let Ok(AnyMedium::File(medium)) = made else {
+        panic!("a file was asked for");
+    };
+    let (time, told) = (clock(), Arc::new(Mutex::new(Vec::new())));
+    let teller = Arc::clone(&told);
+    let config = Config {
+        pool_bytes_max: MIB * 34,
+        teller: Some(Arc::new(move |text: &str| {
+            teller.lock().unwrap().push(text.to_owned());
+        })),
+        ..config(&time)
+    };
+    let cache = Cache::create(medium, MIB, config).expect("a cache");
+    disk.0.store(0, Relaxed);
+    let mut door = cache.door();
+    fill(&mut door, 15);
+    assert_eq!(holds(&mut door, 15), 15 * 90);
+    fill(&mut door, 32);
+    assert_eq!(cache.pages(), 16);
+    assert_eq!(told.lock().unwrap().len(), 1, "{told:?}");
+    assert!(holds(&mut door, 32) >= 13 * 90);
+    disk.0.store(u64::MAX, Relaxed);
+    time.fetch_add(60_000, Relaxed);
+    fill(&mut door, 32);
+    assert_eq!(cache.pages(), 32);
+    drop(door);
+    cache.verify().unwrap();
+}
