@@ -57,7 +57,8 @@ impl<N: Medium, F: Medium> Worker<N, F> {
                 self.end_all(&victims, Why::Over)?;
                 let removed = victims.len() as u64;
                 engine.tally.reclaimed.fetch_add(removed, Ordering::Relaxed);
-                if victims.len() < AT_ONCE {
+                // Fewer than could be are not the last: of two in one claim's stripe the other one is left.
+                if victims.is_empty() {
                     break;
                 }
             }
