@@ -166,7 +166,7 @@ fn without_simulator(source: &str) -> String {
             || line.starts_with("let _spending = ")
             || GONE_MODULES.iter().any(|gone| {
                 module == format!("mod {gone}")
-                    || module.starts_with(&format!("use farbank_pm::{gone}"))
+                    || module.starts_with(&format!("use farbank_pm::{gone}::"))
                     || module == format!("use crate::{gone}")
             })
             || module == "use farbank_pm::fault"
