@@ -127,7 +127,9 @@ fn play(chosen: &[Contender], arguments: &Arguments) -> Result<Vec<Outcome>, Str
         };
         settings.turn.take();
         let outcome = (contender.run)(&settings);
-        settings.turn.leave();
+        if outcome.is_err() {
+            settings.turn.leave();
+        }
         outcome.map_err(|why| format!("{}: {why}", contender.name))
     };
     std::thread::scope(|scope| {

@@ -37,6 +37,8 @@ pub(crate) struct Settings<'a> {
 pub(crate) struct Ring {
     state: Mutex<(usize, Vec<bool>)>,
     changed: Condvar,
+    /// Everyone is done.
+    end: Barrier,
 }
 
 /// A contender's place in the ring.
@@ -51,6 +53,7 @@ impl Ring {
         Ring {
             state: Mutex::new((0, vec![true; contenders])),
             changed: Condvar::new(),
+            end: Barrier::new(contenders),
         }
     }
 
@@ -72,12 +75,14 @@ impl Turn<'_> {
         self.pass_on(self.state());
     }
 
-    /// The next one's, and never again this one's.
+    /// The next one's, and never again this one's. Waits for all: what is freed is work for the allocator that everyone
+    /// shares.
     pub(crate) fn leave(&self) {
         self.take();
         let mut state = self.state();
         state.1[self.place] = false;
         self.pass_on(state);
+        self.ring.end.wait();
     }
 
     fn pass_on(&self, mut state: MutexGuard<'_, (usize, Vec<bool>)>) {
@@ -195,8 +200,7 @@ pub(crate) fn run(peer: &impl Peer, settings: &Settings<'_>) -> Result<Outcome, 
         });
         outcome.rates[3] = rates(&gets);
     }
-    // Whoever is done goes in its own time.
-    settings.turn.take();
+    settings.turn.leave();
     Ok(outcome)
 }
 
