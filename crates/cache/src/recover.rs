@@ -86,7 +86,7 @@ pub(crate) fn open<N: Medium, F: Medium>(
     let mut lane = Lane::new(0);
     let mut root = Root::from_words(&pool.root()).ok_or(OpenError::NotACache)?;
     let classes = classes_of(&pool, &root)?;
-    let segments_max = segments_max(&pool, &config);
+    let segments_max = pool.segments_within(config.pool_bytes_max);
     let shape = near_shape(&pool, &classes, &config, segments_max)?;
     let near = near(shape.room()).map_err(OpenError::Metadata)?;
     let boot = config.boot.map(words_of);
@@ -164,13 +164,6 @@ fn classes_of<F: Medium>(pool: &Pool<F>, root: &Root) -> Result<Classes, OpenErr
         )));
     }
     Ok(Classes::new(pool.segment_bytes(), least, factor))
-}
-
-/// Segments the pool has, or may grow to.
-fn segments_max<F: Medium>(pool: &Pool<F>, config: &Config) -> u32 {
-    let room = config.pool_bytes_max.saturating_sub(pool.segment(0).0);
-    let segments = u32::try_from(room / pool.segment_bytes()).unwrap_or(u32::MAX);
-    segments.max(pool.segments())
 }
 
 fn near_shape<F: Medium>(

@@ -24,8 +24,6 @@ use crate::worker::{Why, Worker};
 
 /// Items moved or evicted for one hold of the lock: Tair's 300 are a pause one can see.
 const AT_ONCE: usize = 64;
-/// Pages by which the pool grows at least.
-const GROWTH_MIN: u32 = 16;
 /// How long growth is not tried again where there was no space.
 const GROWTH_PAUSE_MS: u64 = 10_000;
 /// How often whoever empties a page lets others let go of it.
@@ -101,7 +99,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         if engine.lock().pages_held() > 0 {
             return false;
         }
-        let after = (before + (before / 4).max(GROWTH_MIN)).min(engine.segments_max);
+        let after = engine.pool.segments_next(engine.segments_max);
         if let Err(error) = engine.pool.grow(&mut self.lane, after) {
             let again_ms = engine.now_ms() + GROWTH_PAUSE_MS;
             let first = engine.grows_from_ms.swap(again_ms, Ordering::Relaxed) == 0;

@@ -1,37 +1,22 @@
 //! What a cache does, one claim at a time.
 
+mod support;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use farbank_cache::{Bounds, Cache, Config, Door, Name, Refusal};
-use farbank_kv::store::{Absence, Change, Error, Key, Ops, Session, Store, Value, Verdict, View};
+use farbank_kv::store::{Absence, Change, Error, Ops, Session, Store, Value, Verdict, View};
 use farbank_pm::media::Mapped;
 use farbank_pm::{Lane, Medium, Off};
 
-const MIB: u64 = 1 << 20;
-
-fn config(time: &Arc<AtomicU64>) -> Config {
-    let time = Arc::clone(time);
-    Config {
-        clock: Arc::new(move || time.load(Relaxed)),
-        tended: false,
-        ..Config::default()
-    }
-}
-
-fn clock() -> Arc<AtomicU64> {
-    Arc::new(AtomicU64::new(1_700_000_000_000))
-}
+use support::{MIB, clock, config, key};
 
 fn cache(pages: u64) -> Cache<Mapped> {
     let medium = Mapped::anonymous(MIB * (pages + 2)).expect("memory");
     let cache = Cache::create(medium, MIB, config(&clock())).expect("a cache");
     assert_eq!(u64::from(cache.pages()), pages);
     cache
-}
-
-fn key(bytes: &[u8]) -> Key<'_> {
-    Key { db: 0, bytes }
 }
 
 fn put(door: &mut Door<Mapped>, name: &[u8], bytes: &[u8]) -> u64 {

@@ -1,33 +1,18 @@
 //! How large a cache is: the pages it may use, and the pool that grows before anything is evicted.
 
+mod support;
+
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use farbank_cache::{Cache, Config, Door};
-use farbank_kv::store::{Key, Ops, Session, Store, Value, View};
+use farbank_kv::store::{Ops, Session, Store, Value, View};
 use farbank_pm::media::{AnyMedium, Io, Kernel, Mapped, OpenOptions, SyncPolicy, create_path};
 use farbank_pm::{Kind, Medium};
 
-const MIB: u64 = 1 << 20;
-
-fn config(time: &Arc<AtomicU64>) -> Config {
-    let time = Arc::clone(time);
-    Config {
-        clock: Arc::new(move || time.load(Relaxed)),
-        tended: false,
-        ..Config::default()
-    }
-}
-
-fn clock() -> Arc<AtomicU64> {
-    Arc::new(AtomicU64::new(1_700_000_000_000))
-}
-
-fn key(bytes: &[u8]) -> Key<'_> {
-    Key { db: 0, bytes }
-}
+use support::{MIB, clock, config, key};
 
 #[test]
 fn a_cache_of_fewer_pages_has_as_few_after_a_restart() {

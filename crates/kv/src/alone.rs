@@ -132,7 +132,7 @@ impl<M: Medium> Worker<M> {
         let ticket = engine.medium().drain(&mut self.lane);
         self.log.drained_alone(engine, class, ticket);
         engine.poll(ticket)?; // A2: what could not be drained is not published.
-        let cached = engine.read_cache.take(hash); // H2
+        let cached = held.and_then(|_| engine.read_cache.take(hash)); // H2: under this lock nobody else fills a slot.
         match &old {
             Some((hit, _)) => engine.index.swing(&spot, hit, at),
             None => {

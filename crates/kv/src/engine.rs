@@ -518,12 +518,8 @@ impl<M: Medium> Engine<M> {
         if self.pool.segments() != before {
             return true;
         }
-        let most = self
-            .config
-            .pool_bytes_max
-            .saturating_sub(self.geometry.first)
-            / self.geometry.segment_bytes as u64;
-        let after = (before + (before / 4).max(16)).min(u32::try_from(most).unwrap_or(u32::MAX));
+        let most = self.pool.segments_within(self.config.pool_bytes_max);
+        let after = self.pool.segments_next(most);
         if after <= before || self.pool.grow(lane, after).is_err() {
             return false;
         }

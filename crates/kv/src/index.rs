@@ -40,7 +40,7 @@ pub(crate) use bulk::{Bulk, Rows};
 
 use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::Epochs;
-use farbank_pm::simd::upper_halves_equal;
+use farbank_pm::simd::{ones, upper_halves_equal};
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 use farbank_pm::table::Table;
@@ -348,10 +348,9 @@ impl Index {
             let row = group.first + line;
             let slots = &self.rows.get(row).0;
             let words: [u64; SLOTS] = std::array::from_fn(|n| slots[n].load(Ordering::Relaxed));
-            let mut alike = upper_halves_equal(words, (tag as u32) << HALF_SHIFT, HOME_HALF);
-            while alike != 0 {
-                let slot = alike.trailing_zeros() as usize;
-                alike &= alike - 1;
+            let alike = upper_halves_equal(words, (tag as u32) << HALF_SHIFT, HOME_HALF);
+            for slot in ones(alike) {
+                let slot = slot as usize;
                 let entry = slots[slot].load(Ordering::Acquire);
                 if agrees(entry, tag)
                     && let Some(answer) = look(Hit { row, slot, entry })

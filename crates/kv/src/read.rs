@@ -1,9 +1,9 @@
 //! Reading: the newest value of a key, the one a reader may see, several at one moment.
-
 //!
 //! A key's newest value is its newest listed write (W2), else what the index names. A reader may see
 //! what is durable: the index, and listed writes whose ticket has turned; and, on request, whatever its
-//! own session has written. A record is checked against its checksums each time it is read.
+//! own session has written. A record is checked against its checksums each time it is read; what the read cache
+//! answers was checked when it came there.
 
 use farbank_pm::sync::atomic::AtomicU64;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};

@@ -29,7 +29,7 @@
 
 use farbank_pm::Off;
 use farbank_pm::fault;
-use farbank_pm::simd::bytes_equal;
+use farbank_pm::simd::{bytes_equal, ones};
 use farbank_pm::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use farbank_pm::table::{Table, append_words, prefetch};
 
@@ -96,13 +96,11 @@ impl ReadCache {
     /// A cache of `bytes`, or of a few more: H1.
     pub(crate) fn new(bytes: u64, stripes: usize) -> ReadCache {
         let row_bytes = (WAYS * size_of::<Slot>()) as u64;
+        let rows = (bytes.min(READ_CACHE_BYTES_MAX) / row_bytes) as usize;
         let rows = match bytes {
             0 => 0,
-            _ => {
-                ((bytes.min(READ_CACHE_BYTES_MAX) / row_bytes).max(1) as usize).next_power_of_two()
-            }
+            _ => rows.next_power_of_two().max(stripes),
         };
-        let rows = if rows > 0 { rows.max(stripes) } else { 0 };
         let cache = ReadCache {
             rows,
             marks: Table::new(rows.max(1)),
@@ -136,9 +134,9 @@ impl ReadCache {
 
     /// The slots of a row that may be `hash`'s.
     #[inline(always)]
-    fn ways_of(&self, row: usize, hash: u64) -> Ways {
+    fn ways_of(&self, row: usize, hash: u64) -> impl Iterator<Item = usize> {
         let marks = self.marks.get(row).load(Ordering::Relaxed);
-        Ways(bytes_equal([marks, 0], mark_of(hash)))
+        ones(bytes_equal([marks, 0], mark_of(hash))).map(|way| way as usize)
     }
 
     /// Has the CPU fetch what a write of `hash`'s key looks at.
@@ -276,23 +274,6 @@ impl ReadCache {
                 self.empty(row, way);
             }
         }
-    }
-}
-
-/// Slots of a row: a bit each.
-struct Ways(u64);
-
-impl Iterator for Ways {
-    type Item = usize;
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<usize> {
-        if self.0 == 0 {
-            return None;
-        }
-        let way = self.0.trailing_zeros() as usize;
-        self.0 &= self.0 - 1;
-        Some(way)
     }
 }
 

@@ -10,8 +10,6 @@ use crate::run::{BATCH, Contender, Door, Outcome, Peer, Settings, run};
 
 /// What a record has beyond key and value, on average: header and padding.
 const OVERHEAD_BYTES: u64 = 32;
-/// As the engine has by itself.
-const READ_CACHE_BYTES: u64 = 16 << 20;
 
 pub(crate) fn all() -> Vec<Contender> {
     let contender = |name, what, run| Contender { name, what, run };
@@ -45,18 +43,22 @@ fn pool_bytes(settings: &Settings<'_>) -> u64 {
 }
 
 fn run_durable(settings: &Settings<'_>) -> Result<Outcome, String> {
-    run_on(memory(settings)?, settings, READ_CACHE_BYTES)
+    run_on(memory(settings)?, settings, Config::default())
 }
 
 fn run_uncached(settings: &Settings<'_>) -> Result<Outcome, String> {
-    run_on(memory(settings)?, settings, 0)
+    let config = Config {
+        read_cache_bytes: 0,
+        ..Config::default()
+    };
+    run_on(memory(settings)?, settings, config)
 }
 
 fn run_volatile(settings: &Settings<'_>) -> Result<Outcome, String> {
     run_on(
         memory(settings)?.without_durability(),
         settings,
-        READ_CACHE_BYTES,
+        Config::default(),
     )
 }
 
@@ -69,26 +71,21 @@ fn run_tmpfs(settings: &Settings<'_>) -> Result<Outcome, String> {
     let path = folder.path().join("peers.pool");
     let options = OpenOptions::default();
     match create_path(&path, pool_bytes(settings), &options, &mut |_, _| {}) {
-        Ok(AnyMedium::Mapped(medium)) => run_on(medium, settings, READ_CACHE_BYTES),
+        Ok(AnyMedium::Mapped(medium)) => run_on(medium, settings, Config::default()),
         Ok(AnyMedium::File(_)) => Err("/dev/shm is no tmpfs".into()),
         Err(e) => Err(e.to_string()),
     }
 }
 
-fn run_on(
-    medium: Mapped,
-    settings: &Settings<'_>,
-    read_cache_bytes: u64,
-) -> Result<Outcome, String> {
+fn run_on(medium: Mapped, settings: &Settings<'_>, config: Config) -> Result<Outcome, String> {
     medium.prefault(&mut |_, _| {});
     let segment_bytes = segment_bytes_for(medium.len());
     // As the tables are: sized for its keys.
     let config = Config {
         keys_expected: settings.mix.keys,
-        read_cache_bytes,
         // Inside sets, where the clock sees it: a thread of its own would work on in the others' turns.
         cleaning: Cleaning::Inline,
-        ..Config::default()
+        ..config
     };
     let kv = Kv::create(medium, segment_bytes, config).map_err(|e| e.to_string())?;
     let outcome = run(&Ours(&kv), settings)?;

@@ -1,4 +1,4 @@
-//! Questions to many bytes at once.
+//! Questions to many bytes at once, and their answers: a bit each.
 
 use std::arch::x86_64::{
     __m128i, _mm_and_si128, _mm_castps_si128, _mm_castsi128_ps, _mm_cmpeq_epi8, _mm_cmpeq_epi32,
@@ -55,6 +55,16 @@ unsafe fn halves_equal([a, b, c, d]: [u64; 4], half: u32, mask: u32) -> __m128i 
     }
 }
 
+/// The numbers of a mask's ones, from the lowest.
+#[inline(always)]
+pub fn ones(mut mask: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let n = mask.trailing_zeros();
+        mask &= mask.wrapping_sub(1);
+        (n < u64::BITS).then_some(n)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,5 +106,12 @@ mod tests {
             let fourth = which | 1 << 3;
             assert_eq!(upper_halves_equal(words, HALF ^ unseen, !unseen), fourth);
         }
+    }
+
+    #[test]
+    fn the_ones_of_a_mask_are_named_from_the_lowest() {
+        let mask = 1 | 1 << 5 | 1 << 63;
+        assert_eq!(ones(mask).collect::<Vec<_>>(), [0, 5, 63]);
+        assert_eq!(ones(0).next(), None);
     }
 }

@@ -5,10 +5,10 @@ use farbank_pm::{Medium, Off, WORD, fault};
 
 use super::Clevel;
 use super::layout::{EMPTY, Level, PAIR, PAIR_BYTES, value_of};
-use crate::bits::ones;
 use crate::ground::Worker;
 use crate::index::Refused;
 use crate::locks::Guard;
+use farbank_pm::simd::ones;
 
 /// A slot that was found, and where it leads.
 pub(super) struct Found {

@@ -5,8 +5,8 @@ use farbank_pm::simd::bytes_equal;
 use farbank_pm::{Lane, Medium, Off, WORD};
 
 use super::{Dash, Place, Spot};
-use crate::bits::ones;
 use crate::ground::Worker;
+use farbank_pm::simd::ones;
 
 /// Where a bucket's bits are.
 const BITS: u64 = 8;

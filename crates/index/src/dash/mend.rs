@@ -6,10 +6,10 @@ use farbank_pm::{LINE, Lane, Medium, Off, fault};
 
 use super::bucket::{HEAD, PAIR};
 use super::{Dash, Place};
-use crate::bits::ones;
 use crate::ground::{Block, Worker};
 use crate::hash::hash;
 use crate::index::Refused;
+use farbank_pm::simd::ones;
 
 /// What a table knows of keys, by their hashes.
 pub(crate) struct Keys<'a> {

@@ -252,7 +252,7 @@ impl<'a, M: Medium> Dash<'a, M> {
     /// Tells of each live pair: where, its key, its value.
     pub(crate) fn each(&self, segment: Off, mut each: impl FnMut(Spot, u64, u64)) {
         for (bucket, stash) in self.buckets(segment) {
-            for slot in crate::bits::ones(self.bits(bucket).live()) {
+            for slot in farbank_pm::simd::ones(self.bits(bucket).live()) {
                 let (key, value) = self.pair(bucket, slot);
                 each(
                     Spot {

@@ -5,9 +5,9 @@ use farbank_pm::{Lane, Medium, Off, WORD};
 
 use super::bucket::{Head, Overflow};
 use super::{Added, Dash, Place, Spot};
-use crate::bits::ones;
 use crate::ground::Worker;
 use crate::index::Refused;
+use farbank_pm::simd::ones;
 
 impl<M: Medium> Dash<'_, M> {
     /// Where `key` is. Reads the lines of two buckets' fingerprints, and of the stash only if they say so.

@@ -368,6 +368,19 @@ impl<M: Medium> Pool<M> {
         self.update(lane, |superblock| superblock.root = *root)
     }
 
+    /// Segments that fit `bytes` of the medium, but no fewer than the pool has: how far it may grow.
+    pub fn segments_within(&self, bytes: u64) -> u32 {
+        let room = bytes.saturating_sub(self.segment(0).0);
+        let segments = u32::try_from(room / self.segment_bytes()).unwrap_or(u32::MAX);
+        segments.max(self.segments())
+    }
+
+    /// Segments a pool that fills up is to have next: a quarter more, 16 at least, `most` at most.
+    pub fn segments_next(&self, most: u32) -> u32 {
+        let before = self.segments();
+        (before + (before / 4).max(16)).min(most)
+    }
+
     /// Grows the medium to hold `segments` segments, then records it. Durable on `Ok`; on an error
     /// the pool is as it was. Fewer segments than there are is an error, as many changes nothing.
     pub fn grow(&self, lane: &mut Lane, segments: u32) -> io::Result<()> {

@@ -1,0 +1,26 @@
+//! The few words tests are written in.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use farbank_cache::Config;
+use farbank_kv::store::Key;
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+pub(crate) fn config(time: &Arc<AtomicU64>) -> Config {
+    let time = Arc::clone(time);
+    Config {
+        clock: Arc::new(move || time.load(Relaxed)),
+        tended: false,
+        ..Config::default()
+    }
+}
+
+pub(crate) fn clock() -> Arc<AtomicU64> {
+    Arc::new(AtomicU64::new(1_700_000_000_000))
+}
+
+pub(crate) fn key(bytes: &[u8]) -> Key<'_> {
+    Key { db: 0, bytes }
+}
