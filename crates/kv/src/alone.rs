@@ -96,7 +96,7 @@ impl<M: Medium> Worker<M> {
         let news = self.news >= NEWS_EXPECTED;
         let likely = match held {
             Some(found) => {
-                farbank_pm::table::prefetch_for_write(engine.info_at(found.at));
+                engine.fetch_for_count(found.at);
                 None
             }
             None if news => None,

@@ -11,6 +11,7 @@ use crate::cleaner::clean_in_background;
 use crate::config::{Cleaning, Config};
 use crate::engine::Engine;
 use crate::index::POOL_BYTES_MAX;
+use crate::live_map::LiveMap;
 use crate::past::Past;
 use crate::record::Type;
 use crate::session::{Worker, meta_of};
@@ -233,6 +234,7 @@ impl<M: Medium> Store for Kv<M> {
             moved_bytes: engine.tally.moved_bytes.load(Relaxed),
             segments_cleaned: engine.tally.cleaned.load(Relaxed),
             index_bytes: engine.index.bytes(),
+            live_map_bytes: LiveMap::bytes(engine.medium().len()),
             read_cache_bytes: engine.read_cache.bytes(),
             expired_keys: engine.tally.expired.load(Relaxed),
             damaged_records: engine.tally.damaged.load(Relaxed),

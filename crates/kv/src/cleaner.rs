@@ -39,6 +39,7 @@ use farbank_pm::{Lane, Medium, Off, Poisoned};
 use crate::engine::Engine;
 use crate::log::{Heritage, Log};
 use crate::publish::note_expiry;
+use crate::read::FETCHED_HEAD;
 use crate::record::{ALIGN, Extent, Header, Type, u64_at};
 use crate::segment::{FIRST, State};
 use crate::session::Worker;
@@ -49,6 +50,8 @@ const PASS_BYTES: usize = 8 << 20;
 const PASS_SEGMENTS: usize = 4;
 /// Records that are met before what the index says of them is fetched.
 const MET_MAX: usize = 64;
+/// Live records that are fetched before they are looked at.
+const PLACES_AHEAD: usize = 8;
 /// How often a victim may keep live records nobody finds before it counts as damaged.
 const FAILURES_MAX: u8 = 8;
 
@@ -316,14 +319,17 @@ impl<M: Medium> Engine<M> {
             &info.groups
         };
         let kept = [&info.tombs, groups];
-        if info.live_records() == 0 && kept.iter().all(|count| count.load(Relaxed) == 0) {
+        let only_values = kept.iter().all(|count| count.load(Relaxed) == 0);
+        let live = info.live_records();
+        if only_values && live == 0 {
             return true;
         }
-        let end = info.used.load(Relaxed) as usize;
+        let (from, bytes) = (self.geometry.base(victim), self.geometry.segment_bytes);
+        let mapped = only_values.then(|| self.live_map.all_of(from, bytes, live));
         let mut fits = true;
         let mut met = Vec::with_capacity(MET_MAX);
         let mut key = Vec::new();
-        let whole = self.walk(victim, end, &mut |at, header| {
+        let mut meet = |at: Off, header: &Header| {
             key.clear();
             let from = at.plus(header.len() as u64);
             self.medium().append_out(from, header.key_len, &mut key);
@@ -332,7 +338,11 @@ impl<M: Medium> Engine<M> {
                 fits = fits && self.copy_met(cleaner, pass, victim, &met);
                 met.clear();
             }
-        });
+        };
+        let whole = match mapped.flatten() {
+            Some(places) => self.walk_places(&places, &mut meet),
+            None => self.walk(victim, info.used.load(Relaxed) as usize, &mut meet),
+        };
         if !whole {
             pass.damaged.push(victim);
         }
@@ -353,6 +363,23 @@ impl<M: Medium> Engine<M> {
         }
         met.iter()
             .all(|(at, header, hash)| self.copy_record(cleaner, pass, victim, *at, header, *hash))
+    }
+
+    /// Calls `each` for the record that begins at one of the two places, for each pair of `places`. Whether there was one
+    /// for each.
+    fn walk_places(&self, places: &[[Off; 2]], each: &mut dyn FnMut(Off, &Header)) -> bool {
+        let mut whole = true;
+        for (n, place) in places.iter().enumerate() {
+            if let Some([ahead, _]) = places.get(n + PLACES_AHEAD) {
+                self.medium().prefetch(*ahead, FETCHED_HEAD);
+            }
+            let mut begins = place.iter().map(|at| (*at, self.header(*at)));
+            match begins.find_map(|(at, header)| Some((at, header?))) {
+                Some((at, header)) => each(at, &header),
+                None => whole = false,
+            }
+        }
+        whole
     }
 
     /// Calls `each` for every record in a segment's first `end` bytes, members of groups included

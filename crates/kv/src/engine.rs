@@ -17,6 +17,7 @@ use crate::cleaner::Cleaner;
 use crate::config::{Cleaning, Config};
 use crate::free::Free;
 use crate::index::{Index, Spot};
+use crate::live_map::LiveMap;
 use crate::past::RootWords;
 use crate::read_cache::ReadCache;
 use crate::record::Type;
@@ -115,6 +116,7 @@ pub(crate) struct Engine<M: Medium> {
     pub read_cache: ReadCache,
     pub stripes: Vec<CachePadded<Stripe>>,
     pub segments: Table<Info>,
+    pub live_map: LiveMap,
     pub epochs: Epochs,
     pub free: Free,
     /// Counts segment openings; a tombstone's fence is its value.
@@ -163,6 +165,7 @@ impl<M: Medium> Engine<M> {
         let epochs = Epochs::default();
         Engine {
             geometry,
+            live_map: LiveMap::new(pool.medium().len()),
             read_cache: ReadCache::new(0, 0),
             stripes: Vec::new(),
             free: Free::default(),
@@ -256,6 +259,13 @@ impl<M: Medium> Engine<M> {
         farbank_pm::table::prefetch_for_write(self.stripe(hash));
         self.index.touch_group(hash);
         self.read_cache.fetch(hash);
+    }
+
+    /// Has the CPU fetch what is changed when the record at `at` lives no more.
+    #[inline]
+    pub(crate) fn fetch_for_count(&self, at: Off) {
+        farbank_pm::table::prefetch_for_write(self.info_at(at));
+        self.live_map.fetch(at);
     }
 
     #[inline]
@@ -372,11 +382,13 @@ impl<M: Medium> Engine<M> {
 
     /// Counts a record that the index now points at.
     pub(crate) fn enliven(&self, at: Off, len: u32) {
+        self.live_map.set(at);
         self.info_at(at).enliven(len);
     }
 
     /// Counts a record that the index no longer points at.
     pub(crate) fn kill(&self, at: Off, len: u32) {
+        self.live_map.clear(at);
         self.info_at(at).kill(len);
     }
 
@@ -524,6 +536,7 @@ impl<M: Medium> Engine<M> {
             return false;
         }
         self.segments.reserve(after as usize);
+        self.live_map.reserve(self.medium().len());
         let fresh: Vec<u32> = (before..after).collect();
         if self.bear(lane, &fresh).is_err() {
             return false;

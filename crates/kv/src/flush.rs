@@ -42,6 +42,8 @@ pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
         engine
             .live
             .fetch_sub(i64::from(info.forget_live()), Relaxed);
+        let (from, bytes) = (engine.geometry.base(segment), engine.geometry.segment_bytes);
+        engine.live_map.clear_all(from, bytes);
         engine
             .tombs
             .fetch_sub(i64::from(info.tombs.swap(0, Relaxed)), Relaxed);

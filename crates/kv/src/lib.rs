@@ -30,6 +30,7 @@ mod free;
 mod group;
 mod index;
 mod large;
+mod live_map;
 mod lives;
 mod log;
 mod past;

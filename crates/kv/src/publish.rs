@@ -232,9 +232,8 @@ impl<M: Medium> Worker<M> {
     #[inline]
     pub(crate) fn count_put(&self, old: Option<Found>, at: Off, len: u32, db: u8, expires_ms: u64) {
         self.count_old(old);
-        let info = self.engine.info_at(at);
-        info.enliven(len);
-        note_expiry(&info.expires_ms, expires_ms);
+        self.engine.enliven(at, len);
+        note_expiry(&self.engine.info_at(at).expires_ms, expires_ms);
         self.count_keys(db, i64::from(old.is_none()));
     }
 

@@ -210,7 +210,7 @@ impl<M: Medium> Engine<M> {
     pub(crate) fn likely(&self, spot: &Spot) -> Option<Hit> {
         let hit = self.index.first(spot)?;
         self.medium().prefetch(hit.at(), FETCHED_HEAD);
-        farbank_pm::table::prefetch_for_write(self.info_at(hit.at()));
+        self.fetch_for_count(hit.at());
         Some(hit)
     }
 

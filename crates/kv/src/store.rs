@@ -335,6 +335,9 @@ pub struct Stats {
     pub segments_cleaned: u64,
     /// Bytes of DRAM the index takes.
     pub index_bytes: u64,
+    /// Bytes of DRAM that say where live records are in the pool: a bit for each 32 bytes of it. They become resident
+    /// as the pool is written.
+    pub live_map_bytes: u64,
     /// Bytes of DRAM the read cache takes when it is full.
     pub read_cache_bytes: u64,
     /// Gets of one key that the read cache answered.

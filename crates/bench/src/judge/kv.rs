@@ -91,6 +91,7 @@ impl<M: Medium> Engine for Judged<M> {
         let stats = self.0.stats();
         vec![
             ("index", stats.index_bytes),
+            ("live map", stats.live_map_bytes),
             ("read cache", stats.read_cache_bytes),
         ]
     }

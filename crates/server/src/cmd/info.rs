@@ -122,6 +122,7 @@ fn memory(shared: &Shared<'_>, figures: &Stats, out: &mut String) -> std::fmt::R
         "used_memory_rss": resident,
         "used_memory_rss_human": human(resident),
         "used_memory_index": figures.index_bytes,
+        "used_memory_live_map": figures.live_map_bytes,
         "used_memory_read_cache": figures.read_cache_bytes,
         "maxmemory": most,
         "maxmemory_human": human(most),
