@@ -13,8 +13,8 @@
 //! The record is on its way to far memory before what it replaces is read there: the two take about as
 //! long, and neither needs the other. Only the choice of a segment comes first, and for that the place of
 //! the first entry that looks like the key's will do; nothing else depends on it. Of a key that the read cache holds
-//! neither is waited for: its slot says where the record lies that is replaced, and what that is. While a session writes
-//! one new key after another (a load), not even that is waited for: the next key is expected to be new.
+//! the index is not waited for before that, and the record never: the slot says where it lies and what it is. Nor is it
+//! while a session writes one new key after another (a load): the next key is expected to be new.
 //!
 //! # Invariants
 //! A1  Only with nothing staged, nothing unpublished, and none of the key's writes on its way: what the
@@ -26,9 +26,12 @@
 //! As for a batch: before the drain nothing was told to anyone, and recovery keeps the record or pads
 //! it; after it the record is whole.
 
-use farbank_pm::{Drain, Medium, Ticket};
+use farbank_pm::{Drain, Medium, Off, Ticket};
 
+use crate::engine::Engine;
+use crate::index::{Hit, Spot};
 use crate::record::body_crc;
+use crate::seek::Found;
 use crate::session::{Draft, Worker, header_of};
 use crate::store::{Error, Key, Ops, Value};
 
@@ -53,12 +56,13 @@ impl<M: Medium> Worker<M> {
         let hash = self.engine.geometry.hash(key.db, key.bytes);
         self.engine.fetch_for_write(hash);
         match self.write_alone(hash, &draft)? {
-            Some(version) => {
+            Some(written) => {
+                self.note(&written);
                 if self.untold.written * PART_TOLD >= self.engine.geometry.payload() as u64 {
                     self.tell();
                 }
                 self.unpin(); // It was a batch: what was read before it is done with.
-                Ok((version, Ticket::DURABLE))
+                Ok((written.version, Ticket::DURABLE))
             }
             None => {
                 let version = self.put(key, value)?;
@@ -68,63 +72,35 @@ impl<M: Medium> Worker<M> {
     }
 
     /// The short way; `None`, and nothing done, if it cannot be taken (A1, A3).
-    fn write_alone(&mut self, hash: u64, draft: &Draft<'_>) -> Result<Option<u64>, Error> {
+    fn write_alone(&mut self, hash: u64, draft: &Draft<'_>) -> Result<Option<Written>, Error> {
         let engine = &*self.engine;
-        let mut header = header_of(draft);
-        let len = engine.record_len(&header);
-        let fits = len <= engine.geometry.inline_max()
-            && engine.occupied() + len as u64 <= engine.capacity();
-        if !fits || engine.caps().drain != Drain::Fence || self.has_pending() || self.adrift {
-            return Ok(None);
-        }
-        let Some(value) = draft.value else {
+        let Some(value) = draft.value.filter(|_| self.goes_alone()) else {
             return Ok(None);
         };
-        header.body_crc = body_crc(draft.key.bytes, value.bytes);
-        // The group's word has had time to arrive; its line has until the record is copied in.
-        let mut spot = engine.index.spot(hash);
-        engine.index.touch(&spot);
-        let mut locked = engine.stripe(hash).lock();
-        if !engine.index.is_current(&spot) {
-            spot = engine.index.spot(hash);
+        let mut header = header_of(draft);
+        let len = engine.record_len(&header);
+        if len > engine.geometry.inline_max() || engine.occupied() + len as u64 > engine.capacity()
+        {
+            return Ok(None);
         }
+        let body = [draft.key.bytes, value.bytes];
+        header.body_crc = body_crc(body[0], body[1]);
+        let mut locked = engine.stripe(hash).lock();
         if locked.of(hash).next().is_some() {
             return Ok(None);
         }
-        let held = engine.read_cache.find(hash, draft.key);
-        let held = held.map(|held| engine.found(held.at, held.raw));
-        let news = self.news >= NEWS_EXPECTED;
-        let likely = match held {
-            Some(found) => {
-                engine.fetch_for_count(found.at);
-                None
-            }
-            None if news => None,
-            None => engine.likely(&spot),
-        };
-        let before = held.map(|found| found.at);
-        let class = engine.lifetime(before.or(likely.map(|hit| hit.at())));
+        let guess = self.guess(hash, draft.key);
+        let class = engine.lifetime(guess.at());
         if !self.log.takes_alone(engine, class, len) {
             return Ok(None);
         }
         header.seq = locked.next_seq();
         let at = self.log.next(class);
-        let body = [draft.key.bytes, value.bytes];
         self.log
             .copy_in_alone(engine, &mut self.lane, class, &header, &body);
         // While the record drains: what it replaces, and growth.
-        let followed = match (held, likely) {
-            (Some(found), _) => {
-                let named = engine.index.hit(&spot, found.at);
-                named.map(|hit| (hit, found))
-            }
-            (None, Some(hit)) => engine.follow(hit, draft.key),
-            (None, None) => None,
-        };
-        let old = match followed {
-            Some(followed) => Some(followed),
-            None => engine.seek_at(&spot, draft.key, 0, |_| ()),
-        };
+        let mut spot = engine.index.spot(hash);
+        let old = engine.replaced(&spot, &guess, draft.key);
         let grown = old.is_none() && !engine.index.has_room(&spot);
         if grown {
             spot = engine.lengthen(&spot);
@@ -132,7 +108,10 @@ impl<M: Medium> Worker<M> {
         let ticket = engine.medium().drain(&mut self.lane);
         self.log.drained_alone(engine, class, ticket);
         engine.poll(ticket)?; // A2: what could not be drained is not published.
-        let cached = held.and_then(|_| engine.read_cache.take(hash)); // H2: under this lock nobody else fills a slot.
+        let cached = match guess {
+            Guess::Held(_) => engine.read_cache.take(hash), // H2: under this lock nobody else fills a slot.
+            _ => None,
+        };
         match &old {
             Some((hit, _)) => engine.index.swing(&spot, hit, at),
             None => {
@@ -145,19 +124,98 @@ impl<M: Medium> Worker<M> {
         }
         let old = old.map(|(_, found)| found);
         self.count_put(old, at, len as u32, header.db, header.expires_ms);
-        drop(locked);
+        Ok(Some(Written {
+            version: header.seq,
+            len: len as u32,
+            old,
+            grown,
+        }))
+    }
+
+    /// Whether a value may go the short way now (A1).
+    fn goes_alone(&self) -> bool {
+        self.engine.caps().drain == Drain::Fence && !self.has_pending() && !self.adrift
+    }
+
+    /// Under the stripe's lock: what a write of `key` most likely replaces, as far as that can be told without far
+    /// memory; what will be looked at is on its way.
+    #[inline(always)]
+    fn guess(&self, hash: u64, key: Key<'_>) -> Guess {
+        let engine = &*self.engine;
+        if let Some(held) = engine.read_cache.find(hash, key) {
+            engine.fetch_for_count(held.at);
+            return Guess::Held(engine.found(held.at, held.raw));
+        }
+        if self.news >= NEWS_EXPECTED {
+            return Guess::New;
+        }
+        let likely = engine.likely(&engine.index.spot(hash));
+        likely.map_or(Guess::New, Guess::Likely)
+    }
+
+    /// Without a lock: counts what was written, and does what it has left to do.
+    #[inline]
+    fn note(&mut self, written: &Written) {
+        let old = written.old;
         self.news = match old {
             None => self.news.saturating_add(1),
             Some(_) => 0,
         };
-        self.untold.live += len as i64 - old.map_or(0, |old| i64::from(old.len));
-        self.untold.written += len as u64;
+        self.untold.live += i64::from(written.len) - old.map_or(0, |old| i64::from(old.len));
+        self.untold.written += u64::from(written.len);
         if let Some(old) = old.filter(|old| old.header.is_some_and(|h| h.is_large())) {
-            engine.free_extents_of(old.at);
+            self.engine.free_extents_of(old.at);
         }
-        if grown {
-            engine.grow_index();
+        if written.grown {
+            self.engine.grow_index();
         }
-        Ok(Some(header.seq))
+    }
+}
+
+/// What a write by itself has done.
+struct Written {
+    version: u64,
+    /// Bytes of its record.
+    len: u32,
+    /// What it replaced.
+    old: Option<Found>,
+    /// Whether the index has more groups to split now.
+    grown: bool,
+}
+
+/// What a write most likely replaces.
+enum Guess {
+    /// The read cache holds it.
+    Held(Found),
+    /// The first entry that looks like the key's.
+    Likely(Hit),
+    /// Nothing.
+    New,
+}
+
+impl Guess {
+    #[inline]
+    fn at(&self) -> Option<Off> {
+        match self {
+            Guess::Held(found) => Some(found.at),
+            Guess::Likely(hit) => Some(hit.at()),
+            Guess::New => None,
+        }
+    }
+}
+
+impl<M: Medium> Engine<M> {
+    /// Under the stripe's lock: what a write of `key` replaces, and the entry that names it.
+    #[inline(always)]
+    fn replaced(&self, spot: &Spot, guess: &Guess, key: Key<'_>) -> Option<(Hit, Found)> {
+        let guessed = match guess {
+            Guess::Held(found) => {
+                let named = self.index.hit(spot, found.at);
+                named.map(|hit| (hit, *found))
+            }
+            Guess::Likely(hit) => self.follow(*hit, key),
+            Guess::New => None,
+        };
+        guessed.or_else(|| self.seek_at(spot, key, 0, |_| ()))
     }
 }

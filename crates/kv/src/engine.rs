@@ -381,12 +381,14 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Counts a record that the index now points at.
+    #[inline]
     pub(crate) fn enliven(&self, at: Off, len: u32) {
         self.live_map.set(at);
         self.info_at(at).enliven(len);
     }
 
     /// Counts a record that the index no longer points at.
+    #[inline]
     pub(crate) fn kill(&self, at: Off, len: u32) {
         self.live_map.clear(at);
         self.info_at(at).kill(len);

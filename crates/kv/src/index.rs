@@ -318,7 +318,7 @@ impl Index {
 
     /// Whether the group is as it was when `spot` was made. Under its stripe's lock it stays so.
     #[inline]
-    pub(crate) fn is_current(&self, spot: &Spot) -> bool {
+    fn is_current(&self, spot: &Spot) -> bool {
         let word = self.directory.get(spot.number).load(Ordering::Acquire);
         word == spot.group.word()
     }

@@ -12,7 +12,7 @@ use farbank_pm::{Medium, Off, Ticket};
 use crate::engine::Engine;
 use crate::index::{Hit, Spot};
 use crate::log::Log;
-use crate::read_cache::{OFFERS, fits};
+use crate::read_cache::fits;
 use crate::record::{HEADER_MAX, Header, Raw, Type, body_crc};
 use crate::seek::Found;
 use crate::session::{Newest, Worker, meta_of};
@@ -333,6 +333,7 @@ impl<M: Medium> Worker<M> {
         }
         let Some(held) = engine.read_cache.find(hash, key) else {
             count_one(&self.shared.cache_misses);
+            engine.read_cache.fetch_asked(hash);
             return None;
         };
         if engine.is_expired(held.raw.expires_ms()) {
@@ -349,11 +350,10 @@ impl<M: Medium> Worker<M> {
         Some(true)
     }
 
-    /// Now and then offers a value that was found, the last bytes of `out`, to the read cache.
+    /// Offers a value that was found, the last bytes of `out`, to the read cache, if it was asked for before.
     #[inline]
     pub(crate) fn offer(&self, hash: u64, key: Key<'_>, found: &Found, out: &[u8]) {
-        let misses = self.shared.cache_misses.load(Relaxed);
-        if !misses.is_multiple_of(OFFERS) || self.engine.read_cache.is_off() {
+        if !self.engine.read_cache.asked_again(hash) {
             return;
         }
         let Some(raw) = found.header.filter(|raw| !raw.is_large()) else {

@@ -12,7 +12,9 @@
 //! ```
 //!
 //! A get that finds its key here touches neither the index nor far memory. A get that does not offers what it
-//! found, one time in [`OFFERS`]; of a full row the first slot goes that nobody has read since all had been read.
+//! found, if the key was asked for before, not long ago: a row remembers as many of those it did not have as it has slots, by a
+//! byte of the hash each. Who reads every key once leaves the cache as it was. Of a full row the first slot goes
+//! that nobody has read since all had been read.
 //! A write of one value puts the new one in the place of the old; any other empties it. And it need not read far
 //! memory to know what it replaces: the slot says where that lies and how long it is.
 //!
@@ -30,15 +32,13 @@
 use farbank_pm::Off;
 use farbank_pm::fault;
 use farbank_pm::simd::{bytes_equal, ones};
+use farbank_pm::sync::CHECKED;
 use farbank_pm::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use farbank_pm::table::{Table, append_words, prefetch};
+use farbank_pm::table::{Table, append_words, prefetch, prefetch_for_write};
 
 use crate::config::READ_CACHE_BYTES_MAX;
 use crate::record::{HEADER_MAX, Raw};
 use crate::store::Key;
-
-/// One get in so many that found its value elsewhere offers it: each where schedules are explored, which are short.
-pub(crate) const OFFERS: u64 = if farbank_pm::sync::CHECKED { 1 } else { 4 };
 
 const WAYS: usize = 8;
 const WORD: usize = 8;
@@ -63,6 +63,8 @@ pub(crate) struct ReadCache {
     slots: Table<Slot>,
     /// Of each row which slots were read since they were filled: a bit each.
     read: Table<AtomicU32>,
+    /// Of each row the marks of the keys that were asked for last and were not there, the newest lowest.
+    asked: Table<AtomicU64>,
 }
 
 /// A key's value, as long as it [`Held::still_holds`].
@@ -106,16 +108,18 @@ impl ReadCache {
             marks: Table::new(rows.max(1)),
             slots: Table::new((rows * WAYS).max(1)),
             read: Table::new(rows.max(1)),
+            asked: Table::new(rows.max(1)),
         };
         cache.marks.reserve(rows);
+        cache.asked.reserve(rows);
         cache.read.reserve(rows);
         cache
     }
 
     /// Bytes of DRAM it takes when it is full.
     pub(crate) fn bytes(&self) -> u64 {
-        let row = size_of::<AtomicU64>() + WAYS * size_of::<Slot>() + size_of::<AtomicU32>();
-        (self.rows * row) as u64
+        let marks = 2 * size_of::<AtomicU64>() + size_of::<AtomicU32>();
+        (self.rows * (marks + WAYS * size_of::<Slot>())) as u64
     }
 
     #[inline]
@@ -128,6 +132,7 @@ impl ReadCache {
         hash as usize & (self.rows - 1)
     }
 
+    #[inline]
     fn slot(&self, row: usize, way: usize) -> &Slot {
         self.slots.get(row * WAYS + way)
     }
@@ -177,6 +182,30 @@ impl ReadCache {
         }
     }
 
+    /// Has the CPU fetch what is looked at when a value was found elsewhere.
+    #[inline]
+    pub(crate) fn fetch_asked(&self, hash: u64) {
+        if !self.is_off() {
+            prefetch_for_write(self.asked.get(self.row(hash)));
+        }
+    }
+
+    /// Notes that a key was asked for and is not here; whether it was most likely not the first time of late. Where
+    /// schedules are explored, which are short, it never is the first.
+    #[inline]
+    pub(crate) fn asked_again(&self, hash: u64) -> bool {
+        if self.is_off() {
+            return false;
+        }
+        let asked = self.asked.get(self.row(hash));
+        let (marks, mark) = (asked.load(Ordering::Relaxed), mark_of(hash));
+        let again = bytes_equal([marks, 0], mark) != 0;
+        if !again {
+            asked.store(marks << 8 | u64::from(mark), Ordering::Relaxed);
+        }
+        again || CHECKED
+    }
+
     /// Under the stripe's lock, before the index changes: empties the slot of `hash`'s key, if it has one.
     #[inline]
     pub(crate) fn take(&self, hash: u64) -> Option<Emptied> {
@@ -196,6 +225,7 @@ impl ReadCache {
     }
 
     /// H3: the slot's word is the next version's, of nothing.
+    #[inline]
     fn empty(&self, row: usize, way: usize) {
         let word = &self.slot(row, way).0[0];
         let version = word.load(Ordering::Relaxed) & VERSION_MASK & !HELD;
@@ -203,6 +233,7 @@ impl ReadCache {
         self.mark(row, way, 0);
     }
 
+    #[inline]
     fn mark(&self, row: usize, way: usize, mark: u8) {
         let marks = self.marks.get(row);
         let mut bytes = marks.load(Ordering::Relaxed).to_le_bytes();

@@ -69,6 +69,17 @@ fn what_is_read_again_is_read_from_the_cache() {
 }
 
 #[test]
+fn a_key_is_taken_in_when_it_is_asked_for_again() {
+    let kv = store(Config::default());
+    let mut session = kv.session();
+    set(&mut *session, b"k", b"value");
+    for (n, hits) in [0, 0, 1, 2].into_iter().enumerate() {
+        assert!(get(&mut *session, b"k").is_some());
+        assert_eq!(kv.stats().read_cache_hits, hits, "after get {}", n + 1);
+    }
+}
+
+#[test]
 fn without_bytes_for_it_there_is_no_cache() {
     let kv = store(Config {
         read_cache_bytes: 0,
