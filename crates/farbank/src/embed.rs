@@ -164,6 +164,7 @@ impl Session<'_> {
         let found = self
             .0
             .get(named(key), View::Pending, &mut value, &mut |_, _| {})?;
+        self.0.rest(); // The next use may be far off.
         Ok(found.then_some(value))
     }
 
@@ -178,7 +179,9 @@ impl Session<'_> {
 
     /// Deletes `key`. Returns whether it was there.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, Error> {
-        self.0.delete(named(key))
+        let there = self.0.delete(named(key))?;
+        self.0.rest();
+        Ok(there)
     }
 
     /// Makes everything this session wrote durable, and waits for it.
@@ -187,7 +190,8 @@ impl Session<'_> {
         Ok(self.0.wait(ticket)?)
     }
 
-    /// Everything else a session can do: expiry, groups, updates, scans, tickets.
+    /// Everything else a session can do: expiry, groups, updates, scans, tickets. Who reads by these and commits
+    /// nothing calls [`store::Session::rest`] before a pause.
     pub fn all(&mut self) -> &mut dyn store::Session {
         &mut *self.0
     }

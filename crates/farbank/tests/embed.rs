@@ -61,6 +61,22 @@ fn threads_share_a_store() {
 }
 
 #[test]
+fn a_session_that_has_read_and_does_nothing_takes_no_room_from_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = open(folder.path().join("pool"), &small()).unwrap();
+    let mut writer = db.session();
+    writer.put(b"k", b"first").unwrap();
+    writer.commit().unwrap();
+    let mut idle = [db.session(), db.session()];
+    assert!(idle[0].get(b"k").unwrap().is_some());
+    assert!(!idle[1].delete(b"nobody's").unwrap());
+    for n in 0..3_000_u32 {
+        writer.put(b"k", &n.to_le_bytes().repeat(4 << 10)).unwrap();
+        writer.commit().unwrap();
+    }
+}
+
+#[test]
 fn a_pool_is_open_once_and_a_failed_creation_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pool");

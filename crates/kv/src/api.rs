@@ -361,6 +361,12 @@ impl<M: Medium> Session for Worker<M> {
         Ok(self.commit_batch()?)
     }
 
+    fn rest(&mut self) {
+        if !self.has_pending() {
+            self.unpin();
+        }
+    }
+
     fn durable(&mut self, ticket: Ticket) -> Result<bool, Poisoned> {
         self.publish_durable(ticket)
     }

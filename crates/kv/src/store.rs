@@ -298,6 +298,11 @@ pub trait Session: Ops + Send {
     /// durable already.
     fn commit(&mut self) -> Result<Ticket, Error>;
 
+    /// Lets go of what reads hold. What a session has read since its last commit stays where it is, so that the room of
+    /// it cannot be used again: one that has read, and will not be used for a while, rests, or commits. What is staged
+    /// stays staged, and holds on.
+    fn rest(&mut self) {}
+
     /// Whether `ticket` is durable and what it covers visible to everyone.
     fn durable(&mut self, ticket: Ticket) -> Result<bool, Poisoned>;
 
