@@ -39,7 +39,7 @@ use farbank_pm::{Lane, Medium, Off, Poisoned};
 use crate::engine::Engine;
 use crate::log::{Heritage, Log};
 use crate::publish::note_expiry;
-use crate::read::FETCHED_HEAD;
+use crate::read::FETCHED_VALUE;
 use crate::record::{ALIGN, Extent, Header, Type, u64_at};
 use crate::segment::{FIRST, State};
 use crate::session::Worker;
@@ -79,6 +79,8 @@ struct Pass {
     /// The two oldest stamps of segments with records, and which segment has the oldest.
     oldest: (u64, u32, u64),
     moves: Vec<Move>,
+    /// Key and value of the record that is being copied.
+    body: Vec<u8>,
     /// Tables of large groups, and the victims their records lie in.
     tables: Vec<(u32, Vec<u8>)>,
     /// Victims in which something was damaged.
@@ -258,6 +260,7 @@ impl<M: Medium> Engine<M> {
             stamp: self.pass_stamp(),
             oldest: self.oldest_stamps(),
             moves: Vec::new(),
+            body: Vec::new(),
             tables: Vec::new(),
             damaged: Vec::new(),
         };
@@ -371,7 +374,7 @@ impl<M: Medium> Engine<M> {
         let mut whole = true;
         for (n, place) in places.iter().enumerate() {
             if let Some([ahead, _]) = places.get(n + PLACES_AHEAD) {
-                self.medium().prefetch(*ahead, FETCHED_HEAD);
+                self.medium().prefetch(*ahead, FETCHED_VALUE);
             }
             let mut begins = place.iter().map(|at| (*at, self.header(*at)));
             match begins.find_map(|(at, header)| Some((at, header?))) {
@@ -459,10 +462,11 @@ impl<M: Medium> Engine<M> {
             }
             Type::Put | Type::Tomb => {}
         }
-        let mut body = Vec::with_capacity(self.body_len(header));
+        pass.body.clear();
         let from = at.plus(header.len() as u64);
         self.medium()
-            .append_out(from, self.body_len(header), &mut body);
+            .append_out(from, self.body_len(header), &mut pass.body);
+        let body = &pass.body[..];
         let key = Key {
             db: header.db,
             bytes: &body[..header.key_len],
@@ -470,7 +474,7 @@ impl<M: Medium> Engine<M> {
         let tomb = header.what == Type::Tomb;
         // A tombstone whose key cannot be trusted may be needed.
         let sound = Engine::<M>::body_matches(header, key.bytes, &body[header.key_len..]);
-        let keep = !tomb || !sound || self.tomb_is_needed(pass, victim, hash, key, header, &body);
+        let keep = !tomb || !sound || self.tomb_is_needed(pass, victim, hash, key, header, body);
         if keep && !sound {
             pass.damaged.push(victim);
         }
@@ -500,7 +504,7 @@ impl<M: Medium> Engine<M> {
                 moved: true,
                 ..*header
             },
-            &[&body],
+            &[body],
         );
         let (len, expires_ms) = (len as u32, header.expires_ms);
         pass.moves.push(Move {

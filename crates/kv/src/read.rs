@@ -22,7 +22,7 @@ use crate::stripe::{Locked, Pending};
 /// How much of a record is fetched before anything is known of it: its header and a short key; with them,
 /// a small value.
 pub(crate) const FETCHED_HEAD: usize = 48;
-const FETCHED_VALUE: usize = 176;
+pub(crate) const FETCHED_VALUE: usize = 176;
 
 /// Longer values are left to the processor to fetch ahead, once it sees where they are read.
 const VALUE_FETCHED_MAX: usize = 1024;
