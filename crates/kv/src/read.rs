@@ -350,10 +350,10 @@ impl<M: Medium> Worker<M> {
         Some(true)
     }
 
-    /// Offers a value that was found, the last bytes of `out`, to the read cache, if it was asked for before.
+    /// Offers a value that was found, the last bytes of `out`, to the read cache, if it is wanted there.
     #[inline]
     pub(crate) fn offer(&self, hash: u64, key: Key<'_>, found: &Found, out: &[u8]) {
-        if !self.engine.read_cache.asked_again(hash) {
+        if !self.engine.read_cache.wants(hash) {
             return;
         }
         let Some(raw) = found.header.filter(|raw| !raw.is_large()) else {

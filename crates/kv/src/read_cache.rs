@@ -12,9 +12,9 @@
 //! ```
 //!
 //! A get that finds its key here touches neither the index nor far memory. A get that does not offers what it
-//! found, if the key was asked for before, not long ago: a row remembers as many of those it did not have as it has slots, by a
-//! byte of the hash each. Who reads every key once leaves the cache as it was. Of a full row the first slot goes
-//! that nobody has read since all had been read.
+//! found. An empty slot takes it; a full row only if the key was asked for before, not long ago: it remembers as many of those
+//! it did not have as it has slots, by a byte of the hash each. So who reads every key once leaves a full cache as it
+//! was. What goes for it is the first slot that nobody has read since all had been read.
 //! A write of one value puts the new one in the place of the old; any other empties it. And it need not read far
 //! memory to know what it replaces: the slot says where that lies and how long it is.
 //!
@@ -32,7 +32,6 @@
 use farbank_pm::Off;
 use farbank_pm::fault;
 use farbank_pm::simd::{bytes_equal, ones};
-use farbank_pm::sync::CHECKED;
 use farbank_pm::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use farbank_pm::table::{Table, append_words, prefetch, prefetch_for_write};
 
@@ -190,20 +189,25 @@ impl ReadCache {
         }
     }
 
-    /// Notes that a key was asked for and is not here; whether it was most likely not the first time of late. Where
-    /// schedules are explored, which are short, it never is the first.
+    /// Whether a key that was asked for and is not here should come: if there is an empty slot, or if this was most likely not
+    /// the first time of late. Notes that it was asked for.
     #[inline]
-    pub(crate) fn asked_again(&self, hash: u64) -> bool {
+    pub(crate) fn wants(&self, hash: u64) -> bool {
         if self.is_off() {
             return false;
         }
-        let asked = self.asked.get(self.row(hash));
-        let (marks, mark) = (asked.load(Ordering::Relaxed), mark_of(hash));
-        let again = bytes_equal([marks, 0], mark) != 0;
-        if !again {
-            asked.store(marks << 8 | u64::from(mark), Ordering::Relaxed);
+        let row = self.row(hash);
+        let marks = self.marks.get(row).load(Ordering::Relaxed);
+        if bytes_equal([marks, u64::MAX], 0) != 0 {
+            return true;
         }
-        again || CHECKED
+        let asked = self.asked.get(row);
+        let (before, mark) = (asked.load(Ordering::Relaxed), mark_of(hash));
+        let again = bytes_equal([before, 0], mark) != 0;
+        if !again {
+            asked.store(before << 8 | u64::from(mark), Ordering::Relaxed);
+        }
+        again
     }
 
     /// Under the stripe's lock, before the index changes: empties the slot of `hash`'s key, if it has one.
