@@ -41,28 +41,55 @@ fn theirs(folder: &Path, keys: &str) -> Result<(), String> {
         output(command.arg(&library).args(arguments))
     };
     bench(&[])?;
-    let mix = [
-        "--experiment",
-        "mix",
-        "-p",
-        keys,
-        "-r",
-        "0.4",
-        "-i",
-        "0.2",
-        "-u",
-        "0.2",
-        "-d",
-        "0.2",
-        "--output",
-        "pibench",
-    ];
-    let text = bench(&mix)?;
-    let operations = format!("\tOperations: {keys}");
-    match text.lines().any(|line| line == operations) {
-        true => Ok(()),
-        false => Err(format!("no line {operations:?} in PiBench's output")),
+    let mix = |ratios: &[&str], more: &[&str]| {
+        let mix = ["--experiment", "mix", "--output", "pibench", "-p", keys];
+        bench(&[&mix[..], ratios, more].concat())
+    };
+    let writes = ["-r", "0.4", "-i", "0.2", "-u", "0.2", "-d", "0.2"];
+    let text = mix(&writes, &[])?;
+    says(&text, &format!("Operations: {keys}"))?;
+    // Nothing is removed: every scan begins at a key that is there.
+    let scans = ["-r", "0.5", "-s", "0.5", "--scan-size", "10"];
+    let text = mix(&scans, &["-f", "user", "-k", "12", "-v", "100"])?;
+    for line in ["Key prefix: user", "Key size: 12", "Scan size: 10"] {
+        says(&text, line)?;
     }
+    let rate = |of: &str| rate(&text, of).ok_or(format!("no rate of {of} in PiBench's output"));
+    match (rate("Scan completed")?, rate("Scan succeeded")?) {
+        (completed, succeeded) if completed == succeeded && completed > 0.0 => {}
+        (completed, succeeded) => {
+            return Err(format!(
+                "{succeeded} of {completed} scans a second found something"
+            ));
+        }
+    }
+    let by_time = ["--mode", "time", "--seconds", "1", "--sampling-ms", "250"];
+    let text = mix(&writes, &by_time)?;
+    says(&text, "Duration (s): 1")?;
+    let windows = text.lines().skip_while(|line| *line != "Samples:").skip(1);
+    match windows.take_while(|line| line.starts_with('\t')).count() {
+        4 => Ok(()),
+        other => Err(format!("{other} windows of 250 ms in a second")),
+    }
+}
+
+/// Whether a line of PiBench's output is this, after its tabs.
+fn says(text: &str, line: &str) -> Result<(), String> {
+    match text
+        .lines()
+        .any(|said| said.trim_start_matches('\t') == line)
+    {
+        true => Ok(()),
+        false => Err(format!("no line {line:?} in PiBench's output")),
+    }
+}
+
+/// A rate of PiBench's breakdown.
+fn rate(text: &str, of: &str) -> Option<f64> {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("\t- {of}: ")))?;
+    line.strip_suffix(" ops/s")?.parse().ok()
 }
 
 /// A program in C++ loads our tables, and they answer right.

@@ -1,57 +1,56 @@
-// The smallest plug-in: a std::unordered_map behind a lock, in DRAM.
+// The smallest plug-in: a std::map behind a lock, in DRAM. It takes keys and values of any size, and is in order.
 //
 //   g++ -std=c++17 -O2 -shared -fPIC -Iinclude -o map.so example/map.cpp
 //   farbank bench index --plugin ./map.so --target clht
-#include <cstdint>
-#include <cstring>
+#include <map>
 #include <mutex>
-#include <unordered_map>
+#include <string>
 
 #include "tree_api.hpp"
 
 namespace {
 
-uint64_t word(const char* bytes) {
-    uint64_t word;
-    std::memcpy(&word, bytes, sizeof word);
-    return word;
-}
-
 class Map : public tree_api {
   public:
-    bool find(const char* key, size_t, char* value_out) override {
+    bool find(const char* key, size_t key_size, char* value_out) override {
         std::lock_guard<std::mutex> held(lock);
-        auto at = map.find(word(key));
+        auto at = map.find({key, key_size});
         if (at == map.end()) return false;
-        std::memcpy(value_out, &at->second, sizeof at->second);
+        at->second.copy(value_out, at->second.size());
         return true;
     }
-    bool insert(const char* key, size_t, const char* value, size_t) override {
+    bool insert(const char* key, size_t key_size, const char* value, size_t value_size) override {
         std::lock_guard<std::mutex> held(lock);
-        return map.emplace(word(key), word(value)).second;
+        return map.emplace(std::string(key, key_size), std::string(value, value_size)).second;
     }
-    bool update(const char* key, size_t, const char* value, size_t) override {
+    bool update(const char* key, size_t key_size, const char* value, size_t value_size) override {
         std::lock_guard<std::mutex> held(lock);
-        auto at = map.find(word(key));
+        auto at = map.find({key, key_size});
         if (at == map.end()) return false;
-        at->second = word(value);
+        at->second.assign(value, value_size);
         return true;
     }
-    bool remove(const char* key, size_t) override {
+    bool remove(const char* key, size_t key_size) override {
         std::lock_guard<std::mutex> held(lock);
-        return map.erase(word(key)) == 1;
+        return map.erase({key, key_size}) == 1;
     }
-    int scan(const char*, size_t, int, char*&) override { return 0; }
+    int scan(const char* key, size_t key_size, int count, char*& values_out) override {
+        // Good until the same thread scans again.
+        static thread_local std::string found;
+        found.clear();
+        std::lock_guard<std::mutex> held(lock);
+        int n = 0;
+        for (auto at = map.lower_bound({key, key_size}); at != map.end() && n < count; ++at, ++n)
+            found.append(at->first).append(at->second);
+        values_out = &found[0];
+        return n;
+    }
 
   private:
     std::mutex lock;
-    std::unordered_map<uint64_t, uint64_t> map;
+    std::map<std::string, std::string> map;
 };
 
 }  // namespace
 
-extern "C" tree_api* create_tree(const tree_options_t& options) {
-    // This one knows no other keys and values.
-    if (options.key_size != 8 || options.value_size != 8) return nullptr;
-    return new Map;
-}
+extern "C" tree_api* create_tree(const tree_options_t&) { return new Map; }

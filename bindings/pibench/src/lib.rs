@@ -6,16 +6,18 @@
 
 pub mod abi;
 
-use std::ffi::{CString, OsStr, c_char};
+use std::ffi::{CString, OsStr, c_char, c_int};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use abi::{Create, CxxString, Functions, Tree, TreeOptions};
 use libloading::Library;
 
-/// Bytes of a key, and of a value.
+/// Most bytes of a key with its prefix, and of a value: PiBench's.
+pub const MOST_BYTES: usize = 128;
+/// Bytes of the number that a key, or a value, is made of.
 const WORD: usize = 8;
 
 /// Why there is no index of a library's.
@@ -29,6 +31,8 @@ pub enum Error {
     Nothing,
     /// A path with a zero in it, which C++ cannot be told.
     Path,
+    /// Keys or values of more than [`MOST_BYTES`], or of none.
+    Bytes,
 }
 
 impl fmt::Display for Error {
@@ -42,6 +46,7 @@ impl fmt::Display for Error {
             ),
             Error::Nothing => f.write_str("its create_tree returned null; it may say why above"),
             Error::Path => f.write_str("a path has no zero in it"),
+            Error::Bytes => write!(f, "keys and values have 1 to {MOST_BYTES} bytes"),
         }
     }
 }
@@ -54,7 +59,7 @@ fn told(why: &libloading::Error) -> String {
     said.map_or_else(|| why.to_string(), ToString::to_string)
 }
 
-/// What an index of a library's is told at its start. Keys and values have 8 bytes.
+/// What an index of a library's is told at its start, and what its keys and values are made like.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     /// Where its pool is to be; empty: where it likes.
@@ -63,15 +68,28 @@ pub struct Options<'a> {
     pub pool_bytes: u64,
     /// Threads that will call.
     pub threads: u32,
+    /// What each key begins with.
+    pub key_prefix: &'a str,
+    /// Bytes of a key after that.
+    pub key_bytes: usize,
+    /// Bytes of a value.
+    pub value_bytes: usize,
 }
 
 /// An index made by a library.
+///
+/// A key is its prefix and, as PiBench makes them, a number: the low bytes of it, the lowest first, or all eight after
+/// zeros. A value is a number's low bytes, or all eight before zeros.
 ///
 /// All its functions may be called by several threads at once: that is what PiBench asks of plug-ins. An exception that
 /// leaves one of them ends the process.
 #[derive(Debug)]
 pub struct Plugin {
     tree: NonNull<Tree>,
+    prefix: Box<[u8]>,
+    /// Of a key, without its prefix.
+    key_bytes: usize,
+    value_bytes: usize,
     // After the tree: its functions are in here.
     _library: Library,
 }
@@ -90,13 +108,20 @@ impl Plugin {
     pub fn load(library: &Path, options: &Options<'_>) -> Result<Plugin, Error> {
         let path = CString::new(OsStr::as_bytes(options.pool.as_os_str()));
         let path = path.map_err(|_| Error::Path)?;
+        let prefix = options.key_prefix.as_bytes();
+        let (key_bytes, value_bytes) = (options.key_bytes, options.value_bytes);
+        let fits = |bytes: usize| (1..=MOST_BYTES).contains(&bytes);
+        let key_fits = key_bytes > 0 && fits(key_bytes.saturating_add(prefix.len()));
+        if !(key_fits && fits(value_bytes)) {
+            return Err(Error::Bytes);
+        }
         // SAFETY: none can be proved of other people's code; see above.
         let library = unsafe { Library::new(library) }.map_err(Error::Library)?;
         // SAFETY: PiBench's header says that it is of this type.
         let create = unsafe { library.get::<Create>(b"create_tree") }.map_err(Error::Symbol)?;
         let options = TreeOptions {
-            key_bytes: WORD,
-            value_bytes: WORD,
+            key_bytes: prefix.len() + key_bytes,
+            value_bytes,
             pool_path: CxxString::of(&path),
             pool_bytes: usize::try_from(options.pool_bytes).unwrap_or(usize::MAX),
             threads: options.threads as usize,
@@ -105,6 +130,9 @@ impl Plugin {
         let tree = NonNull::new(unsafe { create(&raw const options) }).ok_or(Error::Nothing)?;
         Ok(Plugin {
             tree,
+            prefix: prefix.into(),
+            key_bytes,
+            value_bytes,
             _library: library,
         })
     }
@@ -114,14 +142,26 @@ impl Plugin {
         unsafe { &*(*self.tree.as_ptr()).table }
     }
 
-    /// The value under a key.
+    fn key(&self, number: u64) -> Bytes {
+        let mut key = Bytes {
+            bytes: [0; MOST_BYTES],
+            len: self.prefix.len() + self.key_bytes,
+        };
+        key.bytes[..self.prefix.len()].copy_from_slice(&self.prefix);
+        let low = self.key_bytes.min(WORD);
+        key.bytes[key.len - low..key.len].copy_from_slice(&number.to_le_bytes()[..low]);
+        key
+    }
+
+    /// The value under a key: the number it begins with.
     #[must_use]
     pub fn find(&self, key: u64) -> Option<u64> {
-        let (key, mut value) = (key.to_le_bytes(), [0; WORD]);
+        let (key, mut value) = (self.key(key), [0; MOST_BYTES]);
         let out = value.as_mut_ptr().cast::<c_char>();
-        // SAFETY: the tree is alive; a value has 8 bytes, which is what it was told.
-        let found = unsafe { (self.functions().find)(self.tree.as_ptr(), start(&key), WORD, out) };
-        found.then_some(u64::from_le_bytes(value))
+        // SAFETY: the tree is alive; there is room for the value's bytes, which are as many as it was told.
+        let found = unsafe { (self.functions().find)(self.tree.as_ptr(), key.at(), key.len, out) };
+        let (number, _) = value.split_first_chunk().expect("it is longer");
+        found.then_some(u64::from_le_bytes(*number))
     }
 
     /// Stores a value under a key that has none; whether it had none.
@@ -137,22 +177,47 @@ impl Plugin {
     }
 
     fn write(&self, write: abi::Write, key: u64, value: u64) -> bool {
-        let (key, value) = (key.to_le_bytes(), value.to_le_bytes());
-        // SAFETY: the tree is alive; both have the 8 bytes it was told.
-        unsafe { write(self.tree.as_ptr(), start(&key), WORD, start(&value), WORD) }
+        let (key, mut bytes) = (self.key(key), [0; MOST_BYTES]);
+        let low = self.value_bytes.min(WORD);
+        bytes[..low].copy_from_slice(&value.to_le_bytes()[..low]);
+        let (tree, value) = (self.tree.as_ptr(), bytes.as_ptr().cast());
+        // SAFETY: the tree is alive; both have as many bytes as it was told.
+        unsafe { write(tree, key.at(), key.len, value, self.value_bytes) }
     }
 
     /// Removes a key; whether it was there.
     #[must_use]
     pub fn remove(&self, key: u64) -> bool {
-        let key = key.to_le_bytes();
+        let key = self.key(key);
         // SAFETY: the tree is alive.
-        unsafe { (self.functions().remove)(self.tree.as_ptr(), start(&key), WORD) }
+        unsafe { (self.functions().remove)(self.tree.as_ptr(), key.at(), key.len) }
+    }
+
+    /// Has up to `count` keys found in order from one on; how many were.
+    #[must_use]
+    pub fn scan(&self, key: u64, count: u32) -> u32 {
+        let (key, mut values) = (self.key(key), ptr::null_mut());
+        let (tree, count) = (
+            self.tree.as_ptr(),
+            c_int::try_from(count).unwrap_or(c_int::MAX),
+        );
+        // SAFETY: the tree is alive; what it finds is in memory of its own, and not looked at.
+        let found =
+            unsafe { (self.functions().scan)(tree, key.at(), key.len, count, &raw mut values) };
+        u32::try_from(found).unwrap_or(0)
     }
 }
 
-fn start(bytes: &[u8; WORD]) -> *const c_char {
-    bytes.as_ptr().cast()
+/// A key as a library is told it.
+struct Bytes {
+    bytes: [u8; MOST_BYTES],
+    len: usize,
+}
+
+impl Bytes {
+    fn at(&self) -> *const c_char {
+        self.bytes.as_ptr().cast()
+    }
 }
 
 impl Drop for Plugin {

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum, value_parser};
+use clap::{ArgAction, Args, ValueEnum, value_parser};
 use farbank_bench::index::keys::Distribution;
-use farbank_bench::index::{self, Contender, Experiment, Options, Ratios};
+use farbank_bench::index::{self, Bytes, Contender, Experiment, MOST_BYTES, Options, Ratios};
 use farbank_index::registry::{Preset, Table};
 use serde_json::json;
 
@@ -21,6 +21,8 @@ Examples:
       four lookups to an insert, on PiBench's ids
   farbank bench index --plugin ./fptree.so -n 1000000 -p 1000000 --output pibench
       a library written for PiBench, with PiBench's output
+  farbank bench index --plugin ./fptree.so --experiment mix -r 0.5 -s 0.5 --mode time --seconds 10
+      as many lookups and scans as can be done in ten seconds
   farbank bench index --experiment dimms --target clht -t 16
       how the model of far memory bears a table, on one DIMM to six
   farbank bench index --experiment load-factor -n 400000 --svg load-factor.svg
@@ -56,7 +58,19 @@ pub(crate) struct BenchIndex {
     /// Keys that are loaded. 1,000,000; on the model 200,000.
     #[arg(short = 'n', long, value_name = "N", value_parser = value_parser!(u64).range(1..=1_000_000_000))]
     records: Option<u64>,
-    /// For mix: operations.
+    /// For mix: whether it ends after so many operations, or after so many seconds.
+    #[arg(
+        short = 'm',
+        long,
+        value_enum,
+        default_value = "operation",
+        ignore_case = true
+    )]
+    mode: Mode,
+    /// For mix by time: how long it lasts, in whole windows of --sampling-ms. Ids are drawn as it goes.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = value_parser!(u32).range(1..=86_400))]
+    seconds: u32,
+    /// For mix by operation: how many.
     #[arg(short = 'p', long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u64).range(1..=1_000_000_000))]
     operations: u64,
     /// Threads; on the model virtual ones.
@@ -65,11 +79,20 @@ pub(crate) struct BenchIndex {
     /// Slots of a new table, as far as its parts allow.
     #[arg(short = 'S', long, alias = "hash_size", value_name = "N", default_value_t = 65_536, value_parser = value_parser!(u64).range(1..=1_000_000_000))]
     hash_size: u64,
-    /// Bytes of a key: 8 is what there is.
-    #[arg(short = 'k', long, alias = "key_size", value_name = "BYTES", default_value_t = 8, value_parser = value_parser!(u8).range(8..=8))]
+    /// What each key begins with. Keys of tables have 8 bytes with it.
+    #[arg(
+        short = 'f',
+        long,
+        alias = "key_prefix",
+        value_name = "TEXT",
+        default_value = ""
+    )]
+    key_prefix: String,
+    /// Bytes of a key after its prefix; beyond 8 it has zeros before its number.
+    #[arg(short = 'k', long, alias = "key_size", value_name = "BYTES", default_value_t = 8, value_parser = value_parser!(u8).range(1..=MOST_BYTES as i64))]
     key_size: u8,
-    /// Bytes of a value: 8 is what there is.
-    #[arg(short = 'v', long, alias = "value_size", value_name = "BYTES", default_value_t = 8, value_parser = value_parser!(u8).range(8..=8))]
+    /// Bytes of a value; those of tables have 8.
+    #[arg(short = 'v', long, alias = "value_size", value_name = "BYTES", default_value_t = 8, value_parser = value_parser!(u8).range(4..=MOST_BYTES as i64))]
     value_size: u8,
     /// For mix: share of lookups. The shares add up to 1.
     #[arg(
@@ -107,6 +130,18 @@ pub(crate) struct BenchIndex {
         default_value_t = 0.0
     )]
     remove_ratio: f64,
+    /// For mix: share of scans, of a plug-in; tables have no order. One that finds a key has succeeded.
+    #[arg(
+        short = 's',
+        long,
+        alias = "scan_ratio",
+        value_name = "SHARE",
+        default_value_t = 0.0
+    )]
+    scan_ratio: f64,
+    /// For mix: most keys that a scan finds.
+    #[arg(long, alias = "scan_size", value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=1000))]
+    scan_size: u32,
     /// For mix: how ids are drawn.
     #[arg(long, value_enum, default_value = "uniform", ignore_case = true)]
     distribution: DistributionChoice,
@@ -117,8 +152,11 @@ pub(crate) struct BenchIndex {
     #[arg(long, value_name = "N", default_value_t = 1729)]
     seed: u64,
     /// For mix: the keys are there already, in a plug-in's pool.
-    #[arg(long, alias = "skip_load")]
+    #[arg(long, alias = "skip_load", value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     skip_load: bool,
+    /// PiBench's counters of Intel's processors: there are none, and false is all it can be.
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = false)]
+    pcm: bool,
     /// For mix: share of operations that are timed.
     #[arg(
         long,
@@ -147,6 +185,14 @@ pub(crate) struct BenchIndex {
     output: Output,
     #[command(flatten)]
     show: Show,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// After --operations.
+    Operation,
+    /// After --seconds.
+    Time,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -189,7 +235,7 @@ enum PresetChoice {
     Published,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum DistributionChoice {
     Uniform,
     Selfsimilar,
@@ -230,7 +276,7 @@ impl BenchIndex {
         let settings = json!({
             "contenders": options.contenders.iter().map(Contender::name).collect::<Vec<_>>(),
             "records": options.records, "operations": options.operations,
-            "threads": options.threads, "slots": options.slots, "seed": options.seed,
+            "seconds": options.seconds, "threads": options.threads, "slots": options.slots, "seed": options.seed,
             "durable": options.durable, "workload": self.workload,
         });
         measure("index", settings, &self.show, table, |watch| {
@@ -242,6 +288,13 @@ impl BenchIndex {
     fn for_anyone(&self) -> bool {
         use ExperimentChoice::{Latency, Mix, Throughput};
         matches!(self.experiment, Throughput | Latency | Mix)
+    }
+
+    fn records(&self) -> u64 {
+        use ExperimentChoice::{Array, Bytes, Dimms, Numa, Orders};
+        let on_model = matches!(self.experiment, Bytes | Dimms | Numa | Orders | Array);
+        self.records
+            .unwrap_or(if on_model { 200_000 } else { 1_000_000 })
     }
 
     fn contenders(&self) -> Result<Vec<Contender>, Failure> {
@@ -261,6 +314,15 @@ impl BenchIndex {
             contenders.extend(self.for_anyone().then_some(Contender::Papaya));
             contenders.extend(Table::ALL.map(Contender::Table));
         }
+        let unordered = contenders
+            .iter()
+            .find(|contender| !matches!(contender, Contender::Plugin(_)));
+        if let (Some(unordered), true) = (unordered, self.scan_ratio > 0.0) {
+            return Err(Failure::Usage(format!(
+                "{} has no order: --scan-ratio is for a --plugin that has one, alone",
+                unordered.name()
+            )));
+        }
         Ok(contenders)
     }
 
@@ -270,13 +332,64 @@ impl BenchIndex {
             insert: share("--insert-ratio", self.insert_ratio)?,
             update: share("--update-ratio", self.update_ratio)?,
             remove: share("--remove-ratio", self.remove_ratio)?,
+            scan: share("--scan-ratio", self.scan_ratio)?,
         };
-        let sum = ratios.read + ratios.insert + ratios.update + ratios.remove;
+        let sum = ratios.read + ratios.insert + ratios.update + ratios.remove + ratios.scan;
         match (sum - 1.0).abs() <= 1e-6 {
             true => Ok(ratios),
             false => Err(Failure::Usage(format!(
-                "the shares -r, -i, -u and -d add up to {sum}, and should to 1"
+                "the shares -r, -i, -u, -d and -s add up to {sum}, and should to 1"
             ))),
+        }
+    }
+
+    /// What keys and values look like, if all contenders can have such, and there are as many as are asked for.
+    fn bytes(&self, contenders: &[Contender]) -> Result<Bytes, Failure> {
+        let (key, value) = (usize::from(self.key_size), usize::from(self.value_size));
+        let (with_prefix, prefix) = (self.key_prefix.len() + key, &self.key_prefix);
+        let usage = |why| Err(Failure::Usage(why));
+        if (with_prefix, value) != (8, 8)
+            && let Some(words) = contenders
+                .iter()
+                .find(|c| !matches!(c, Contender::Plugin(_)))
+        {
+            return usage(format!(
+                "{} has keys and values of 8 bytes, and these have {with_prefix} (--key-prefix {prefix:?} and \
+                 --key-size {key}) and {value} (--value-size)",
+                words.name()
+            ));
+        }
+        if with_prefix > MOST_BYTES {
+            return usage(format!(
+                "--key-prefix {prefix:?} and --key-size {key} are {with_prefix} bytes: {MOST_BYTES} at most"
+            ));
+        }
+        if with_prefix != key && !self.for_anyone() {
+            return usage("--key-prefix is for throughput, latency and mix".into());
+        }
+        // The phases need one bit more, for keys that are not there.
+        let ids = self.records() + self.operations;
+        if key < 8 && ids > 1 << (8 * key - 1) {
+            return usage(format!(
+                "--key-size {key}: too short for {ids} different keys"
+            ));
+        }
+        Ok(Bytes {
+            prefix: prefix.clone(),
+            key,
+            value,
+        })
+    }
+
+    /// How long a mix lasts, if that is what ends it.
+    fn lasts(&self) -> Result<Option<u32>, Failure> {
+        let endless = self.distribution == DistributionChoice::Zipfian && self.insert_ratio > 0.0;
+        match self.mode {
+            Mode::Operation => Ok(None),
+            Mode::Time if endless => Err(Failure::Usage(
+                "--distribution zipfian with inserts has no end by time: its sum is over all ids there may be".into(),
+            )),
+            Mode::Time => Ok(Some(self.seconds)),
         }
     }
 
@@ -288,11 +401,13 @@ impl BenchIndex {
                 "--skew {skew}: it is between 0 and 1"
             )));
         }
-        let on_model = matches!(
-            self.experiment,
-            Choice::Bytes | Choice::Dimms | Choice::Numa | Choice::Orders | Choice::Array
-        );
+        if self.pcm {
+            return Err(Failure::Usage(
+                "--pcm true: there are no such counters".into(),
+            ));
+        }
         let timed = share("--latency-sampling", self.latency_sampling)?;
+        let contenders = self.contenders()?;
         Ok(Options {
             experiment: match self.experiment {
                 Choice::Throughput => Experiment::Throughput,
@@ -308,20 +423,21 @@ impl BenchIndex {
                 Choice::Orders => Experiment::Orders,
                 Choice::Array => Experiment::Array,
             },
-            contenders: self.contenders()?,
+            bytes: self.bytes(&contenders)?,
+            contenders,
             preset: match self.preset {
                 PresetChoice::Farbank => Preset::Farbank,
                 PresetChoice::Published => Preset::Published,
             },
             durable: !self.no_flush,
-            records: self
-                .records
-                .unwrap_or(if on_model { 200_000 } else { 1_000_000 }),
+            records: self.records(),
             operations: self.operations,
+            seconds: self.lasts()?,
             threads: self.threads,
             slots: self.hash_size,
             with_replacement: self.with_replacement,
             ratios: self.ratios()?,
+            scan_size: self.scan_size,
             distribution: match self.distribution {
                 DistributionChoice::Uniform => Distribution::Uniform,
                 DistributionChoice::Selfsimilar => Distribution::SelfSimilar(self.skew),

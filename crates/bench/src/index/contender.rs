@@ -34,10 +34,14 @@ impl Contender {
 
     /// Makes an empty one with room for `records` keys.
     pub(super) fn make(&self, options: &Options, records: u64) -> Result<Box<dyn Subject>, Error> {
-        Ok(match self {
+        let words: Box<dyn Subject> = match self {
             Contender::Table(table) => Box::new(new_table(options, *table, records)?),
             Contender::Papaya => Box::new(Papaya::default()),
-            Contender::Plugin(library) => Box::new(plugin(library, options)?),
+            Contender::Plugin(library) => return Ok(Box::new(plugin(library, options)?)),
+        };
+        Ok(match options.bytes.prefix.as_bytes() {
+            [] => words,
+            prefix => Box::new(Prefixed::new(words, prefix)),
         })
     }
 }
@@ -54,6 +58,10 @@ pub(super) trait Session: Send {
     fn get(&mut self, key: u64) -> Result<Option<u64>, Refused>;
     fn update(&mut self, key: u64, value: u64) -> Result<bool, Refused>;
     fn remove(&mut self, key: u64) -> Result<bool, Refused>;
+    /// Finds up to `count` keys in order from `key` on; whether there is one. Hash tables have no order.
+    fn scan(&mut self, _key: u64, _count: u32) -> Result<bool, Refused> {
+        Ok(false)
+    }
 }
 
 /// Far memory for `records` keys in any of the tables, growth included.
@@ -172,11 +180,68 @@ impl Session for AtPapaya<'_> {
     }
 }
 
+/// One whose keys are words, of which the first bytes are a prefix.
+struct Prefixed {
+    words: Box<dyn Subject>,
+    prefix: u64,
+    /// Bits of it.
+    bits: u32,
+}
+
+impl Prefixed {
+    fn new(words: Box<dyn Subject>, prefix: &[u8]) -> Prefixed {
+        let mut bytes = [0; 8];
+        bytes[..prefix.len()].copy_from_slice(prefix);
+        Prefixed {
+            words,
+            prefix: u64::from_le_bytes(bytes),
+            bits: 8 * prefix.len() as u32,
+        }
+    }
+
+    fn key(&self, number: u64) -> u64 {
+        self.prefix | number << self.bits
+    }
+}
+
+impl Subject for Prefixed {
+    fn session(&self) -> Result<Box<dyn Session + '_>, Error> {
+        let session = self.words.session()?;
+        Ok(Box::new(AtPrefixed { of: self, session }))
+    }
+}
+
+struct AtPrefixed<'a> {
+    of: &'a Prefixed,
+    session: Box<dyn Session + 'a>,
+}
+
+impl Session for AtPrefixed<'_> {
+    fn insert(&mut self, key: u64, value: u64) -> Result<bool, Refused> {
+        self.session.insert(self.of.key(key), value)
+    }
+
+    fn get(&mut self, key: u64) -> Result<Option<u64>, Refused> {
+        self.session.get(self.of.key(key))
+    }
+
+    fn update(&mut self, key: u64, value: u64) -> Result<bool, Refused> {
+        self.session.update(self.of.key(key), value)
+    }
+
+    fn remove(&mut self, key: u64) -> Result<bool, Refused> {
+        self.session.remove(self.of.key(key))
+    }
+}
+
 fn plugin(library: &Path, options: &Options) -> Result<Plugin, Error> {
     let told = farbank_pibench::Options {
         pool: &options.pool,
         pool_bytes: options.pool_bytes,
         threads: options.threads,
+        key_prefix: &options.bytes.prefix,
+        key_bytes: options.bytes.key,
+        value_bytes: options.bytes.value,
     };
     Plugin::load(library, &told)
         .map_err(|why| Error::Failed(format!("{}: {why}", library.display())))
@@ -203,5 +268,9 @@ impl Session for &Plugin {
 
     fn remove(&mut self, key: u64) -> Result<bool, Refused> {
         Ok(Plugin::remove(self, key))
+    }
+
+    fn scan(&mut self, key: u64, count: u32) -> Result<bool, Refused> {
+        Ok(Plugin::scan(self, key, count) > 0)
     }
 }

@@ -20,6 +20,7 @@ use farbank_index::registry::Preset;
 
 use crate::figure::{Error, Report, Step};
 pub use contender::Contender;
+pub use farbank_pibench::MOST_BYTES;
 use keys::Distribution;
 
 /// What is found out.
@@ -62,6 +63,19 @@ pub struct Ratios {
     pub update: f64,
     /// Removals.
     pub remove: f64,
+    /// Scans, which only plug-ins can do.
+    pub scan: f64,
+}
+
+/// How keys and values are made of numbers. Tables have keys and values of 8 bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bytes {
+    /// What each key begins with.
+    pub prefix: String,
+    /// Bytes of a key after that.
+    pub key: usize,
+    /// Bytes of a value.
+    pub value: usize,
 }
 
 /// What is run.
@@ -79,6 +93,10 @@ pub struct Options {
     pub records: u64,
     /// Operations of a mix.
     pub operations: u64,
+    /// Of a mix: that it lasts so many seconds, whatever can be done in them.
+    pub seconds: Option<u32>,
+    /// What keys and values look like, in throughput, latency and mix.
+    pub bytes: Bytes,
     /// Threads; on the model virtual ones.
     pub threads: u32,
     /// Slots of a new table.
@@ -87,6 +105,8 @@ pub struct Options {
     pub with_replacement: bool,
     /// Of a mix: shares of operations.
     pub ratios: Ratios,
+    /// Of a mix: most keys that a scan finds.
+    pub scan_size: u32,
     /// Of a mix: how ids are drawn.
     pub distribution: Distribution,
     /// What draws start from; a thread's is this times its number from 1.
@@ -179,6 +199,12 @@ mod tests {
             durable: true,
             records: 3_000,
             operations: 3_000,
+            seconds: None,
+            bytes: Bytes {
+                prefix: String::new(),
+                key: 8,
+                value: 8,
+            },
             threads: 2,
             slots: 1_000,
             with_replacement: false,
@@ -187,7 +213,9 @@ mod tests {
                 insert: 0.3,
                 update: 0.2,
                 remove: 0.1,
+                scan: 0.0,
             },
+            scan_size: 100,
             distribution: Distribution::Uniform,
             seed: 1729,
             timed_one_in: 10,
@@ -231,6 +259,44 @@ mod tests {
         });
         // Ids that are drawn to be inserted are new: all of them are.
         assert!(tallies.clone().all(|(all, done)| all == done && all > 800));
+    }
+
+    #[test]
+    fn a_mix_by_time_ends_after_its_seconds_and_finds_what_it_inserted() {
+        let mut options = options(Experiment::Mix);
+        options.seconds = Some(1);
+        options.sampling_ms = 300;
+        let subject = Contender::Papaya.make(&options, run::most_records(&options));
+        let mixed =
+            run::mixed(&options, &*subject.expect("there is memory")).expect("it can be run");
+        let run = &mixed.run;
+        assert_eq!(run.samples.len(), 3, "windows of 300 ms in a second");
+        assert!(
+            (0.9..1.5).contains(&run.took.as_secs_f64()),
+            "{:?}",
+            run.took
+        );
+        let (inserted, done) = mixed.tally(run::Drawn::Insert);
+        assert!(inserted > 100 * options.records, "{inserted}");
+        assert_eq!(inserted, done);
+        // A key in five or so has been removed, or is about to be inserted by another thread.
+        let (reads, found) = mixed.tally(run::Drawn::Read);
+        assert!(found > reads / 2, "{found} of {reads}");
+    }
+
+    #[test]
+    fn keys_with_a_prefix_are_found_by_it() {
+        let mut options = options(Experiment::Throughput);
+        options.bytes.prefix = "key:".into();
+        options.bytes.key = 4;
+        for contender in [Contender::Papaya, Contender::Table(Table::Clht)] {
+            let subject = contender.make(&options, 10).expect("there is memory");
+            let mut session = subject.session().expect("one more");
+            assert_eq!(session.insert(0x11_2233_4455, 7), Ok(true));
+            // Its low four bytes are what counts.
+            assert_eq!(session.get(0x2233_4455), Ok(Some(7)));
+        }
+        figures(&options);
     }
 
     #[test]

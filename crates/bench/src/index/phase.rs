@@ -1,4 +1,4 @@
-//! One phase: every thread does its share of so many operations, and the clock runs.
+//! One phase: every thread does its share of so many operations, or what it can in so long, and the clock runs.
 
 use std::sync::Barrier;
 use std::sync::atomic::{
@@ -15,18 +15,30 @@ use super::contender::{Session, Subject, refused};
 use crate::figure::Error;
 
 /// Ways an operation may end that are told apart.
-pub(super) const ENDS: usize = 8;
+pub(super) const ENDS: usize = 10;
+/// Operations that a thread is taken to do at most in a phase that ends by the clock.
+const ENDLESS: u64 = 1 << 50;
+/// For how many of the timed ones of such a phase there is room at once.
+const TIMED: u64 = 1_000_000;
 
 /// How a phase is run.
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
     pub(super) threads: u32,
-    /// Operations of all threads.
-    pub(super) count: u64,
+    pub(super) until: Until,
     /// One operation in so many is timed; 0: none.
     pub(super) timed_one_in: u64,
     /// How often it is looked how many operations are done.
     pub(super) sampling: Option<Duration>,
+}
+
+/// What ends a phase.
+#[derive(Clone, Copy)]
+pub(super) enum Until {
+    /// So many operations of all threads.
+    Done(u64),
+    /// So many looks at how many are done.
+    Looks(usize),
 }
 
 /// What a phase of all threads took.
@@ -63,14 +75,17 @@ struct Part {
     ends: [u64; ENDS],
 }
 
-/// Has every thread run `op` for its share of `0..count`; `op` says how the operation ended.
-pub(super) fn phase(
+/// Has every thread run what `op` makes for it for its share of all numbers from 0; that says how the operation ended.
+pub(super) fn phase<O: FnMut(&mut dyn Session, u64) -> Result<usize, Refused>>(
     subject: &dyn Subject,
     plan: Plan,
-    op: impl Fn(&mut dyn Session, u64) -> Result<usize, Refused> + Sync,
+    op: impl Fn(u64) -> O + Sync,
 ) -> Result<Phase, Error> {
     let threads = u64::from(plan.threads);
-    let share = plan.count.div_ceil(threads);
+    let (count, share, looks) = match plan.until {
+        Until::Done(count) => (count, count.div_ceil(threads), None),
+        Until::Looks(looks) => (u64::MAX, ENDLESS, Some(looks)),
+    };
     let sessions: Result<Vec<_>, Error> = (0..threads).map(|_| subject.session()).collect();
     let done: Vec<CachePadded<AtomicU64>> = (0..threads).map(|_| CachePadded::default()).collect();
     let (start, over, op) = (
@@ -83,18 +98,21 @@ pub(super) fn phase(
         let running: Vec<_> = (0..)
             .zip(sessions?)
             .map(|(thread, mut session)| {
-                let mine = thread * share..((thread + 1) * share).min(plan.count);
+                let mine = thread * share..((thread + 1) * share).min(count);
+                let by_clock = looks.map(|_| over);
                 scope.spawn(move || {
+                    let (mut op, done) = (op(thread), &done[thread as usize]);
                     start.wait();
-                    let done = &done[thread as usize];
-                    part(mine, plan.timed_one_in, done, |n| op(&mut *session, n))
+                    let op = |n| op(&mut *session, n);
+                    part(mine, plan.timed_one_in, done, by_clock, op)
                 })
             })
             .collect();
         start.wait();
         let began = Instant::now();
         let sampler = plan.sampling.map(|every| {
-            scope.spawn(move || samples(every, over, || done.iter().map(|d| d.load(Relaxed)).sum()))
+            let count = || done.iter().map(|d| d.load(Relaxed)).sum();
+            scope.spawn(move || samples(every, looks, over, count))
         });
         let parts: Vec<_> = running
             .into_iter()
@@ -115,9 +133,10 @@ pub(super) fn phase(
             }
         }
         all.times_ns.sort_unstable();
+        let operations: u64 = all.ends.iter().sum();
         Ok(Phase {
             took,
-            millions: plan.count as f64 / took.as_secs_f64() / 1e6,
+            millions: operations as f64 / took.as_secs_f64() / 1e6,
             times_ns: all.times_ns,
             ends: all.ends,
             samples,
@@ -129,12 +148,14 @@ fn part(
     mine: std::ops::Range<u64>,
     timed_one_in: u64,
     done: &AtomicU64,
+    by_clock: Option<&AtomicBool>,
     mut op: impl FnMut(u64) -> Result<usize, Refused>,
 ) -> Result<Part, Refused> {
     let mut part = Part::default();
     let timed = (mine.end.saturating_sub(mine.start)).checked_div(timed_one_in);
-    part.times_ns
-        .reserve(timed.map_or(0, |timed| timed as usize + 1));
+    let timed = timed.map_or(0, |timed| timed + 1);
+    let at_once = by_clock.map_or(timed, |_| timed.min(TIMED));
+    part.times_ns.reserve(at_once as usize);
     let first = mine.start;
     let mut next_timed = match timed_one_in {
         0 => u64::MAX,
@@ -152,12 +173,21 @@ fn part(
         };
         part.ends[end] += 1;
         done.store(n + 1 - first, Relaxed);
+        if by_clock.is_some_and(|over| over.load(Relaxed)) {
+            break;
+        }
     }
     Ok(part)
 }
 
-/// Looks `every` so often how many are done, and once more when it is over: how many more each time.
-fn samples(every: Duration, over: &AtomicBool, done: impl Fn() -> u64) -> Vec<u64> {
+/// Looks `every` so often how many are done, and once more when it is over: how many more each time. It is over by itself
+/// after so many looks, if it is told how many.
+fn samples(
+    every: Duration,
+    looks: Option<usize>,
+    over: &AtomicBool,
+    done: impl Fn() -> u64,
+) -> Vec<u64> {
     let (began, mut samples, mut before) = (Instant::now(), Vec::new(), 0);
     loop {
         let next = every * (samples.len() as u32 + 1);
@@ -169,7 +199,8 @@ fn samples(every: Duration, over: &AtomicBool, done: impl Fn() -> u64) -> Vec<u6
         let now = done();
         samples.push(now - before);
         before = now;
-        if last {
+        if last || looks == Some(samples.len()) {
+            over.store(true, Release);
             return samples;
         }
     }

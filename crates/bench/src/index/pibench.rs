@@ -10,14 +10,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::Options;
 use super::contender::Contender;
 use super::keys::Distribution;
-use super::run::{Drawn, Mixed, mixed};
+use super::run::{Drawn, Mixed, mixed, most_records};
 use crate::cpu;
 use crate::figure::Error;
 
 /// Runs PiBench's load and mix; what it prints of that.
 pub(super) fn run(options: &Options, contender: &Contender) -> Result<String, Error> {
-    let subject = contender.make(options, options.records + options.operations)?;
+    let subject = contender.make(options, most_records(options))?;
     let mut text = environment();
+    if options.seconds.is_some() {
+        let before = "Time-based benchmark selected - changing key space to +inf\n";
+        text.insert_str(0, before);
+    }
     told(&mut text, options, contender);
     let mixed = mixed(options, &*subject)?;
     results(&mut text, options, &mixed);
@@ -107,26 +111,30 @@ fn told(text: &mut String, options: &Options, contender: &Contender) {
         0 => 0.0,
         one_in => 1.0 / one_in as f64,
     };
-    let ratios = &options.ratios;
+    let (ratios, bytes) = (&options.ratios, &options.bytes);
+    let lasts = match options.seconds {
+        None => ("# Operations", options.operations.to_string()),
+        Some(seconds) => ("Duration (s)", seconds.to_string()),
+    };
     let lines = [
         ("Target", target),
         ("# Records", options.records.to_string()),
         ("# Threads", options.threads.to_string()),
-        ("# Operations", options.operations.to_string()),
+        lasts,
         ("Sampling", format!("{} ms", options.sampling_ms)),
         ("Latency", short(timed)),
-        ("Key prefix", String::new()),
-        ("Key size", "8".into()),
-        ("Value size", "8".into()),
+        ("Key prefix", bytes.prefix.clone()),
+        ("Key size", bytes.key.to_string()),
+        ("Value size", bytes.value.to_string()),
         ("Random seed", options.seed.to_string()),
         ("Key distribution", distribution),
-        ("Scan size", "100".into()),
+        ("Scan size", options.scan_size.to_string()),
         ("Operations ratio", String::new()),
         ("\tRead", short(ratios.read)),
         ("\tInsert", short(ratios.insert)),
         ("\tUpdate", short(ratios.update)),
         ("\tDelete", short(ratios.remove)),
-        ("\tScan", "0".into()),
+        ("\tScan", short(ratios.scan)),
     ];
     text.push_str("Benchmark Options:\n");
     for (name, value) in lines {
@@ -137,7 +145,7 @@ fn told(text: &mut String, options: &Options, contender: &Contender) {
 }
 
 fn results(text: &mut String, options: &Options, mixed: &Mixed) {
-    let run = &mixed.run;
+    let (run, completed) = (&mixed.run, mixed.completed());
     let ms = |took: Duration| took.as_secs_f64() * 1e3;
     let rate = |count: u64| count as f64 / run.took.as_secs_f64();
     let mut line = |line: std::fmt::Arguments<'_>| {
@@ -151,13 +159,9 @@ fn results(text: &mut String, options: &Options, mixed: &Mixed) {
     ));
     line(format_args!("\tRun time: {:.4} milliseconds", ms(run.took)));
     line(format_args!(
-        "Results:\n\tOperations: {}\n\tThroughput:",
-        options.operations
+        "Results:\n\tOperations: {completed}\n\tThroughput:"
     ));
-    line(format_args!(
-        "\t- Completed: {:.4} ops/s",
-        rate(options.operations)
-    ));
+    line(format_args!("\t- Completed: {:.4} ops/s", rate(completed)));
     line(format_args!(
         "\t- Succeeded: {:.4} ops/s\n\tBreakdown:",
         rate(mixed.succeeded())
@@ -167,7 +171,7 @@ fn results(text: &mut String, options: &Options, mixed: &Mixed) {
         ("Read", mixed.tally(Drawn::Read)),
         ("Update", mixed.tally(Drawn::Update)),
         ("Remove", mixed.tally(Drawn::Remove)),
-        ("Scan", (0, 0)),
+        ("Scan", mixed.tally(Drawn::Scan)),
     ];
     for (kind, (completed, succeeded)) in kinds {
         line(format_args!(

@@ -1,12 +1,13 @@
 //! What is measured of any contender: phases of one kind of operation, and PiBench's mix.
 
+use std::thread;
 use std::time::Duration;
 
 use farbank_index::Refused;
 
 use super::contender::{Contender, Session, Subject};
 use super::keys::{Engine, Ids, key_of, odd};
-use super::phase::{ENDS, Phase, Plan, phase};
+use super::phase::{ENDS, Phase, Plan, Until, phase};
 use super::{Options, Ratios};
 use crate::chart::Charts;
 use crate::figure::{Error, Figure};
@@ -52,14 +53,14 @@ fn phases(
     let subject = contender.make(options, options.records)?;
     let plan = Plan {
         threads: options.threads,
-        count: options.records,
+        until: Until::Done(options.records),
         timed_one_in,
         sampling: None,
     };
     let mut figures = Vec::new();
     for (what, expected, op) in PHASES {
-        let phase = phase(&*subject, plan, |session, n| {
-            Ok(usize::from(op(session, n)?))
+        let phase = phase(&*subject, plan, |_| {
+            move |session: &mut dyn Session, n| Ok(usize::from(op(session, n)?))
         })?;
         tell(what, &phase);
         let wrong = phase.ends[1 - expected as usize];
@@ -133,6 +134,7 @@ pub(super) enum Drawn {
     Insert,
     Update,
     Remove,
+    Scan,
 }
 
 impl Drawn {
@@ -148,6 +150,7 @@ impl Ratios {
             d if d < self.read => Drawn::Read,
             d if d < self.read + self.insert => Drawn::Insert,
             d if d < self.read + self.insert + self.update => Drawn::Update,
+            d if d < self.read + self.insert + self.update + self.scan => Drawn::Scan,
             _ => Drawn::Remove,
         }
     }
@@ -169,83 +172,207 @@ impl Mixed {
         (not + done, done)
     }
 
+    /// Operations.
+    pub(super) fn completed(&self) -> u64 {
+        self.run.ends.iter().sum()
+    }
+
     /// Operations that did something.
     pub(super) fn succeeded(&self) -> u64 {
         self.run.ends.iter().skip(DONE).step_by(2).sum()
     }
 }
 
-/// The operations of each thread, drawn as PiBench draws them.
-fn drawn(options: &Options) -> Vec<Vec<(Drawn, u64)>> {
-    let threads = u64::from(options.threads);
-    let inserts = (options.operations as f64 * options.ratios.insert) as u64;
-    let ids = Ids::new(options.records + inserts, options.distribution);
-    let share = options.operations.div_ceil(threads);
-    let of_thread = |thread: u64| {
-        let mut engine = Engine::new(options.seed.wrapping_mul(thread + 1));
-        let mut next = options.records + 1 + (10 + inserts / threads) * thread;
-        let mut draw = || match options.ratios.op(engine.canonical()) {
-            Drawn::Insert => {
-                next += 1;
-                (Drawn::Insert, key_of(next - 1))
-            }
-            other => (other, key_of(ids.draw(&mut engine))),
-        };
-        (0..share).map(|_| draw()).collect()
-    };
-    (0..threads).map(of_thread).collect()
+/// Inserts of a mix, of all threads and of one: what ids are laid out for. One that ends by the clock has no end, as floats
+/// of PiBench's go.
+fn inserts(options: &Options) -> (u64, u64) {
+    let threads = options.threads;
+    if options.seconds.is_none() {
+        let inserts = (options.operations as f64 * options.ratios.insert) as u64;
+        return (inserts, 10 + inserts / u64::from(threads));
+    }
+    let inserts = i64::MAX as f32 * options.ratios.insert as f32;
+    let of_thread = 10.0 + inserts / threads as f32;
+    (inserts as u64, of_thread as u64)
 }
 
-/// Loads ids 1 to `records` with one thread; then each thread does what was drawn for it.
+/// Keys that there may be at once in a mix: of one that ends by the clock as many as a fast table takes.
+pub(super) fn most_records(options: &Options) -> u64 {
+    const INSERTS_A_SECOND: u64 = 4_000_000;
+    let Some(seconds) = options.seconds else {
+        return options.records + options.operations;
+    };
+    let processors = thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let threads = u64::from(options.threads).min(processors);
+    let most = u64::from(seconds) * threads * INSERTS_A_SECOND;
+    options.records + (most as f64 * options.ratios.insert) as u64
+}
+
+/// What a thread's operations are, drawn as PiBench draws them.
+struct Draws<'a> {
+    options: &'a Options,
+    ids: &'a Ids,
+    engine: Engine,
+    /// The id inserted next.
+    next: u64,
+    /// Between the first ids that two threads insert.
+    apart: u64,
+}
+
+impl<'a> Draws<'a> {
+    fn new(options: &'a Options, ids: &'a Ids, thread: u64) -> Draws<'a> {
+        let (_, apart) = inserts(options);
+        Draws {
+            options,
+            ids,
+            engine: Engine::new(options.seed.wrapping_mul(thread + 1)),
+            next: options.records + 1 + apart * thread,
+            apart,
+        }
+    }
+
+    /// An operation and its id. What is not inserted is drawn from all ids there may be.
+    fn draw(&mut self) -> (Drawn, u64) {
+        match self.options.ratios.op(self.engine.canonical()) {
+            Drawn::Insert => {
+                self.next += 1;
+                (Drawn::Insert, self.next - 1)
+            }
+            other => (other, self.ids.draw(&mut self.engine)),
+        }
+    }
+
+    /// The same, from ids that are there, if all threads have inserted as many as this one. Id 0 may come out, which never
+    /// is: PiBench's does so.
+    fn draw_there(&mut self, inserted: u64) -> (Drawn, u64) {
+        let (kind, id) = self.draw();
+        if matches!(kind, Drawn::Insert) {
+            return (kind, id);
+        }
+        let records = self.options.records;
+        let id = id % (records + inserted * u64::from(self.options.threads));
+        match id.checked_sub(records) {
+            None => (kind, id),
+            Some(later) => (
+                kind,
+                records + self.apart * (later / inserted) + later % inserted,
+            ),
+        }
+    }
+}
+
+/// Does what was drawn; how it ended.
+fn act(
+    session: &mut dyn Session,
+    (kind, id): (Drawn, u64),
+    value: u64,
+    scan_size: u32,
+) -> Result<usize, Refused> {
+    let key = key_of(id);
+    let done = match kind {
+        Drawn::Read => session.get(key)?.is_some(),
+        Drawn::Insert => session.insert(key, value)?,
+        Drawn::Update => session.update(key, value)?,
+        Drawn::Remove => session.remove(key)?,
+        Drawn::Scan => session.scan(key, scan_size)?,
+    };
+    Ok(kind.end(done))
+}
+
+/// Loads ids 1 to `records` with one thread; then each thread does what is drawn for it.
 pub(super) fn mixed(options: &Options, subject: &dyn Subject) -> Result<Mixed, Error> {
-    let load = Plan {
+    let load = load(options, subject)?;
+    let ids = Ids::new(ids_drawn(options), options.distribution);
+    let run = match options.seconds {
+        None => by_count(options, subject, &ids),
+        Some(seconds) => by_clock(options, subject, &ids, seconds),
+    }?;
+    Ok(Mixed { load, run })
+}
+
+fn plan(options: &Options, until: Until) -> Plan {
+    Plan {
+        threads: options.threads,
+        until,
+        timed_one_in: options.timed_one_in,
+        sampling: Some(Duration::from_millis(u64::from(options.sampling_ms))),
+    }
+}
+
+/// So many operations, drawn before the clock starts.
+fn by_count(options: &Options, subject: &dyn Subject, ids: &Ids) -> Result<Phase, Error> {
+    let threads = u64::from(options.threads);
+    let share = options.operations.div_ceil(threads);
+    let drawn = |thread| {
+        let mut draws = Draws::new(options, ids, thread);
+        (0..share).map(|_| draws.draw()).collect()
+    };
+    let drawn: Vec<Vec<_>> = (0..threads).map(drawn).collect();
+    let plan = plan(options, Until::Done(options.operations));
+    phase(subject, plan, |thread| {
+        let drawn = &drawn[thread as usize];
+        move |session: &mut dyn Session, n| {
+            act(session, drawn[(n % share) as usize], n, options.scan_size)
+        }
+    })
+}
+
+/// Operations for so long, in whole windows, drawn as they are done.
+fn by_clock(
+    options: &Options,
+    subject: &dyn Subject,
+    ids: &Ids,
+    seconds: u32,
+) -> Result<Phase, Error> {
+    let looks = u64::from(seconds) * 1000 / u64::from(options.sampling_ms);
+    let plan = plan(options, Until::Looks(looks.max(1) as usize));
+    phase(subject, plan, |thread| {
+        let (mut draws, mut inserted) = (Draws::new(options, ids, thread), 0);
+        move |session: &mut dyn Session, n| {
+            let end = act(session, draws.draw_there(inserted), n, options.scan_size)?;
+            inserted += u64::from(end == Drawn::Insert.end(true));
+            Ok(end)
+        }
+    })
+}
+
+/// How many ids are drawn from: with more inserts than integers as floats the records are lost among them, as in PiBench.
+fn ids_drawn(options: &Options) -> u64 {
+    let (inserts, _) = inserts(options);
+    match options.seconds {
+        None => options.records + inserts,
+        Some(_) => (options.records as f32 + inserts as f32) as u64,
+    }
+}
+
+fn load(options: &Options, subject: &dyn Subject) -> Result<Duration, Error> {
+    let records = if options.skip_load {
+        0
+    } else {
+        options.records
+    };
+    let plan = Plan {
         threads: 1,
-        count: if options.skip_load {
-            0
-        } else {
-            options.records
-        },
+        until: Until::Done(records),
         timed_one_in: 0,
         sampling: None,
     };
-    let loaded = phase(subject, load, |session, n| {
-        Ok(usize::from(session.insert(key_of(n + 1), n)?))
+    let loaded = phase(subject, plan, |_| {
+        |session: &mut dyn Session, n| Ok(usize::from(session.insert(key_of(n + 1), n)?))
     })?;
-    if loaded.ends[NOT_DONE] > 0 {
-        let there = loaded.ends[NOT_DONE];
-        return Err(Error::Failed(format!(
+    match loaded.ends[NOT_DONE] {
+        0 => Ok(loaded.took),
+        there => Err(Error::Failed(format!(
             "{there} keys of the load were there"
-        )));
+        ))),
     }
-    let drawn = drawn(options);
-    let share = options.operations.div_ceil(u64::from(options.threads));
-    let plan = Plan {
-        threads: options.threads,
-        count: options.operations,
-        timed_one_in: options.timed_one_in,
-        sampling: Some(Duration::from_millis(u64::from(options.sampling_ms))),
-    };
-    let run = phase(subject, plan, |session, n| {
-        let (kind, key) = drawn[(n / share) as usize][(n % share) as usize];
-        let done = match kind {
-            Drawn::Read => session.get(key)?.is_some(),
-            Drawn::Insert => session.insert(key, n)?,
-            Drawn::Update => session.update(key, n)?,
-            Drawn::Remove => session.remove(key)?,
-        };
-        Ok(kind.end(done))
-    })?;
-    Ok(Mixed {
-        load: loaded.took,
-        run,
-    })
 }
 
 /// PiBench's mix as figures.
 pub(super) fn mix(options: &Options, contender: &Contender) -> Result<Vec<Figure>, Error> {
-    let subject = contender.make(options, options.records + options.operations)?;
+    let subject = contender.make(options, most_records(options))?;
     let mixed = mixed(options, &*subject)?;
-    let succeeded = mixed.succeeded() as f64 / options.operations as f64;
+    let succeeded = mixed.succeeded() as f64 / mixed.completed() as f64;
     let run = &mixed.run;
     let figure = |name: &str, value| Figure::measured(contender.name(), name, value);
     let mut figures = vec![
