@@ -184,7 +184,7 @@ pub(crate) fn schedules(size: Size) -> Result<(), String> {
     for name in ["mdb"].into_iter().chain(TABLES) {
         run(&[name, "--schedules", others])?;
     }
-    for name in ["kv", "kv-alone", "mdb"] {
+    for name in ["kv", "kv-alone", "mdb", "cceh", "clht", "clevel"] {
         run(&[name, "--schedules", CONTROL_SCHEDULES, "--controls"])?;
     }
     Ok(())

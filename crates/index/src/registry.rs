@@ -14,6 +14,7 @@ use crate::dash_lh::{self, DashLh};
 use crate::ground::{OpenError, Plan};
 use crate::index::Index;
 use crate::level::{self, LevelHash};
+use crate::locks::EARLY_READS;
 use crate::soft::{self, Soft};
 
 /// A table.
@@ -90,6 +91,16 @@ impl Table {
             Table::Clevel => &clevel::FAULTS,
             Table::DashEh => &dash_eh::FAULTS,
             Table::DashLh => &dash_lh::FAULTS,
+        }
+    }
+
+    /// Those of them, and others, that threads find.
+    #[must_use]
+    pub fn faults_in_threads(self) -> &'static [Named] {
+        const EARLY: [Named; 1] = [EARLY_READS];
+        match self {
+            Table::Cceh | Table::Clht | Table::Clevel => &EARLY,
+            Table::Soft | Table::Level | Table::DashEh | Table::DashLh => &[],
         }
     }
 

@@ -47,6 +47,10 @@ impl Target for TableTarget {
         self.0.faults()
     }
 
+    fn faults_in_threads(&self) -> &'static [Named] {
+        self.0.faults_in_threads()
+    }
+
     fn shape(&self) -> Shape {
         Shape {
             pool_bytes: 8192 + CHUNKS * CHUNK_BYTES,
