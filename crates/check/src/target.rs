@@ -270,6 +270,11 @@ pub trait Target: Sync {
         self.shape()
     }
 
+    /// The memory of a pool before it is one, in the run of a seed.
+    fn before(&self, seed: u64) -> Image {
+        self.shape().image(seed)
+    }
+
     /// Makes a new, empty structure of all of `sim`, which is zeros unless [`Shape::used_before`], durable when it
     /// returns (T5). As it is: zeros are an empty structure.
     fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {

@@ -293,3 +293,20 @@ pub(crate) fn wait(tries: &mut u32) {
         std::hint::spin_loop();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_first_could_not_accept_nobody_believes() {
+        let locks = Locks::new(128, 64, true);
+        let at = Off(64);
+        let fails = || Err(Refused::damaged("it was lost"));
+        assert!(locks.lock(at, fails).is_err());
+        assert!(locks.begin(at, fails).is_err(), "a reader is told too");
+        assert!(locks.begin(at, || Ok(())).is_ok());
+        let accepted = || unreachable!("it is accepted once");
+        assert!(locks.lock(at, accepted).is_ok());
+    }
+}

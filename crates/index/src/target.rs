@@ -2,17 +2,19 @@
 //!
 //! Values are their own identities: eight bytes. An operation is durable when it returns. Keys of the explorer are
 //! small numbers; key 1 is stored as 0 and key 2 as the largest word, so that what a table may not be able to hold among
-//! the others is in every run.
+//! the others is in every run. Some are stored as words whose hashes begin alike, so that halving a segment may move
+//! nothing and has to be done again at once.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use farbank_check::target::{Answer, Client, Op, Shape, Shared, Subject, Target, Value, Write};
-use farbank_pm::Ticket;
 use farbank_pm::fault::Named;
 use farbank_pm::pool::Identity;
-use farbank_pm::sim::{Persistency, Sim};
+use farbank_pm::sim::{Image, Persistency, Sim};
+use farbank_pm::{Off, Ticket, WORD};
 
 use crate::ground::{OpenError, Plan, Worker};
+use crate::hash::hash;
 use crate::index::{Index, Refused};
 use crate::registry::{Preset, Size, Table};
 
@@ -20,9 +22,19 @@ use crate::registry::{Preset, Size, Table};
 #[derive(Clone, Copy, Debug)]
 pub struct TableTarget(pub Table);
 
+const SUPERBLOCK_BYTES: u64 = 8192;
 const CHUNK_BYTES: u64 = 4 << 10;
 const CHUNKS: u64 = 8;
 const WORKERS: usize = 3;
+const KEYS: u64 = 40;
+/// The explorer's keys from here on are stored as words whose hashes begin alike.
+const ALIKE_FROM: u64 = 25;
+/// Those words.
+static ALIKE: LazyLock<Vec<u64>> = LazyLock::new(|| {
+    let alike = |word: &u64| hash(*word) >> 60 == 0;
+    let words = (1000..).filter(alike);
+    words.take((KEYS - ALIKE_FROM + 1) as usize).collect()
+});
 /// Every pool's, so that the same calls make the same bytes.
 const IDENTITY: Identity = Identity {
     id: *b"farbank explorer",
@@ -53,8 +65,8 @@ impl Target for TableTarget {
 
     fn shape(&self) -> Shape {
         Shape {
-            pool_bytes: 8192 + CHUNKS * CHUNK_BYTES,
-            keys: 40,
+            pool_bytes: SUPERBLOCK_BYTES + CHUNKS * CHUNK_BYTES,
+            keys: KEYS,
             value_bytes: (Value::BYTES_MIN, Value::BYTES_MIN),
             sessions: 2,
             updates: true,
@@ -62,6 +74,25 @@ impl Target for TableTarget {
             mends_late: true,
             ..Shape::default()
         }
+    }
+
+    /// Every other pool was such a table's before, and has lost its superblock: what a new one does not clear looks right.
+    fn before(&self, seed: u64) -> Image {
+        let image = self.shape().image(seed);
+        if seed.is_multiple_of(2) {
+            return image;
+        }
+        let sim = Sim::from_image(image.clone(), Persistency::Eadr);
+        let mut older = self.create(sim.clone(), 0).expect("it fits");
+        for key in 1..=KEYS {
+            // A deviation that is looked for may spoil it.
+            let _ = older.apply(0, &Op::Write(put(key)));
+        }
+        let mut left = sim.visible();
+        for at in (0..SUPERBLOCK_BYTES).step_by(WORD).map(Off) {
+            left.set_word(at, image.word(at));
+        }
+        left
     }
 
     fn create(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn Subject>, String> {
@@ -94,6 +125,7 @@ fn key_of(key: u64) -> u64 {
     match key {
         1 => 0,
         2 => u64::MAX,
+        ALIKE_FROM..=KEYS => ALIKE[(key - ALIKE_FROM) as usize],
         _ => key,
     }
 }
@@ -102,7 +134,18 @@ fn name_of(key: u64) -> u64 {
     match key {
         0 => 1,
         u64::MAX => 2,
-        _ => key,
+        _ => match ALIKE.iter().position(|alike| *alike == key) {
+            Some(n) => ALIKE_FROM + n as u64,
+            None => key,
+        },
+    }
+}
+
+fn put(key: u64) -> Write {
+    Write::Put {
+        key,
+        value: stored(key),
+        expires_ms: 0,
     }
 }
 

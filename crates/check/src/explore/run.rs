@@ -72,7 +72,7 @@ impl Run {
 impl Explorer<'_> {
     pub(super) fn run(&mut self, seed: u64) -> Result<(), Box<Failure>> {
         let workload = Workload::new(&self.shape, seed, self.config.io_errors);
-        let image = self.shape.image(seed);
+        let image = self.target.before(seed);
         let mut run = Run {
             history: History::judged_by(self.config.verdict).forgetting(self.shape.forgets),
             ..Run::new(seed, self.sim(image), workload)

@@ -123,7 +123,8 @@ impl<M: Medium> Cceh<M> {
         Ok(held)
     }
 
-    /// Makes durable what a killed process left in the segment that `hash` leads to, if it is one.
+    /// Makes durable what a killed process left in the buckets of the segment that `hash` leads to, if it is one. Its header
+    /// is: the one a split may have left volatile is in doubt (D4), so that recovery saw to it.
     #[cold]
     pub(super) fn accept(
         &self,
@@ -132,8 +133,9 @@ impl<M: Medium> Cceh<M> {
         hash: u64,
     ) -> Result<(), Refused> {
         self.directory.vouch(&self.ground, segment, hash)?;
-        let bytes = self.config.segment_bytes();
-        self.ground.accept(worker, segment, bytes)
+        let buckets = Self::slot(segment, 0);
+        let bytes = self.config.segment_bytes() - (buckets.0 - segment.0);
+        self.ground.accept(worker, buckets, bytes)
     }
 
     /// Writes where the published code counts its readers and writers. Nobody reads it.

@@ -31,7 +31,8 @@ impl<M: Medium> LevelHash<M> {
     /// Clears a place whose pair is somewhere else, too (I5).
     fn end_move(&self, worker: &mut Worker, from: Spot) -> Result<(), OpenError> {
         let key = self.pair(from).0;
-        let buckets = (self.config).buckets(self.levels(), self.config.hashes(key));
+        let hashes = self.config.hashes(key);
+        let buckets = self.config.buckets(self.levels(), hashes);
         // What a killed process left must be durable before the note is replaced: there, and wherever the pair went.
         for bucket in buckets {
             self.flush_bucket(worker, bucket);
@@ -42,7 +43,9 @@ impl<M: Medium> LevelHash<M> {
             spots.any(|spot| spot != from && self.is_live(spot) && self.pair(spot).0 == key);
         if elsewhere && self.is_live(from) && !fault!("level.moved_stays") {
             self.clear(worker, from);
-            self.flush_bucket(worker, from.bucket);
+            for stripe in self.stripes_of(hashes) {
+                self.accept(worker, stripe)?; // as whoever comes there first does
+            }
         }
         Ok(())
     }
