@@ -94,9 +94,6 @@ pub(crate) const FAULTS: [Named; 3] = [
     },
 ];
 
-/// Most locks of a side.
-const STRIPE_BITS_MAX: u32 = 16;
-
 /// How a table is arranged; fixed when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -175,7 +172,10 @@ impl<M: Medium> LevelHash<M> {
             config,
         };
         let half_bits = table.levels().bottom.bits.saturating_sub(1);
-        table.stripes = 1 << half_bits.min(STRIPE_BITS_MAX);
+        // As many as there are buckets, so that whoever comes first after an open has three to accept, however large it is;
+        // no more than fit the pool, whatever a damaged one says.
+        let fit = table.ground.medium().len() / u64::from(config.bucket_bytes);
+        table.stripes = 1 << half_bits.min(fit.max(1).ilog2());
         table.locks.reserve(2 * table.stripes as usize);
         table
     }
