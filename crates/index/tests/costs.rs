@@ -150,14 +150,15 @@ fn level_flushes_a_line_and_drains_once() {
     assert_eq!(cost(&mut worker, remove), (KEYS, KEYS));
 }
 
-/// The published code: 5.5 lines and 6.4 fences an insert, growth and its allocator included; after 2,000,000 keys from
+/// The published code: 5.5 lines and 6.4 fences an insert, two where one would do, growth and its allocator included; after 2,000,000 keys from
 /// 65,536 slots, which are 36,864, a load factor of 42.39 %.
 #[test]
 fn level_grows_as_published_at_less() {
     const KEYS: u64 = 2_000_000;
-    for (preset, most_lines, most_drains) in
-        [(Preset::Farbank, 2.2, 1.1), (Preset::Published, 3.0, 1.7)]
-    {
+    for (preset, some_lines, some_drains) in [
+        (Preset::Farbank, 2.0..2.2, 1.0..1.1),
+        (Preset::Published, 4.3..4.6, 3.0..3.2),
+    ] {
         let medium = Mapped::anonymous(1 << 30).unwrap();
         let size = Size::Slots(65_536);
         let made = Table::Level.create(medium, &Plan::default(), size, preset);
@@ -176,7 +177,7 @@ fn level_grows_as_published_at_less() {
             "{preset:?}: {lines:.3} lines, {drains:.3} drains an insert; load factor {:.4}",
             space.load_factor()
         );
-        assert!(lines < most_lines && drains < most_drains);
+        assert!(some_lines.contains(&lines) && some_drains.contains(&drains));
         assert!((0.4238..0.4240).contains(&space.load_factor()));
     }
 }

@@ -21,6 +21,11 @@
 //!
 //! Not told are waits for locks, and libpmemobj under Dash, which allocates segments with it.
 
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc;
+use std::thread;
+
 use farbank_index::registry::{Preset, Size, Table};
 use farbank_index::{Index, Plan, Refused, Worker};
 use farbank_pm::media::Mapped;
@@ -483,24 +488,58 @@ fn together(rates: &Rates, table: &str, threads: u32, phases: &[Phase]) -> f64 {
     phases.len() as f64 / seconds
 }
 
+/// What each table does on each number of workers: one after another on each processor, as none knows of another.
+fn side_by_side(
+    options: &Options,
+    watch: &mut dyn FnMut(Step<'_>) -> bool,
+) -> Result<Vec<(Rates, Vec<Figure>)>, Error> {
+    let jobs = TABLES.map(|table| THREADS.map(|threads| (table, threads)));
+    let (jobs, next) = (jobs.as_flattened(), &AtomicUsize::new(0));
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        for _ in 0..processors.min(jobs.len()) {
+            let tell = tell.clone();
+            scope.spawn(move || {
+                while let Some(job) = jobs.get(next.fetch_add(1, Relaxed)) {
+                    let (mut all, mut figures) = (Rates::new(), Vec::new());
+                    let done = rates(options, *job, &mut all, &mut figures);
+                    // Nobody listens any more: another failed.
+                    if tell.send((*job, done.map(|()| (all, figures)))).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        let mut done = Vec::new();
+        while done.len() < jobs.len() {
+            let step = Step {
+                what: "pairs of a table and a number of threads",
+                done: done.len() as u64,
+                all: jobs.len() as u64,
+            };
+            if !watch(step) {
+                next.store(jobs.len(), Relaxed);
+                return Err(Error::Stopped);
+            }
+            let (job, found) = told.recv().expect("the threads tell of every job");
+            done.push((job, found?));
+        }
+        let place = |of: &(Table, u32)| jobs.iter().position(|job| job == of);
+        done.sort_by_key(|(job, _)| place(job));
+        Ok(done.into_iter().map(|(_, found)| found).collect())
+    })
+}
+
 /// All tables, all orders.
 pub(super) fn orders(
     options: &Options,
     watch: &mut dyn FnMut(Step<'_>) -> bool,
 ) -> Result<Report, Error> {
     let (mut report, mut all) = (Report::default(), Rates::new());
-    for (done, table) in (0..).zip(TABLES) {
-        let step = Step {
-            what: table.name(),
-            done,
-            all: TABLES.len() as u64,
-        };
-        if !watch(step) {
-            return Err(Error::Stopped);
-        }
-        for threads in THREADS {
-            rates(options, (table, threads), &mut all, &mut report.figures)?;
-        }
+    for (rates, figures) in side_by_side(options, watch)? {
+        all.extend(rates);
+        report.figures.extend(figures);
     }
     report.notes.push(config(options).label());
     let (mut pairs, mut hold) = (0, 0);

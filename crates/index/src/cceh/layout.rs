@@ -128,11 +128,15 @@ impl<M: Medium> Cceh<M> {
     pub(super) fn each_live(&self, segment: Off, mut each: impl FnMut(Off, u64, u64)) {
         let medium = self.ground.medium();
         let header = self.header(segment);
-        for n in 0..self.config.slots() {
-            let slot = Self::slot(segment, n);
-            let key = medium.load(slot);
-            if key != EMPTY && header.owns(crate::hash::hash(key)) {
-                each(slot, key, medium.load(value_of(slot)));
+        // Asked for at once, rather than line by line.
+        medium.prefetch(segment, self.config.segment_bytes() as usize);
+        for bucket in 0..1 << self.config.bucket_bits {
+            let bucket = Self::slot(segment, bucket * SLOTS_A_LINE);
+            for (n, key) in (0..).zip(self.keys_of(bucket)) {
+                if key != EMPTY && header.owns(crate::hash::hash(key)) {
+                    let slot = bucket.plus(n * SLOT);
+                    each(slot, key, medium.load(value_of(slot)));
+                }
             }
         }
     }

@@ -1,13 +1,16 @@
 //! Another array in the place of one that has too many chained buckets.
 
 use farbank_pm::sync::atomic::Ordering;
-use farbank_pm::{Medium, Off, WORD, fault};
+use farbank_pm::{LINE, Medium, Off, WORD, fault};
 
 use super::Clht;
 use super::layout::{ARRAY, Array, BITS_MAX, CHAINED, OLD, SLOTS, YOUNG, image, next_of};
 use crate::ground::{Block, OpenError, Worker};
 use crate::hash::hash;
 use crate::index::Refused;
+
+/// Chains whose first buckets are fetched together.
+const AHEAD: u64 = 16;
 
 impl<M: Medium> Clht<M> {
     /// The first array.
@@ -100,6 +103,7 @@ impl<M: Medium> Clht<M> {
         let (mut chained, together) = (0, 1 << self.config.lock_bits);
         for from in (0..old.buckets()).step_by(together) {
             let to = from + together as u64;
+            self.prefetch(old, to..to + together as u64);
             let first = old.bucket(from);
             let accept = || self.accept(worker, old, first);
             let guard = self.locks.lock(first, accept)?;
@@ -114,6 +118,14 @@ impl<M: Medium> Clht<M> {
         }
         worker.commit(self.ground.medium())?;
         Ok(chained)
+    }
+
+    /// Has the CPU fetch the first buckets of chains that are read soon, as far as there are such.
+    fn prefetch(&self, array: Array, chains: std::ops::Range<u64>) {
+        let end = chains.end.min(array.buckets());
+        let bytes = end.saturating_sub(chains.start) as usize * LINE;
+        let at = array.bucket(chains.start);
+        self.ground.medium().prefetch(at, bytes);
     }
 
     /// Copies chain `index` of `old` to the chains of `young` it divides into.
@@ -157,7 +169,11 @@ impl<M: Medium> Clht<M> {
         let medium = self.ground.medium();
         let mut chained = Vec::new();
         let next = |at| Off(medium.load(next_of(at)));
-        for first in (0..array.buckets()).map(|index| array.bucket(index)) {
+        for index in 0..array.buckets() {
+            if index.is_multiple_of(AHEAD) {
+                self.prefetch(array, index..index + AHEAD);
+            }
+            let first = array.bucket(index);
             let who = format!("the bucket {first:?} of an array to be freed");
             let ours = |block: Block| Ok(medium.load(block.at) == first.0);
             let all = (self.ground).chain(&who, next(first), CHAINED, next, ours)?;

@@ -92,8 +92,8 @@ impl<M: Medium> Dash<'_, M> {
 
     #[inline]
     pub(super) fn pair(&self, bucket: Off, slot: u32) -> (u64, u64) {
-        let at = self.slot(bucket, slot);
-        (self.medium.load(at), self.medium.load(Self::value_of(at)))
+        let [key, value] = self.medium.load_words(self.slot(bucket, slot), 1);
+        (key, value)
     }
 
     /// Where a pair's value is.
@@ -127,7 +127,13 @@ impl<M: Medium> Dash<'_, M> {
     /// Whether the pair in a slot has `key`.
     #[inline]
     pub(super) fn has_key(&self, bucket: Off, slot: u32, key: u64) -> bool {
-        self.medium.load(self.slot(bucket, slot)) == key
+        self.key(bucket, slot) == key
+    }
+
+    /// The key of the pair in a slot.
+    #[inline]
+    pub(super) fn key(&self, bucket: Off, slot: u32) -> u64 {
+        self.medium.load(self.slot(bucket, slot))
     }
 
     /// A pair that is not live.

@@ -141,8 +141,8 @@ impl<M: Medium> Dash<'_, M> {
     /// Which live pairs of a bucket have keys that are meant.
     fn mask(&self, bucket: Off, meant: impl Fn(u64) -> bool) -> u64 {
         let live = ones(self.bits(bucket).live());
-        let dead = live.filter(|slot| meant(self.pair(bucket, *slot).0));
-        dead.fold(0, |mask, slot| mask | 1 << slot)
+        let found = live.filter(|slot| meant(self.key(bucket, *slot)));
+        found.fold(0, |mask, slot| mask | 1 << slot)
     }
 
     /// Makes dead, to be drained, the guests that are in their home, bucket `n`, too (S2).
@@ -185,6 +185,9 @@ impl<M: Medium> Dash<'_, M> {
         (elder, young): (Off, Off),
         keys: &Keys<'_>,
     ) -> Result<(), Refused> {
+        // Asked for at once, rather than bucket by bucket.
+        self.medium
+            .prefetch(elder, self.shape.segment_bytes() as usize);
         for n in 0..self.shape.buckets() {
             let (from, to) = (self.bucket(elder, n), self.bucket(young, n));
             self.clear(&mut worker.lane, to, Some(from));

@@ -87,17 +87,26 @@ pub(super) fn level_root(n: u64) -> u64 {
 }
 
 impl Config {
-    pub(super) fn words(&self) -> [u64; 6] {
+    pub(super) fn words(&self) -> [u64; 7] {
         let Config {
             slots,
             bucket_bytes,
             token_bits,
             top_bits,
             seeds: [first, second],
+            one_by_one,
         } = *self;
-        let [slots, bucket_bytes, token_bits, top_bits] =
-            [slots, bucket_bytes, token_bits, top_bits].map(u64::from);
-        [slots, bucket_bytes, token_bits, top_bits, first, second]
+        let [slots, bucket_bytes, token_bits, top_bits, one_by_one] =
+            [slots, bucket_bytes, token_bits, top_bits, one_by_one.into()].map(u64::from);
+        [
+            slots,
+            bucket_bytes,
+            token_bits,
+            top_bits,
+            first,
+            second,
+            one_by_one,
+        ]
     }
 
     pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<Config, OpenError> {
@@ -108,6 +117,7 @@ impl Config {
             token_bits: small(words[2]),
             top_bits: small(words[3]),
             seeds: [words[4], words[5]],
+            one_by_one: words[6] == 1,
         };
         config.check()?;
         Ok(config)

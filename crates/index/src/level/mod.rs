@@ -49,7 +49,8 @@
 //! # Where we differ from the paper
 //! Locks live in DRAM, two a key; the paper's are a bit a slot. Searches go on while the table is resized; the
 //! paper's version in the study locks the whole table. A resize copies the bottom level and switches by one word; the published
-//! code clears each old token, flushes it, and has been found to leave the table between two states (Witcher #17, #18). It puts a
+//! code clears each old token, flushes it, and has been found to leave the table between two states (Witcher #17, #18);
+//! [`Config::one_by_one`] flushes as often, and leaves the tokens where they are. It puts a
 //! pair into either side of the interim and drops it, without a word, if both buckets are full; here a pair keeps its side
 //! (I7). Seeds are in the pool; the study's version draws new ones at each start and finds nothing again. A table never shrinks.
 //!
@@ -107,6 +108,9 @@ pub struct Config {
     pub top_bits: u32,
     /// What the hashes of the two sides start from.
     pub seeds: [u64; 2],
+    /// Whether a resize makes each pair durable by itself, then its token, then the bucket it was in once more, as published
+    /// code does, which takes the old token away.
+    pub one_by_one: bool,
 }
 
 impl Config {
@@ -119,6 +123,7 @@ impl Config {
             token_bits: 1,
             top_bits: (slots / 9 * 2).max(4).ilog2(),
             seeds: [hash::SEED, 0x9e37_79b9_7f4a_7c15],
+            one_by_one: false,
         }
     }
 
@@ -132,12 +137,13 @@ impl Config {
         }
     }
 
-    /// As published: tokens of a byte in buckets that are no line.
+    /// As published: tokens of a byte in buckets that are no line, pairs that are rehashed one by one.
     #[must_use]
     pub fn published(self) -> Config {
         Config {
             bucket_bytes: 72,
             token_bits: 8,
+            one_by_one: true,
             ..self
         }
     }

@@ -201,7 +201,7 @@ impl<M: Medium> LevelHash<M> {
     }
 
     /// The first free place of a bucket.
-    fn free_in(&self, bucket: Off) -> Option<Spot> {
+    pub(super) fn free_in(&self, bucket: Off) -> Option<Spot> {
         let tokens = self.tokens(bucket);
         let mut spots = self.config.spots(bucket);
         spots.find(|spot| tokens & self.config.token(spot.slot) == 0)
@@ -294,7 +294,7 @@ impl<M: Medium> LevelHash<M> {
     }
 
     /// Stores a pair where none is, so that it is durable if what is stored to the tokens next is (I2).
-    fn put_pair(
+    pub(super) fn put_pair(
         &self,
         worker: &mut Worker,
         spot: Spot,

@@ -77,7 +77,10 @@ impl<M: Medium> LevelHash<M> {
         interim: Level,
     ) -> Result<Block, Refused> {
         self.await_writers(worker)?;
-        self.build(worker, interim, Some(levels.bottom));
+        match self.config.one_by_one {
+            true => self.rehash(worker, interim, levels.bottom)?,
+            false => self.build(worker, interim, Some(levels.bottom)),
+        }
         let freed = self.ground.about_to_free(worker, levels.bottom.at)?; // its drain is I1's
         self.set_top(worker, levels.current + 1, interim)?;
         Ok(freed)
@@ -110,6 +113,32 @@ impl<M: Medium> LevelHash<M> {
                 }
             }
         }
+    }
+
+    /// Does what [`LevelHash::build`] does, pair by pair. A pair keeps its old token, so that nothing is lost if `young` is never
+    /// named.
+    fn rehash(&self, worker: &mut Worker, young: Level, old: Level) -> Result<(), Refused> {
+        let medium = self.ground.medium();
+        self.build(worker, young, None);
+        worker.commit(medium)?;
+        let buckets = (0..2).flat_map(|side| (0..old.half()).map(move |n| (side, n)));
+        for (side, n) in buckets {
+            let left = self.config.bucket(old, side, n);
+            for spot in self.config.spots(left).filter(|spot| self.is_live(*spot)) {
+                let pair = self.pair(spot);
+                let bucket = self
+                    .config
+                    .bucket(young, side, self.config.hashes(pair.0)[side]);
+                let to = self
+                    .free_in(bucket)
+                    .expect("there is room for all of them (I7)");
+                self.put_pair(worker, to, pair)?;
+                let tokens = self.tokens(bucket) | self.config.token(to.slot);
+                worker.put_word(medium, bucket, tokens)?;
+                worker.put_word(medium, left, self.tokens(left))?;
+            }
+        }
+        Ok(())
     }
 
     /// Adds a pair to the bytes of a bucket that has room for it.
