@@ -126,12 +126,16 @@ impl<M: Medium> LevelHash<M> {
             let left = self.config.bucket(old, side, n);
             for spot in self.config.spots(left).filter(|spot| self.is_live(*spot)) {
                 let pair = self.pair(spot);
-                let bucket = self
-                    .config
-                    .bucket(young, side, self.config.hashes(pair.0)[side]);
-                let to = self
-                    .free_in(bucket)
-                    .expect("there is room for all of them (I7)");
+                let hash = self.config.hashes(pair.0)[side];
+                let bucket = self.config.bucket(young, side, hash);
+                // I7: there is, unless a pair is where its hash does not lead.
+                let room = self.free_in(bucket);
+                let to = room.ok_or_else(|| {
+                    Refused::damaged(format!(
+                        "key {:#x} has no room after a resize: there is a pair in {left:?} that does not belong there",
+                        pair.0
+                    ))
+                })?;
                 self.put_pair(worker, to, pair)?;
                 let tokens = self.tokens(bucket) | self.config.token(to.slot);
                 worker.put_word(medium, bucket, tokens)?;
