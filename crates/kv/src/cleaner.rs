@@ -18,9 +18,9 @@
 //! C3  A tombstone is dropped when every segment that was opened before it was written (C2) is gone:
 //!     nothing it hides is left. One that a newer record of its key has replaced is dropped at once.
 //! C4  The cleaner can always finish a pass: `cleaner_reserve` segments are taken by nobody else.
-//! C5  A victim whose live records were not all found or fail their checksums, or that holds bytes
-//!     that are no record, is damaged: it is quarantined, never reborn. What cannot be read may be a
-//!     tombstone; and a damaged copy of a record could be taken for a torn write after a crash.
+//! C5  A victim whose live records were not all found or fail their checksums is damaged: it is quarantined,
+//!     never reborn. So is one that is read from end to end and holds bytes that are no record: what cannot be
+//!     read may be a tombstone. One that is cleaned by the live map has none that is needed.
 //!
 //! # Crash argument
 //! | crash between          | recovery sees                      | and does                           |
