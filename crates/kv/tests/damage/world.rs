@@ -29,6 +29,7 @@ pub(crate) fn config() -> Config {
         clock: Arc::new(|| NOW_MS),
         cleaning: Cleaning::Inline,
         open_threads: 1,
+        read_cache_bytes: 1, // Few rows: a pool is opened tens of thousands of times.
         ..Config::default()
     }
 }
