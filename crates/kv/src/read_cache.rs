@@ -371,18 +371,13 @@ impl Held<'_> {
         let Some(name) = self.slot.0.get(KEY_AT..self.value_at) else {
             return false;
         };
-        let is = |word: &AtomicU64, ours: [u8; WORD]| {
-            word.load(Ordering::Relaxed) == u64::from_le_bytes(ours)
-        };
         let (words, tail) = key.as_chunks::<WORD>();
-        if !name.iter().zip(words).all(|(word, ours)| is(word, *ours)) {
-            return false;
-        }
-        tail.is_empty() || {
-            let mut last = [0; WORD];
-            last[..tail.len()].copy_from_slice(tail);
-            is(&name[words.len()], last)
-        }
+        let mut last = [0; WORD];
+        last[..tail.len()].copy_from_slice(tail);
+        let ours = words.iter().chain((!tail.is_empty()).then_some(&last));
+        name.iter()
+            .zip(ours)
+            .all(|(word, ours)| word.load(Ordering::Relaxed) == u64::from_le_bytes(*ours))
     }
 
     /// Appends the value; what was appended is it only if it still holds.
