@@ -163,9 +163,9 @@ impl Session<'_> {
         let mut value = Vec::new();
         let found = self
             .0
-            .get(named(key), View::Pending, &mut value, &mut |_, _| {})?;
+            .get(named(key), View::Pending, &mut value, &mut |_, _| {});
         self.0.rest(); // The next use may be far off.
-        Ok(found.then_some(value))
+        Ok(found?.then_some(value))
     }
 
     /// Stores `value` under `key`, whatever was there.
@@ -179,9 +179,9 @@ impl Session<'_> {
 
     /// Deletes `key`. Returns whether it was there.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, Error> {
-        let there = self.0.delete(named(key))?;
+        let there = self.0.delete(named(key));
         self.0.rest();
-        Ok(there)
+        there
     }
 
     /// Makes everything this session wrote durable, and waits for it.

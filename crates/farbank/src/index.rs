@@ -262,6 +262,12 @@ fn share(name: &str, value: f64) -> Result<f64, Failure> {
     }
 }
 
+/// The first that is no plug-in: its keys and values are words, and it has no order.
+fn first_of_words(contenders: &[Contender]) -> Option<&Contender> {
+    let is_plugin = |contender: &&Contender| matches!(contender, Contender::Plugin(_));
+    contenders.iter().find(|contender| !is_plugin(contender))
+}
+
 impl BenchIndex {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let options = self.options()?;
@@ -314,10 +320,9 @@ impl BenchIndex {
             contenders.extend(self.for_anyone().then_some(Contender::Papaya));
             contenders.extend(Table::ALL.map(Contender::Table));
         }
-        let unordered = contenders
-            .iter()
-            .find(|contender| !matches!(contender, Contender::Plugin(_)));
-        if let (Some(unordered), true) = (unordered, self.scan_ratio > 0.0) {
+        if self.scan_ratio > 0.0
+            && let Some(unordered) = first_of_words(&contenders)
+        {
             return Err(Failure::Usage(format!(
                 "{} has no order: --scan-ratio is for a --plugin that has one, alone",
                 unordered.name()
@@ -349,9 +354,7 @@ impl BenchIndex {
         let (with_prefix, prefix) = (self.key_prefix.len() + key, &self.key_prefix);
         let usage = |why| Err(Failure::Usage(why));
         if (with_prefix, value) != (8, 8)
-            && let Some(words) = contenders
-                .iter()
-                .find(|c| !matches!(c, Contender::Plugin(_)))
+            && let Some(words) = first_of_words(contenders)
         {
             return usage(format!(
                 "{} has keys and values of 8 bytes, and these have {with_prefix} (--key-prefix {prefix:?} and \

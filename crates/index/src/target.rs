@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 
 use farbank_check::target::{Answer, Client, Op, Shape, Shared, Subject, Target, Value, Write};
 use farbank_pm::fault::Named;
-use farbank_pm::pool::Identity;
+use farbank_pm::pool::{Identity, Layout};
 use farbank_pm::sim::{Image, Persistency, Sim};
 use farbank_pm::{Off, Ticket, WORD};
 
@@ -22,9 +22,11 @@ use crate::registry::{Preset, Size, Table};
 #[derive(Clone, Copy, Debug)]
 pub struct TableTarget(pub Table);
 
-const SUPERBLOCK_BYTES: u64 = 8192;
 const CHUNK_BYTES: u64 = 4 << 10;
-const CHUNKS: u64 = 8;
+const CHUNKS: u32 = 8;
+const LAYOUT: Layout = Layout {
+    segment_bytes: CHUNK_BYTES,
+};
 const WORKERS: usize = 3;
 const KEYS: u64 = 40;
 /// The explorer's keys from here on are stored as words whose hashes begin alike.
@@ -65,7 +67,7 @@ impl Target for TableTarget {
 
     fn shape(&self) -> Shape {
         Shape {
-            pool_bytes: SUPERBLOCK_BYTES + CHUNKS * CHUNK_BYTES,
+            pool_bytes: LAYOUT.pool_bytes(CHUNKS),
             keys: KEYS,
             value_bytes: (Value::BYTES_MIN, Value::BYTES_MIN),
             sessions: 2,
@@ -89,7 +91,7 @@ impl Target for TableTarget {
             let _ = older.apply(0, &Op::Write(put(key)));
         }
         let mut left = sim.visible();
-        for at in (0..SUPERBLOCK_BYTES).step_by(WORD).map(Off) {
+        for at in (0..LAYOUT.first_segment()).step_by(WORD).map(Off) {
             left.set_word(at, image.word(at));
         }
         left

@@ -163,9 +163,7 @@ impl<M: Medium> Worker<M> {
         };
         self.untold.live += i64::from(written.len) - old.map_or(0, |old| i64::from(old.len));
         self.untold.written += u64::from(written.len);
-        if let Some(old) = old.filter(|old| old.header.is_some_and(|h| h.is_large())) {
-            self.engine.free_extents_of(old.at);
-        }
+        self.engine.free_replaced(old);
         if written.grown {
             self.engine.grow_index();
         }

@@ -328,7 +328,10 @@ impl<M: Medium> Engine<M> {
             return true;
         }
         let (from, bytes) = (self.geometry.base(victim), self.geometry.segment_bytes);
-        let mapped = only_values.then(|| self.live_map.all_of(from, bytes, live));
+        let mapped = match only_values {
+            true => self.live_map.all_of(from, bytes, live),
+            false => None,
+        };
         let mut fits = true;
         let mut met = Vec::with_capacity(MET_MAX);
         let mut key = Vec::new();
@@ -342,7 +345,7 @@ impl<M: Medium> Engine<M> {
                 met.clear();
             }
         };
-        let whole = match mapped.flatten() {
+        let whole = match mapped {
             Some(places) => self.walk_places(&places, &mut meet),
             None => self.walk(victim, info.used.load(Relaxed) as usize, &mut meet),
         };

@@ -24,6 +24,7 @@ use farbank_pm::{Medium, Off};
 
 use crate::engine::Engine;
 use crate::record::{EXTENT_ENTRY, Extent, Header};
+use crate::seek::Found;
 use crate::segment::{FIRST, Purpose, State};
 use crate::session::{Draft, Worker};
 use crate::store::Error;
@@ -170,6 +171,14 @@ impl<M: Medium> Engine<M> {
     pub(crate) fn free_extents_of(&self, at: Off) {
         if let Some(header) = self.header(at) {
             self.free_table(&self.table_of(at, &header));
+        }
+    }
+
+    /// Frees the extents of what a write has replaced, if it had some.
+    #[inline]
+    pub(crate) fn free_replaced(&self, old: Option<Found>) {
+        if let Some(old) = old.filter(|old| old.header.is_some_and(|h| h.is_large())) {
+            self.free_extents_of(old.at);
         }
     }
 

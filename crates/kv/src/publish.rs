@@ -151,9 +151,7 @@ impl<M: Medium> Worker<M> {
                 (0, 0)
             }
             Swung::Now(old) => {
-                if let Some(old) = old.filter(|old| old.header.is_some_and(|h| h.is_large())) {
-                    engine.free_extents_of(old.at);
-                }
+                engine.free_replaced(old);
                 let old_len = old.map_or(0, |old| i64::from(old.len));
                 match write.what {
                     Type::Put => (i64::from(write.len) - old_len, 0),

@@ -143,6 +143,13 @@ impl ReadCache {
         ones(bytes_equal([marks, 0], mark_of(hash))).map(|way| way as usize)
     }
 
+    /// The empty slots of a row: a bit each.
+    #[inline]
+    fn empty_ways(&self, row: usize) -> u64 {
+        let marks = self.marks.get(row).load(Ordering::Relaxed);
+        bytes_equal([marks, u64::MAX], 0)
+    }
+
     /// Has the CPU fetch what a write of `hash`'s key looks at.
     #[inline]
     pub(crate) fn fetch(&self, hash: u64) {
@@ -197,8 +204,7 @@ impl ReadCache {
             return false;
         }
         let row = self.row(hash);
-        let marks = self.marks.get(row).load(Ordering::Relaxed);
-        if bytes_equal([marks, u64::MAX], 0) != 0 {
+        if self.empty_ways(row) != 0 {
             return true;
         }
         let asked = self.asked.get(row);
@@ -288,9 +294,8 @@ impl ReadCache {
 
     /// The slot of a row that is to go: one that is empty, or one that was not read for long.
     fn victim(&self, row: usize) -> usize {
-        let marks = self.marks.get(row).load(Ordering::Relaxed).to_le_bytes();
-        if let Some(way) = marks.iter().position(|mark| *mark == 0) {
-            return way;
+        if let Some(way) = ones(self.empty_ways(row)).next() {
+            return way as usize;
         }
         let read = self.read.get(row);
         let way = read.load(Ordering::Relaxed).trailing_ones() as usize;

@@ -501,11 +501,13 @@ fn side_by_side(
         for _ in 0..processors.min(jobs.len()) {
             let tell = tell.clone();
             scope.spawn(move || {
-                while let Some(job) = jobs.get(next.fetch_add(1, Relaxed)) {
+                loop {
+                    let n = next.fetch_add(1, Relaxed);
+                    let Some(job) = jobs.get(n) else { return };
                     let (mut all, mut figures) = (Rates::new(), Vec::new());
                     let done = rates(options, *job, &mut all, &mut figures);
                     // Nobody listens any more: another failed.
-                    if tell.send((*job, done.map(|()| (all, figures)))).is_err() {
+                    if tell.send((n, done.map(|()| (all, figures)))).is_err() {
                         return;
                     }
                 }
@@ -522,11 +524,10 @@ fn side_by_side(
                 next.store(jobs.len(), Relaxed);
                 return Err(Error::Stopped);
             }
-            let (job, found) = told.recv().expect("the threads tell of every job");
-            done.push((job, found?));
+            let (n, found) = told.recv().expect("the threads tell of every job");
+            done.push((n, found?));
         }
-        let place = |of: &(Table, u32)| jobs.iter().position(|job| job == of);
-        done.sort_by_key(|(job, _)| place(job));
+        done.sort_by_key(|(n, _)| *n);
         Ok(done.into_iter().map(|(_, found)| found).collect())
     })
 }
