@@ -18,7 +18,7 @@ pub(crate) const TABLES: [&str; 7] = [
     "cceh", "clht", "level", "clevel", "dash-eh", "dash-lh", "soft",
 ];
 /// Which faults are tried of which table: its names, its own files, and what it shares with another.
-const TABLE_FAULTS: [(&str, &str); 22] = [
+const TABLE_FAULTS: [(&str, &str); 23] = [
     ("cceh", "index."),
     ("cceh", "cceh."),
     ("cceh", "index/cceh/"),
@@ -26,6 +26,7 @@ const TABLE_FAULTS: [(&str, &str); 22] = [
     ("clht", "index."),
     ("clht", "clht."),
     ("clht", "index/clht/"),
+    ("clht", "index/ground/recover.rs"),
     ("level", "level."),
     ("level", "index/level/"),
     ("clevel", "clevel."),

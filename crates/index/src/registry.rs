@@ -99,7 +99,8 @@ impl Table {
     pub fn faults_in_threads(self) -> &'static [Named] {
         const EARLY: [Named; 1] = [EARLY_READS];
         match self {
-            Table::Cceh | Table::Clht | Table::Clevel => &EARLY,
+            Table::Clht => &clht::FAULTS_IN_THREADS,
+            Table::Cceh | Table::Clevel => &EARLY,
             Table::Soft | Table::Level | Table::DashEh | Table::DashLh => &[],
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! Values are their own identities: eight bytes. An operation is durable when it returns. Keys of the explorer are
 //! small numbers; key 1 is stored as 0 and key 2 as the largest word, so that what a table may not be able to hold among
-//! the others is in every run. Some are stored as words whose hashes begin alike, so that halving a segment may move
-//! nothing and has to be done again at once.
+//! the others is in every run. Some are stored as words whose hashes begin and end alike, so that halving a segment may move
+//! nothing and has to be done again at once, and chains are long.
 
 use std::sync::{Arc, LazyLock};
 
@@ -29,11 +29,11 @@ const LAYOUT: Layout = Layout {
 };
 const WORKERS: usize = 3;
 const KEYS: u64 = 40;
-/// The explorer's keys from here on are stored as words whose hashes begin alike.
+/// The explorer's keys from here on are stored as words whose hashes begin and end alike.
 const ALIKE_FROM: u64 = 25;
 /// Those words.
 static ALIKE: LazyLock<Vec<u64>> = LazyLock::new(|| {
-    let alike = |word: &u64| hash(*word) >> 60 == 0;
+    let alike = |word: &u64| hash(*word) >> 60 == 0 && hash(*word).is_multiple_of(4);
     let words = (1000..).filter(alike);
     words.take((KEYS - ALIKE_FROM + 1) as usize).collect()
 });
@@ -74,6 +74,7 @@ impl Target for TableTarget {
             updates: true,
             used_before: true,
             mends_late: true,
+            shared_keys: 12,
             ..Shape::default()
         }
     }

@@ -31,7 +31,7 @@ fn an_insert_and_a_remove_cost_a_line_and_a_drain() {
 /// As the published code was counted: from 65,536 slots, growth included. That took 1.90 lines and 2.43 fences, and ended
 /// at a load factor of 56.24 %.
 #[test]
-fn growth_costs_two_lines_and_a_quarter_of_a_drain_an_insert() {
+fn growth_costs_a_line_and_a_quarter_of_a_drain_an_insert() {
     const KEYS: u64 = 2_000_000;
     let medium = Mapped::anonymous(512 << 20).unwrap();
     let size = Size::Slots(65_536);
@@ -51,7 +51,7 @@ fn growth_costs_two_lines_and_a_quarter_of_a_drain_an_insert() {
         "{lines:.3} lines, {fences:.3} fences an insert; load factor {load:.4}, utilisation {:.4}",
         space.utilisation()
     );
-    assert!((2.7..3.0).contains(&lines) && (1.2..1.35).contains(&fences));
+    assert!((2.1..2.25).contains(&lines) && (1.2..1.25).contains(&fences));
     assert!((0.561..0.564).contains(&load), "{load}");
 }
 

@@ -6,8 +6,8 @@ use crate::target::{Op, Shape, Target, Value, View, Write};
 
 /// Threads of a schedule.
 pub const THREADS: usize = 3;
-/// Keys they share.
-const KEYS: usize = 3;
+/// Keys they share, unless the structure asks for more in every other seed.
+const KEYS: u64 = 3;
 
 /// One step of a thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,7 +27,7 @@ pub enum Step {
 pub struct Programs {
     shape: Shape,
     seed: u64,
-    keys: [u64; KEYS],
+    keys: Vec<u64>,
     /// What a power cut may take.
     pub persistency: Persistency,
 }
@@ -39,7 +39,11 @@ impl Programs {
         let shape = target.shape_in_threads();
         let mut rng = Rng::new(seed).fork(1);
         let first = rng.below(shape.keys);
-        let stride = 1 + rng.below((shape.keys - 1) / (KEYS as u64 - 1));
+        let shared = match seed % 2 {
+            0 => shape.shared_keys,
+            _ => KEYS,
+        };
+        let stride = 1 + rng.below((shape.keys - 1) / (shared - 1));
         // Tickets that turn later are where sessions meet each other's unfinished work.
         let mut modes = vec![
             Persistency::Adr,
@@ -51,7 +55,9 @@ impl Programs {
         modes.retain(|mode| target.modes().contains(mode));
         Programs {
             seed,
-            keys: std::array::from_fn(|n| 1 + (first + n as u64 * stride) % shape.keys),
+            keys: (0..shared)
+                .map(|n| 1 + (first + n * stride) % shape.keys)
+                .collect(),
             persistency: modes[rng.below(modes.len() as u64) as usize],
             shape,
         }
@@ -163,8 +169,8 @@ impl Draw<'_> {
     }
 
     fn group(&mut self) -> Op {
-        let left_out = self.rng.below(KEYS as u64 + 1) as usize;
-        let keys = self.of.keys;
+        let keys = &self.of.keys;
+        let left_out = self.rng.below(keys.len() as u64 + 1) as usize;
         let members = keys.iter().enumerate().filter(|(n, _)| *n != left_out);
         let members = members.map(|(_, key)| self.write_of(*key, 120));
         Op::Group(members.collect())

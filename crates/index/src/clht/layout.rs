@@ -80,18 +80,23 @@ pub(super) fn next_of(bucket: Off) -> Off {
     bucket.plus(NEXT)
 }
 
-/// The bytes of a bucket with these keys and values, no more than it has slots, and no next.
-pub(super) fn image(first: u64, pairs: &[(u64, u64)]) -> [u8; LINE] {
+/// The bytes of a bucket with these keys and values, no more than it has slots.
+pub(super) fn image(
+    first: Off,
+    pairs: impl IntoIterator<Item = (u64, u64)>,
+    next: Off,
+) -> [u8; LINE] {
     let mut image = [0; LINE];
     let mut put = |at: u64, word: u64| {
         image[at as usize..][..WORD].copy_from_slice(&word.to_le_bytes());
     };
-    put(0, first);
+    put(0, first.0);
     for (n, (key, value)) in (0..).zip(pairs) {
         let at = key_at(Off(0), n);
-        put(at.0, *key);
-        put(value_of(at).0, *value);
+        put(at.0, key);
+        put(value_of(at).0, value);
     }
+    put(NEXT, next.0);
     image
 }
 
@@ -172,16 +177,15 @@ impl<M: Medium> Clht<M> {
     /// What is chained to the bucket at `first`, if it is blocks in use that all say they are its (I8).
     pub(super) fn chain_of(&self, first: Off) -> Result<Vec<Block>, Refused> {
         let medium = self.ground.medium();
-        let (who, next) = (format!("the bucket {first:?}"), |at| {
-            Off(medium.load(next_of(at)))
-        });
-        self.ground.chain(&who, next(first), CHAINED, next, |block| {
+        let who = "the bucket";
+        let next = |at| Off(medium.load(next_of(at)));
+        self.ground.chain((who, first), next(first), CHAINED, next, |block| {
             let says = Off(medium.load(block.at));
             if says == first && self.ground.is_block(block.at, CHAINED) {
-                return Ok(true);
+                return Ok(());
             }
             Err(Refused::damaged(format!(
-                "{who} leads to {:?}, which was expected to be a bucket in use of its chain, and says {says:?}",
+                "{who} {first:?} leads to {:?}, which was expected to be a bucket in use of its chain, and says {says:?}",
                 block.at
             )))
         })

@@ -17,19 +17,21 @@
 //!   └───────┴───────┴───────┘
 //! ```
 //!
-//! A resize names the array it builds and the one it is to replace, copies chain by chain, and switches by one store.
-//! Whichever of the two is not the table's afterwards is taken apart: by the resize, or by the next open.
+//! A resize names the array it builds and the one it is to replace, copies it part by part, and switches by one store. Who
+//! would wait for it copies parts, too (`copy.rs`). Whichever of the two is not the table's afterwards is freed: by the
+//! resize, or by the next open.
 //!
 //! # Invariants
 //! I1  A slot is live iff its key is not `EMPTY`.
 //! I2  A slot's value is stored before its key, in the same line: a crash that keeps the key keeps the value.
-//! I3  A chained bucket is durable, whole, before one leads to it. It is never taken out of its chain.
+//! I3  A chained bucket is durable, whole, before one of the table's array leads to it. It is never taken out of its chain.
 //! I4  A chain is changed under its lock in DRAM, which is let go when the change is durable. A reader believes what it
 //!     read if neither the lock's version nor the table's array has changed: nothing visible is volatile.
 //! I5  `array` names a young array only when that is durable, whole. No array's word is ever the table's again: they grow.
-//! I6  What a resize has copied is not changed any more: writers see that it was, and wait.
-//! I7  An array that is not the table's is named by `young` or `old` until all its chained buckets are free, durably, and only
-//!     then is one of them handed out again; such a one names another chain.
+//! I6  What is taken to be copied is not changed any more: writers see under the chain's lock that it was. The array is
+//!     replaced when all who took a part have made that durable, or one was refused: then it is not.
+//! I7  An array that is not the table's is named by `young` or `old` from before its first chained bucket is handed out until
+//!     all of them are free, durably, and only then is one of them handed out again.
 //! I8  Nothing of a chain is followed before whoever first comes to it after an open has seen that its chained buckets are
 //!     blocks in use which say that they are its.
 //!
@@ -39,12 +41,13 @@
 //! | value stored, key stored     | an empty key                            | nothing: the slot is free (I1, I2) |
 //! | chained bucket, its link     | a bucket in doubt its chain has not     | frees it                           |
 //! | new run, `young`             | a run in doubt that no word names       | frees it                           |
-//! | `young`, `array`             | `young` is not the table's              | takes it apart (I7)                |
-//! | `array`, old ones all free   | `old` is not the table's                | takes it apart, as far as it is    |
+//! | `young`, `array`             | `young` is not the table's              | frees it, and all chained buckets  |
+//! | `array`, old ones all free   | `old` is not the table's                | that no chain of the table has (I7)|
 //! | old ones free, run free      | the run named as being freed            | frees it                           |
 //! | (a kill) store, drain        | bytes that a power cut could take back  | makes them durable at first touch  |
 //!
-//! Only a crash inside a resize makes recovery read an array: the one that is to be freed, never the table's.
+//! Of the array that is not the table's nothing is read: it may be half written, by several workers. Only a crash inside a
+//! resize makes recovery look at all chained buckets, and at the chains of the table which they say they are of.
 //!
 //! How many chained buckets there are is known in DRAM only. An opened table counts them as chains are touched for the
 //! first time, so that the first resize may come a little later than it would have.
@@ -52,12 +55,12 @@
 //! # Where we differ from the paper
 //! Locks live in DRAM; the paper's are in the first word of a bucket, and a crash leaves them locked (RECIPE#19).
 //! [`Config::far_locks`] writes them without relying on them. Readers believe nothing that is not durable; the paper's
-//! see a key before it is, and miss one whose value changes meanwhile. Threads that meet a resize wait for it; the
-//! published code has them help, and leaves out buckets if a helper dies. A chained bucket's own first word leads back to its
-//! chain. Arrays grow by four, which is what the published rule, to 40 % of the slots, comes out as ([`Config::growth_bits`]).
+//! see a key before it is, and miss one whose value changes meanwhile. Who helps a resize is waited for; the published
+//! code's resizer leaves out buckets if a helper dies. A chained bucket's own first word leads back to its chain. Arrays grow by four, which is what the published rule, to 40 % of the slots, comes out as ([`Config::growth_bits`]).
 //! A crash inside a resize leaks nothing; the published code leaves that to a collector (fault `clht.young_not_named`).
 //! There is an update.
 
+mod copy;
 mod layout;
 mod ops;
 mod recover;
@@ -73,6 +76,7 @@ use crate::hash::hash;
 use crate::index::{Index, Refused, Space};
 use crate::locks::{EARLY_READS, Locks};
 use crate::outlier::Outlier;
+use copy::Copying;
 use layout::{ARRAY, Array, EMPTY, SLOTS};
 
 /// Its name.
@@ -95,6 +99,16 @@ pub(crate) const FAULTS: [Named; 4] = [
         name: "clht.young_not_named",
         what: "nothing durable names the array that a resize builds, nor the one it replaces",
         source: "RECIPE's code: a crash inside a resize leaks unless the allocator collects garbage",
+    },
+];
+
+/// Those of them, and others, that threads find.
+pub(crate) const FAULTS_IN_THREADS: [Named; 2] = [
+    EARLY_READS,
+    Named {
+        name: "clht.helpers_left_behind",
+        what: "a resize publishes its array without waiting for those who help to copy the old one",
+        source: "RECIPE#2: a helper that dies leaves buckets out",
     },
 ];
 
@@ -130,11 +144,13 @@ impl Config {
         }
     }
 
-    /// Small enough that a dozen keys are chained and outgrow the array.
+    /// Small enough that a dozen keys are chained and outgrow the array, and that an array is copied in several parts.
     #[must_use]
     pub fn small() -> Config {
         Config {
-            bits: 1,
+            bits: 2,
+            chained_percent: 45,
+            growth_bits: 1,
             lock_bits: 1,
             ..Config::paper(0)
         }
@@ -158,8 +174,7 @@ pub struct Clht<M> {
     /// The root's word for the array, where readers look.
     array: AtomicU64,
     growing: Mutex<()>,
-    /// How many of the array's buckets a resize has copied.
-    copied: AtomicU64,
+    copying: Copying,
     /// Chained buckets, as far as they are known.
     chained: AtomicU64,
     /// At how many of them the array is replaced.
@@ -175,7 +190,7 @@ impl<M: Medium> Clht<M> {
                 .read_early(config.early_reads),
             array: AtomicU64::new(array),
             growing: Mutex::new(()),
-            copied: AtomicU64::new(0),
+            copying: Copying::default(),
             chained: AtomicU64::new(0),
             grow_at: AtomicU64::new(0),
             ground,

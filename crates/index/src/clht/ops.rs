@@ -47,7 +47,7 @@ impl<M: Medium> Clht<M> {
         }
         {
             let _for = Category::KeyValue.spend();
-            self.extend(worker, held.first, found.last, &[(key, value)])?;
+            self.extend(worker, held.first, found.last, key, value)?;
         }
         let chained = self.chained.fetch_add(1, Ordering::Relaxed) + 1;
         let array = held.array;
@@ -129,7 +129,7 @@ impl<M: Medium> Clht<M> {
         }
     }
 
-    /// Takes the lock of the chain of `hash`. While the array is being copied, waits for that if the chain has been.
+    /// Takes the lock of the chain of `hash`. If a resize has taken that chain, helps it first (I6).
     fn hold(&self, worker: &mut Worker, hash: u64) -> Result<Held<'_>, Refused> {
         loop {
             let array = self.array();
@@ -137,14 +137,14 @@ impl<M: Medium> Clht<M> {
             let first = array.bucket(index);
             let accept = || self.accept(worker, array, first);
             let guard = self.locks.lock(first, accept)?;
-            // In this order: what has been copied is forgotten after the array was replaced.
-            let copied = index < self.copied.load(Ordering::Acquire);
+            // In this order: what has been taken is forgotten after the array was replaced.
+            let taken = self.copying.has_taken(index);
             if self.array() != array {
                 continue;
             }
-            if copied {
+            if taken {
                 drop(guard);
-                drop(self.growing.lock().expect("no holder panics"));
+                self.help(worker, array);
                 continue;
             }
             self.touch_far_lock(worker, first);
@@ -253,21 +253,22 @@ impl<M: Medium> Clht<M> {
         worker.commit(medium)
     }
 
-    /// Chains a bucket with these pairs to `last`, of the chain of `first`.
-    pub(super) fn extend(
+    /// Chains a bucket with this pair to `last`, of the chain of `first`.
+    fn extend(
         &self,
         worker: &mut Worker,
         first: Off,
         last: Off,
-        pairs: &[(u64, u64)],
-    ) -> Result<Off, Refused> {
+        key: u64,
+        value: u64,
+    ) -> Result<(), Refused> {
         let medium = self.ground.medium();
         let bucket = self.ground.allocate(worker, CHAINED)?;
-        medium.copy_in(&mut worker.lane, bucket, &[&image(first.0, pairs)]);
+        let bytes = image(first, [(key, value)], Off::NULL);
+        medium.copy_in(&mut worker.lane, bucket, &[&bytes]);
         if !fault!("clht.link_first") {
             worker.commit(medium)?; // I3
         }
-        worker.put_word(medium, next_of(last), bucket.0)?;
-        Ok(bucket)
+        worker.put_word(medium, next_of(last), bucket.0)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use farbank_pm::{LINE, Medium, Off};
 
 use super::Clht;
-use super::layout::{ARRAY, Array, BITS_MAX, OLD, YOUNG};
+use super::layout::{ARRAY, Array, BITS_MAX, CHAINED, OLD, YOUNG};
 use crate::ground::{Block, OpenError};
 use crate::hash::hash;
 use crate::index::Refused;
@@ -13,7 +13,7 @@ use crate::outlier::Outlier;
 
 impl<M: Medium> Clht<M> {
     /// Frees an array that a crash left half built, or half freed, then what is in doubt. Reads a few words a lane; all
-    /// of an array only if the crash was in the middle of a resize.
+    /// chains only if the crash was in the middle of a resize.
     pub(super) fn recover(&self) -> Result<(), OpenError> {
         let array = self.named(ARRAY)?.ok_or_else(|| OpenError::Damaged {
             what: format!("the root's word {ARRAY} is 0, and was expected to name the array"),
@@ -21,7 +21,11 @@ impl<M: Medium> Clht<M> {
         let mut worker = self.ground.worker()?;
         for word in [YOUNG, OLD] {
             match self.named(word)? {
-                Some(other) if other != array => self.dismantle(&mut worker, word, other)?,
+                Some(other) if other != array => {
+                    self.ground.flush_bits(&mut worker, CHAINED);
+                    let chained = self.led_to_by_none(array)?;
+                    self.dismantle(&mut worker, word, other, chained)?;
+                }
                 _ => {}
             }
         }
@@ -58,6 +62,17 @@ impl<M: Medium> Clht<M> {
         let who = format!("the array in the root's word {n}");
         self.ground.check_run(&who, array.at, array.bytes())?;
         Ok(Some(array))
+    }
+
+    /// Chained buckets that are handed out, and no chain of `array` has.
+    fn led_to_by_none(&self, array: Array) -> Result<Vec<Off>, Refused> {
+        let mut found = Vec::new();
+        for block in self.ground.blocks_out(CHAINED) {
+            if !self.is_live(array, block)? {
+                found.push(block.at);
+            }
+        }
+        Ok(found)
     }
 
     fn is_live(&self, array: Array, block: Block) -> Result<bool, Refused> {

@@ -88,15 +88,15 @@ impl<M: Medium> Dash<'_, M> {
         owner: u64,
     ) -> Result<Vec<Block>, Refused> {
         let first = Off(self.medium.load(self.last_stash(segment)));
-        let who = format!("the stash of segment {segment:?}");
+        let who = "the stash of segment";
         let next = |at| Off(self.medium.load(at));
-        self.ground.chain(&who, first, class, next, |block| {
+        self.ground.chain((who, segment), first, class, next, |block| {
             let says = self.owner(block.at);
             if says == owner && self.ground.is_block(block.at, class) {
-                return Ok(true);
+                return Ok(());
             }
             Err(Refused::damaged(format!(
-                "{who} leads to {:?}, which was expected to be a bucket in use of segment {owner:#x}, and says {says:#x}",
+                "{who} {segment:?} leads to {:?}, which was expected to be a bucket in use of segment {owner:#x}, and says {says:#x}",
                 block.at
             )))
         })

@@ -48,32 +48,31 @@ impl<M: Medium> Ground<M> {
         found.is_some_and(|block| block.class == Some(class) && self.is_handed_out(block))
     }
 
-    /// The blocks of `class` that lead to each other from `first`, which `who` names, on: the `next` of each, as long as
-    /// it is `ours` and not null.
+    /// The blocks of `class` that lead to each other from `first`, which `who` names, on: the `next` of each, until that is
+    /// null. None is followed that `vouch` refuses.
     pub(crate) fn chain(
         &self,
-        who: &str,
+        who: (&str, Off),
         first: Off,
         class: usize,
         next: impl Fn(Off) -> Off,
-        ours: impl Fn(Block) -> Result<bool, Refused>,
+        vouch: impl Fn(Block) -> Result<(), Refused>,
     ) -> Result<Vec<Block>, Refused> {
         let (mut blocks, mut at, mut passed) = (Vec::new(), first, None);
+        let (who, whose) = who;
         while !at.is_null() {
             if passed == Some(at) {
                 return Err(Refused::damaged(format!(
-                    "{who} leads in a circle that comes back to {at:?}"
+                    "{who} {whose:?} leads in a circle that comes back to {at:?}"
                 )));
             }
             let block = self.heap.block_at(at).filter(|b| b.class == Some(class));
             let Some(block) = block else {
                 return Err(Refused::damaged(format!(
-                    "{who} leads to {at:?}, which was expected to be a block, and is none"
+                    "{who} {whose:?} leads to {at:?}, which was expected to be a block, and is none"
                 )));
             };
-            if !ours(block)? {
-                break;
-            }
+            vouch(block)?;
             blocks.push(block);
             // A cycle comes back to what was the last one when their number was a power of two.
             if blocks.len().is_power_of_two() {

@@ -361,10 +361,15 @@ impl Heap {
             None => self.forget_run(block),
             Some(class) => {
                 let (group, _) = self.group_of(block.at, class);
-                let mut shelf = self.shelves[class].lock().expect("no holder panics");
-                shelf.ready.insert(group.0);
+                self.shelve_groups(class, std::iter::once(group));
             }
         }
+    }
+
+    /// Notes that blocks of these groups of `class` may be handed out again.
+    fn shelve_groups(&self, class: usize, groups: impl Iterator<Item = Off>) {
+        let mut shelf = self.shelves[class].lock().expect("no holder panics");
+        shelf.ready.extend(groups.map(|group| group.0));
     }
 
     /// Takes the chunks for what their words say, at open.
@@ -427,14 +432,27 @@ impl<M: Medium> Ground<M> {
 
     /// Sets or clears a bit of a group, on its way to durability.
     pub(super) fn change_bit(&self, lane: &mut Lane, group: Off, n: u64, set: bool) {
+        self.change_bits(lane, group, [(n / 64, 1 << (n % 64))], set);
+    }
+
+    /// Sets or clears bits of a group, each word's with its number, on their way to durability.
+    fn change_bits(
+        &self,
+        lane: &mut Lane,
+        group: Off,
+        words: impl IntoIterator<Item = (u64, u64)>,
+        set: bool,
+    ) {
         let medium = self.medium();
-        let (at, bit) = (group.plus(WORD as u64 * (1 + n / 64)), 1 << (n % 64));
-        let mut bits = medium.load(at);
-        loop {
-            let new = if set { bits | bit } else { bits & !bit };
-            match medium.cas(lane, at, bits, new) {
-                Ok(_) => break,
-                Err(found) => bits = found,
+        for (n, these) in words {
+            let at = group.plus(WORD as u64 * (1 + n));
+            let mut bits = medium.load(at);
+            loop {
+                let new = if set { bits | these } else { bits & !these };
+                match medium.cas(lane, at, bits, new) {
+                    Ok(_) => break,
+                    Err(found) => bits = found,
+                }
             }
         }
         medium.flush(lane, group, LINE);
@@ -557,18 +575,28 @@ impl<M: Medium> Ground<M> {
         }
     }
 
-    /// Frees blocks that a drain of `between` has made free on the medium before anybody is handed them.
+    /// Frees blocks of `class` that a drain of `between` has made free on the medium before anybody is handed them.
     pub(crate) fn free_all<R>(
         &self,
         worker: &mut Worker,
-        blocks: Vec<Block>,
+        class: usize,
+        mut blocks: Vec<Off>,
         between: impl FnOnce(&mut Worker) -> Result<R, Refused>,
     ) -> Result<R, Refused> {
-        for block in &blocks {
-            self.clear_on_medium(&mut worker.lane, *block);
+        blocks.sort_unstable();
+        let bits = blocks.into_iter().map(|at| self.heap.group_of(at, class));
+        let bits: Vec<_> = bits.collect();
+        let groups = || bits.chunk_by(|a, b| a.0 == b.0);
+        for bits in groups() {
+            let words = bits.chunk_by(|a, b| a.1 / 64 == b.1 / 64).map(|bits| {
+                let these = bits.iter().fold(0, |these, (_, n)| these | 1 << (n % 64));
+                (bits[0].1 / 64, these)
+            });
+            self.change_bits(&mut worker.lane, bits[0].0, words, false);
         }
         let result = between(worker)?;
-        blocks.into_iter().for_each(|block| self.heap.shelve(block));
+        let groups = groups().map(|bits| bits[0].0);
+        self.heap.shelve_groups(class, groups);
         Ok(result)
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use farbank_pm::{LINE, Medium, Off};
 
-use super::heap::{Block, FREED, RUN, Use};
+use super::heap::{Block, Cut, FREED, RUN, Use};
 use super::{Ground, OpenError, Worker};
 use crate::index::Refused;
 
@@ -94,29 +94,45 @@ impl<M: Medium> Ground<M> {
     }
 
     fn handed_out(&self) -> BTreeSet<u64> {
-        let mut found = BTreeSet::new();
-        for chunk in 0..self.pool.segments() {
-            match self.heap.use_of(chunk).expect("it is one of the pool's") {
-                Use::Run(_) => {
-                    let at = self.pool.segment(chunk);
-                    if self.is_handed_out(Block { at, class: None }) {
-                        found.insert(at.0);
-                    }
-                }
-                Use::Slab(class) => {
-                    let cut = self.heap.cut(class).expect("slabs are of a class");
-                    for group in 0..cut.groups() {
-                        let at = self.pool.segment(chunk).plus(group * LINE as u64);
-                        let (first, blocks) =
-                            self.heap.blocks_of(at, class).expect("a slab has groups");
-                        let taken = (0..blocks).filter(|n| self.is_set(at, *n));
-                        found.extend(taken.map(|n| first.plus(n * cut.block_bytes).0));
-                    }
-                }
-                Use::Free | Use::Head | Use::Inside => {}
-            }
+        let runs = (0..self.pool.segments()).filter_map(|chunk| {
+            let at = self.pool.segment(chunk);
+            let is_run = matches!(self.heap.use_of(chunk), Some(Use::Run(_)));
+            (is_run && self.is_handed_out(Block { at, class: None })).then_some(at.0)
+        });
+        let blocks = (0..RUN as usize).flat_map(|class| self.blocks_out(class));
+        runs.chain(blocks.map(|block| block.at.0)).collect()
+    }
+
+    /// Has what says which blocks of `class` are handed out made durable by the worker's next drain: a killed process may
+    /// have cleared bits.
+    pub(crate) fn flush_bits(&self, worker: &mut Worker, class: usize) {
+        for group in self.groups(class) {
+            self.medium().flush(&mut worker.lane, group, LINE);
         }
-        found
+    }
+
+    /// All blocks of `class` that are handed out. Reads all groups.
+    pub(crate) fn blocks_out(&self, class: usize) -> impl Iterator<Item = Block> {
+        self.groups(class).flat_map(move |group| {
+            let blocks = self.heap.blocks_of(group, class);
+            let (first, blocks) = blocks.expect("a slab has groups");
+            let bytes = self.heap.cut(class).expect("it has groups").block_bytes;
+            let taken = (0..blocks).filter(move |n| self.is_set(group, *n));
+            taken.map(move |n| Block {
+                at: first.plus(n * bytes),
+                class: Some(class),
+            })
+        })
+    }
+
+    fn groups(&self, class: usize) -> impl Iterator<Item = Off> {
+        let groups = self.heap.cut(class).map_or(0, Cut::groups);
+        let slabs = (0..self.pool.segments())
+            .filter(move |chunk| self.heap.use_of(*chunk) == Some(Use::Slab(class)));
+        slabs.flat_map(move |chunk| {
+            let first = self.pool.segment(chunk);
+            (0..groups).map(move |n| first.plus(n * LINE as u64))
+        })
     }
 }
 

@@ -1,0 +1,221 @@
+//! Several workers copy one array.
+//!
+//! An array is copied in parts, the chains that share a lock. Whoever would wait for the resize takes parts, too; who began
+//! it waits until all are done with.
+//!
+//! ```text
+//!   old    │part 0│part 1│part 2│ ...      `taken`: parts before it are somebody's, or done with
+//!             └──────┬──────┬──────┐
+//!   young  │part 0│ ... │part 0│ ... │     a part goes to as many stretches as the array grows by, which nobody else writes
+//! ```
+
+use farbank_pm::model::Category;
+use farbank_pm::sync::Mutex;
+use farbank_pm::sync::atomic::{AtomicU64, Ordering};
+use farbank_pm::{LINE, Medium, Off, fault};
+
+use super::Clht;
+use super::layout::{Array, CHAINED, SLOTS, image, next_of};
+use crate::ground::Worker;
+use crate::hash::hash;
+use crate::index::Refused;
+use crate::locks::wait;
+
+/// What those who copy an array share.
+#[derive(Default)]
+pub(super) struct Copying {
+    /// How many of the array's buckets have been taken; 0: it is not being replaced, `CLOSED`: nothing is to be taken.
+    taken: AtomicU64,
+    /// How many are done with: copied, or given up.
+    done: AtomicU64,
+    /// How many it has. Like the next, only changed while nobody has a part.
+    all: AtomicU64,
+    /// The word of the array they are copied to.
+    young: AtomicU64,
+    outcome: Mutex<Outcome>,
+}
+
+const CLOSED: u64 = u64::MAX;
+
+/// What came of the parts that are done with.
+#[derive(Default)]
+pub(super) struct Outcome {
+    /// Chained buckets that were handed out for the young array.
+    pub(super) made: Vec<Off>,
+    /// Chained buckets of the old one.
+    pub(super) left: Vec<Off>,
+    /// Why it cannot be copied.
+    pub(super) refused: Option<Refused>,
+}
+
+impl Copying {
+    /// Whether bucket `index` of the array is not to be changed any more.
+    #[inline]
+    pub(super) fn has_taken(&self, index: u64) -> bool {
+        index < self.taken.load(Ordering::Acquire)
+    }
+
+    /// Begins; the first `part` buckets are the caller's.
+    fn begin(&self, old: Array, young: Array, part: u64) {
+        self.all.store(old.buckets(), Ordering::Relaxed);
+        self.young.store(young.word(), Ordering::Relaxed);
+        self.done.store(0, Ordering::Relaxed);
+        self.taken.store(part, Ordering::Release);
+    }
+
+    /// Takes the next `part` buckets: the first of them. Who looked at an array before the last may see less than all.
+    fn take(&self, part: u64) -> Option<u64> {
+        let all = self.all.load(Ordering::Relaxed);
+        let next = |taken| (0 < taken && taken < all).then(|| taken + part);
+        let taken = &self.taken;
+        let took = taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        took.ok()
+    }
+
+    /// What came of `part` buckets that were taken. If they were refused, those not taken yet are given up.
+    fn finish(&self, part: u64, came: Outcome) {
+        let (mut done, all) = (part, self.all.load(Ordering::Relaxed));
+        let mut outcome = self.outcome.lock().expect("no holder panics");
+        outcome.made.extend(came.made);
+        outcome.left.extend(came.left);
+        if came.refused.is_some() {
+            outcome.refused = came.refused;
+            done += all.saturating_sub(self.taken.swap(CLOSED, Ordering::AcqRel));
+        }
+        drop(outcome);
+        self.done.fetch_add(done, Ordering::Release);
+    }
+
+    /// Waits until all parts are done with, and tells what came of them. Nobody takes one of the array that comes then.
+    fn await_all(&self) -> Outcome {
+        let (mut tries, all) = (0, self.all.load(Ordering::Relaxed));
+        while !fault!("clht.helpers_left_behind") && self.done.load(Ordering::Acquire) < all {
+            wait(&mut tries);
+        }
+        self.taken.store(CLOSED, Ordering::Release);
+        std::mem::take(&mut *self.outcome.lock().expect("no holder panics"))
+    }
+
+    fn young(&self) -> Array {
+        Array::of(self.young.load(Ordering::Relaxed))
+    }
+
+    /// Says that the array has been replaced, or is not going to be.
+    pub(super) fn end(&self) {
+        self.taken.store(0, Ordering::Release);
+    }
+}
+
+impl<M: Medium> Clht<M> {
+    /// Copies all chains of `old`, durable when it returns, if nobody was refused anything.
+    pub(super) fn copy(&self, worker: &mut Worker, old: Array, young: Array) -> Outcome {
+        self.copying.begin(old, young, self.part());
+        self.copy_parts(worker, Some(0));
+        self.copying.await_all()
+    }
+
+    /// Copies what nobody has taken of `old`, if it is being replaced, and waits until it is, or is not going to be.
+    #[cold]
+    pub(super) fn help(&self, worker: &mut Worker, old: Array) {
+        let _for = Category::Resize.spend();
+        let mut tries = 0;
+        while self.array() == old && self.copying.has_taken(0) {
+            let first = self.copying.take(self.part());
+            self.copy_parts(worker, first);
+            wait(&mut tries);
+        }
+    }
+
+    /// Buckets of a part: those that share a lock.
+    fn part(&self) -> u64 {
+        1 << self.config.lock_bits
+    }
+
+    /// Copies parts until none is left, the taken one at `first` before others.
+    fn copy_parts(&self, worker: &mut Worker, mut first: Option<u64>) {
+        while let Some(index) = first {
+            let mut came = Outcome::default();
+            came.refused = self.copy_part(worker, index, &mut came).err();
+            self.copying.finish(self.part(), came);
+            first = self.copying.take(self.part());
+        }
+    }
+
+    /// Copies the part at bucket `from` of the array, durable on `Ok`.
+    fn copy_part(&self, worker: &mut Worker, from: u64, came: &mut Outcome) -> Result<(), Refused> {
+        // Neither changes while somebody has a part.
+        let (old, young) = (self.array(), self.copying.young());
+        let (medium, part) = (self.ground.medium(), self.part());
+        self.prefetch(old, from + part..from + 2 * part);
+        let accept = || self.accept(worker, old, old.bucket(from));
+        drop(self.locks.lock(old.bucket(from), accept)?); // nobody changes these any more (I6)
+        for first in (from..from + part).map(|index| old.bucket(index)) {
+            medium.prefetch(Off(medium.load(next_of(first))), LINE);
+        }
+        let stretches = young.buckets() / old.buckets();
+        let mut lines = vec![[0; LINE]; (stretches * part) as usize];
+        let mut pairs = Vec::new();
+        for index in from..from + part {
+            let first = old.bucket(index);
+            self.each_bucket(first, |bucket| {
+                came.left.extend((bucket != first).then_some(bucket))
+            });
+            self.each_live(first, |_, key, value| {
+                let hash = hash(key);
+                if old.index(hash) == index {
+                    pairs.push((young.index(hash), key, value)); // any other is damaged
+                }
+            });
+            pairs.sort_unstable();
+            for there in pairs.chunk_by(|a, b| a.0 == b.0) {
+                let to = there[0].0;
+                let line = to / old.buckets() * part + index - from;
+                lines[line as usize] =
+                    self.make_chain(worker, young.bucket(to), there, &mut came.made)?;
+            }
+            pairs.clear();
+        }
+        for (to, lines) in (from..)
+            .step_by(old.buckets() as usize)
+            .zip(lines.chunks(part as usize))
+        {
+            medium.copy_in(&mut worker.lane, young.bucket(to), &[lines.as_flattened()]);
+            self.locks.is_new(young.bucket(to));
+        }
+        worker.commit(medium)
+    }
+
+    /// Chains buckets for those pairs that the bucket at `first` has no slots for. The bytes of that one.
+    fn make_chain(
+        &self,
+        worker: &mut Worker,
+        first: Off,
+        pairs: &[(u64, u64, u64)],
+        made: &mut Vec<Off>,
+    ) -> Result<[u8; LINE], Refused> {
+        let medium = self.ground.medium();
+        let (here, others) = pairs.split_at(pairs.len().min(SLOTS as usize));
+        let mut next = Off::NULL;
+        for some in others.chunks(SLOTS as usize) {
+            let bucket = self.ground.allocate(worker, CHAINED)?;
+            made.push(bucket);
+            let bytes = image(first, pairs_of(some), next);
+            medium.copy_in(&mut worker.lane, bucket, &[&bytes]);
+            next = bucket;
+        }
+        Ok(image(Off::NULL, pairs_of(here), next))
+    }
+
+    /// Has the CPU fetch the first buckets of chains that are read soon, as far as there are such.
+    fn prefetch(&self, array: Array, chains: std::ops::Range<u64>) {
+        let end = chains.end.min(array.buckets());
+        let bytes = end.saturating_sub(chains.start) as usize * LINE;
+        self.ground
+            .medium()
+            .prefetch(array.bucket(chains.start), bytes);
+    }
+}
+
+fn pairs_of(placed: &[(u64, u64, u64)]) -> impl Iterator<Item = (u64, u64)> {
+    placed.iter().map(|(_, key, value)| (*key, *value))
+}
