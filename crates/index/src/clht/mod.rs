@@ -56,7 +56,8 @@
 //! Locks live in DRAM; the paper's are in the first word of a bucket, and a crash leaves them locked (RECIPE#19).
 //! [`Config::far_locks`] writes them without relying on them. Readers believe nothing that is not durable; the paper's
 //! see a key before it is, and miss one whose value changes meanwhile. Who helps a resize is waited for; the published
-//! code's resizer leaves out buckets if a helper dies. A chained bucket's own first word leads back to its chain. Arrays grow by four, which is what the published rule, to 40 % of the slots, comes out as ([`Config::growth_bits`]).
+//! code's resizer leaves out buckets if a helper dies. A chained bucket's own first word leads back to its chain. Arrays
+//! grow by four, which is what the published rule, to 40 % of the slots, comes out as ([`Config::growth_bits`]).
 //! A crash inside a resize leaks nothing; the published code leaves that to a collector (fault `clht.young_not_named`).
 //! There is an update.
 
