@@ -13,9 +13,15 @@ const LANE_SEEDS: [(&str, &str); 4] = [
     ("word", "0..16"),
     ("page", "0..24"),
 ];
-/// The persistent hash indexes, and what a lane explores of each: half a minute together.
-pub(crate) const TABLES: [&str; 7] = [
-    "cceh", "clht", "level", "clevel", "dash-eh", "dash-lh", "soft",
+/// The persistent hash indexes, each with the seeds in which a release finds a million distinct images of it.
+pub(crate) const TABLES: [(&str, &str); 7] = [
+    ("cceh", "0..700"),
+    ("clht", "0..500"),
+    ("level", "0..1000"),
+    ("clevel", "0..320"),
+    ("dash-eh", "0..200"),
+    ("dash-lh", "0..80"),
+    ("soft", "0..1000"),
 ];
 /// Which faults are tried of which table: its names, its own files, and what it shares with another.
 const TABLE_FAULTS: [(&str, &str); 23] = [
@@ -43,11 +49,8 @@ const TABLE_FAULTS: [(&str, &str); 23] = [
     ("soft", "index/soft/"),
     ("soft", "index/ground/mod.rs"),
 ];
+/// What a lane explores of each in each mode: half a minute together.
 const TABLE_SEEDS: [(&str, &str); 3] = [("adr", "0..100"), ("eadr", "0..40"), ("page", "0..60")];
-/// Seeds in which a release finds a million distinct images of each, in their order.
-const TABLE_GATE_SEEDS: [&str; 7] = [
-    "0..700", "0..500", "0..1000", "0..320", "0..200", "0..80", "0..1000",
-];
 /// What a lane explores of the cache in each mode: half a minute.
 const CACHE_SEEDS: [(&str, &str); 4] = [
     ("adr", "0..24"),
@@ -110,7 +113,7 @@ pub(crate) fn crash(size: Size) -> Result<(), String> {
 }
 
 fn tables(size: Size) -> Result<(), String> {
-    for (table, gate_seeds) in TABLES.into_iter().zip(TABLE_GATE_SEEDS) {
+    for (table, gate_seeds) in TABLES {
         for (mode, seeds) in TABLE_SEEDS {
             let long = size == Size::Gate && mode == "adr";
             let mut command = check("crash")?;
@@ -182,7 +185,7 @@ pub(crate) fn schedules(size: Size) -> Result<(), String> {
     };
     run(&["kv", "--schedules", schedules])?;
     run(&["kv-alone", "--schedules", alone])?;
-    for name in ["mdb"].into_iter().chain(TABLES) {
+    for name in ["mdb"].into_iter().chain(TABLES.map(|(table, _)| table)) {
         run(&[name, "--schedules", others])?;
     }
     for name in ["kv", "kv-alone", "mdb", "cceh", "clht", "clevel"] {

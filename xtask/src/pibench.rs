@@ -101,7 +101,7 @@ fn ours(folder: &Path, keys: &str) -> Result<(), String> {
     build.current_dir(root());
     succeed(build.args(["build", "--release", "--package=farbank-tables"]))?;
     let library = target().join("release/libfarbank_tables.so");
-    for table in TABLES {
+    for (table, _) in TABLES {
         let mut command = Command::new(&host);
         command.env("FARBANK_TABLE", table);
         output(command.arg(&library).args([keys, "2"]))?;

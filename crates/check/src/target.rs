@@ -163,6 +163,9 @@ pub enum Answer {
     Refused,
 }
 
+/// Keys that the threads of a schedule share.
+pub const SHARED_KEYS: u64 = 3;
+
 /// What a target can do, and sizes that suit it.
 #[derive(Clone, Debug)]
 pub struct Shape {
@@ -194,7 +197,7 @@ pub struct Shape {
     /// Whether an open leaves something to whoever first comes to it, so that some runs have to go on without looking at
     /// what is there.
     pub mends_late: bool,
-    /// Keys that the threads of a schedule share in every other seed; in the rest, 3.
+    /// Keys that the threads of a schedule share in every other seed; in the rest, [`SHARED_KEYS`].
     pub shared_keys: u64,
     /// Whether it is a cache: what it was told may be missing when it had to make room ([`Subject::made_room`]), or while
     /// it is written, but what is there is the newest.
@@ -232,7 +235,7 @@ impl Default for Shape {
             cleans: false,
             used_before: false,
             mends_late: false,
-            shared_keys: 3,
+            shared_keys: SHARED_KEYS,
             forgets: false,
         }
     }

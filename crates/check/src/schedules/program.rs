@@ -2,12 +2,10 @@
 
 use farbank_pm::sim::{Persistency, Rng};
 
-use crate::target::{Op, Shape, Target, Value, View, Write};
+use crate::target::{Op, SHARED_KEYS, Shape, Target, Value, View, Write};
 
 /// Threads of a schedule.
 pub const THREADS: usize = 3;
-/// Keys they share, unless the structure asks for more in every other seed.
-const KEYS: u64 = 3;
 
 /// One step of a thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,7 +39,7 @@ impl Programs {
         let first = rng.below(shape.keys);
         let shared = match seed % 2 {
             0 => shape.shared_keys,
-            _ => KEYS,
+            _ => SHARED_KEYS,
         };
         let stride = 1 + rng.below((shape.keys - 1) / (shared - 1));
         // Tickets that turn later are where sessions meet each other's unfinished work.

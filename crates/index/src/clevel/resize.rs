@@ -29,15 +29,9 @@ impl<M: Medium> Clevel<M> {
     /// An empty level, durable, which the root's word `n` names: in the line of `META`, and stored before that says that it
     /// is the table's (I1).
     fn make_level(&self, worker: &mut Worker, n: u64, bits: u32) -> Result<(), Refused> {
-        const ZEROS: [u8; 4096] = [0; 4096];
         let (medium, bytes) = (self.ground.medium(), self.level_bytes(bits));
         let at = self.ground.allocate_run(worker, bytes)?;
-        let mut from = 0;
-        while from < bytes {
-            let len = (bytes - from).min(ZEROS.len() as u64);
-            medium.copy_in(&mut worker.lane, at.plus(from), &[&ZEROS[..len as usize]]);
-            from += len;
-        }
+        self.ground.clear(&mut worker.lane, at, bytes);
         worker.commit(medium)?;
         let word = Level { at, bits }.word();
         let named = self.ground.root(level_root(n));

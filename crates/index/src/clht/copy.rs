@@ -67,8 +67,7 @@ impl Copying {
     fn take(&self, part: u64) -> Option<u64> {
         let all = self.all.load(Ordering::Relaxed);
         let next = |taken| (0 < taken && taken < all).then(|| taken + part);
-        let taken = &self.taken;
-        let took = taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        let took = (self.taken).fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
         took.ok()
     }
 

@@ -12,17 +12,9 @@ use crate::index::Refused;
 impl<M: Medium> Clht<M> {
     /// The first array. A crash before all of it is durable leaves no table.
     pub(super) fn make_first(&self) -> Result<(), OpenError> {
-        const ZEROS: [u8; 4096] = [0; 4096];
         let mut worker = self.ground.worker()?;
-        let (medium, array) = (
-            self.ground.medium(),
-            self.take_run(&mut worker, self.config.bits)?,
-        );
-        for from in (0..array.bytes()).step_by(ZEROS.len()) {
-            let part = (array.bytes() - from).min(ZEROS.len() as u64);
-            let zeros = &ZEROS[..part as usize];
-            medium.copy_in(&mut worker.lane, array.at.plus(from), &[zeros]);
-        }
+        let array = self.take_run(&mut worker, self.config.bits)?;
+        (self.ground).clear(&mut worker.lane, array.at, array.bytes());
         Ok(self.ground.set_root(&mut worker, ARRAY, array.word())?)
     }
 

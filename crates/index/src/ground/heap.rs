@@ -262,10 +262,6 @@ impl Heap {
         uses.get(chunk as usize).copied()
     }
 
-    pub(super) fn cut(&self, class: usize) -> Option<&Cut> {
-        self.cuts.get(class)
-    }
-
     /// What starts at `at`, handed out or not.
     pub(super) fn block_at(&self, at: Off) -> Option<Block> {
         let chunk = self.chunk_of(at)?;
@@ -320,6 +316,20 @@ impl Heap {
             .chunk(chunk)
             .plus(cut.first + group * BLOCKS * cut.block_bytes);
         Some((first, BLOCKS.min(cut.blocks - group * BLOCKS)))
+    }
+
+    /// Block `n` of a group of `class` whose first one is at `first`.
+    pub(super) fn nth_block(&self, first: Off, n: u64, class: usize) -> Block {
+        Block {
+            at: first.plus(n * self.cuts[class].block_bytes),
+            class: Some(class),
+        }
+    }
+
+    /// The groups of a chunk that is cut into blocks of `class`.
+    pub(super) fn groups_of(&self, chunk: u32, class: usize) -> impl Iterator<Item = Off> {
+        let first = self.chunk(chunk);
+        (0..self.cuts[class].groups()).map(move |n| first.plus(n * LINE as u64))
     }
 
     /// Takes `len` free chunks in a row for `what`.
@@ -426,7 +436,7 @@ impl<M: Medium> Ground<M> {
             let group = &worker.groups[class];
             medium.store(&mut worker.lane, group.at, n + 1); // B1
             self.change_bit(&mut worker.lane, group.at, n, true);
-            return Ok(group.first.plus(n * self.heap.cuts[class].block_bytes));
+            return Ok(self.heap.nth_block(group.first, n, class).at);
         }
     }
 
@@ -506,8 +516,7 @@ impl<M: Medium> Ground<M> {
             Some(chunk) => chunk,
             None => {
                 let chunk = heap.take_chunks(1, Use::Slab(class))?;
-                for group in 0..heap.cuts[class].groups() {
-                    let at = heap.chunk(chunk).plus(group * LINE as u64);
+                for at in heap.groups_of(chunk, class) {
                     medium.copy_in(&mut worker.lane, at, &[&[0; LINE]]);
                 }
                 worker.commit(medium)?;
@@ -516,12 +525,7 @@ impl<M: Medium> Ground<M> {
                 chunk
             }
         };
-        let mut shelf = heap.shelves[class].lock().expect("no holder panics");
-        for group in 0..heap.cuts[class].groups() {
-            shelf
-                .ready
-                .insert(heap.chunk(chunk).plus(group * LINE as u64).0);
-        }
+        heap.shelve_groups(class, heap.groups_of(chunk, class));
         Ok(())
     }
 

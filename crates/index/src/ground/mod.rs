@@ -236,15 +236,20 @@ impl<M: Medium> Ground<M> {
 
     fn clear_head(&self, lane: &mut Lane) -> Result<(), Poisoned> {
         let (from, to) = (self.pool.segment(0), self.heap.head_end());
-        let zeros = [0; 4096];
-        let mut at = from;
-        while at < to {
-            let len = (to.0 - at.0).min(zeros.len() as u64);
-            self.medium().copy_in(lane, at, &[&zeros[..len as usize]]);
-            at = at.plus(len);
-        }
+        self.clear(lane, from, to.0 - from.0);
         let ticket = self.medium().drain(lane);
         self.medium().settle(ticket)
+    }
+
+    /// Stores zeros, on their way to durability.
+    #[track_caller]
+    pub(crate) fn clear(&self, lane: &mut Lane, at: Off, bytes: u64) {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        for from in (0..bytes).step_by(ZEROS.len()) {
+            let len = (bytes - from).min(ZEROS.len() as u64);
+            let zeros = &ZEROS[..len as usize];
+            self.medium().copy_in(lane, at.plus(from), &[zeros]);
+        }
     }
 
     /// Makes durable what a killed process may have left in the head before anybody builds on it.

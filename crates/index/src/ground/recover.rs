@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use farbank_pm::{LINE, Medium, Off};
 
-use super::heap::{Block, Cut, FREED, RUN, Use};
+use super::heap::{Block, FREED, RUN, Use};
 use super::{Ground, OpenError, Worker};
 use crate::index::Refused;
 
@@ -49,15 +49,7 @@ impl<M: Medium> Ground<M> {
                 return Err(damaged(number, class, group));
             }
             if intent > 0 {
-                let bytes = self
-                    .heap
-                    .cut(class as usize)
-                    .expect("it has groups")
-                    .block_bytes;
-                found.push(Block {
-                    at: first.plus((intent - 1) * bytes),
-                    class: Some(class as usize),
-                });
+                found.push(self.heap.nth_block(first, intent - 1, class as usize));
             }
         }
         // A run that was given back meanwhile may be anything by now.
@@ -116,23 +108,15 @@ impl<M: Medium> Ground<M> {
         self.groups(class).flat_map(move |group| {
             let blocks = self.heap.blocks_of(group, class);
             let (first, blocks) = blocks.expect("a slab has groups");
-            let bytes = self.heap.cut(class).expect("it has groups").block_bytes;
             let taken = (0..blocks).filter(move |n| self.is_set(group, *n));
-            taken.map(move |n| Block {
-                at: first.plus(n * bytes),
-                class: Some(class),
-            })
+            taken.map(move |n| self.heap.nth_block(first, n, class))
         })
     }
 
     fn groups(&self, class: usize) -> impl Iterator<Item = Off> {
-        let groups = self.heap.cut(class).map_or(0, Cut::groups);
         let slabs = (0..self.pool.segments())
             .filter(move |chunk| self.heap.use_of(*chunk) == Some(Use::Slab(class)));
-        slabs.flat_map(move |chunk| {
-            let first = self.pool.segment(chunk);
-            (0..groups).map(move |n| first.plus(n * LINE as u64))
-        })
+        slabs.flat_map(move |chunk| self.heap.groups_of(chunk, class))
     }
 }
 

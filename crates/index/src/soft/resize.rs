@@ -34,19 +34,14 @@ impl<M: Medium> Soft<M> {
 
     /// A new area, durable, of free nodes, as the root's newest, on its way to durability. Nothing is changed on an error.
     fn make_area(&self, worker: &mut Worker) -> Result<Off, Refused> {
-        const ZEROS: [u8; 4096] = [0; 4096];
         let _for = Category::Allocator.spend();
         let (medium, bytes) = (self.ground.medium(), self.config.area_bytes());
         let area = self.ground.allocate_run(worker, bytes)?;
         let before = medium.load(self.ground.root(AREAS)).to_le_bytes();
-        medium.copy_in(&mut worker.lane, area, &[&before, &ZEROS[WORD..LINE]]);
-        let mut from = LINE as u64;
-        while from < bytes {
-            let len = (bytes - from).min(ZEROS.len() as u64);
-            let zeros = &ZEROS[..len as usize];
-            medium.copy_in(&mut worker.lane, area.plus(from), &[zeros]);
-            from += len;
-        }
+        medium.copy_in(&mut worker.lane, area, &[&before, &[0; LINE - WORD]]);
+        let nodes = area.plus(LINE as u64);
+        self.ground
+            .clear(&mut worker.lane, nodes, bytes - LINE as u64);
         worker.commit(medium)?; // I5
         let named = self.ground.root(AREAS);
         medium.store(&mut worker.lane, named, area.0);
