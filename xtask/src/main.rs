@@ -166,12 +166,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the lanes named, or all. Returns how many failed.
+/// Runs the lanes named, or all, and says again at the end which failed, and of what. Returns how many.
 fn run_lanes(size: Size, names: &[String]) -> usize {
     let chosen = LANES
         .iter()
         .filter(|lane| names.is_empty() || names.iter().any(|n| n == lane.0));
-    let (mut passed, mut failed) = (0, 0);
+    let mut passed = 0;
+    let mut failed = Vec::new();
     let ours = |name: &String| WITHOUT_BINARY.contains(&name.as_str());
     let built = match !names.is_empty() && names.iter().all(ours) {
         true => Ok(()),
@@ -188,13 +189,17 @@ fn run_lanes(size: Size, names: &[String]) -> usize {
                 println!("-- {name}: passed in {seconds:.1} s");
             }
             Err(why) => {
-                failed += 1;
                 println!("-- {name}: FAILED after {seconds:.1} s: {why}");
+                failed.push((name, why));
             }
         }
     }
-    println!("\n{passed} passed, {failed} failed");
-    failed
+    println!();
+    for (name, why) in &failed {
+        println!("-- FAILED: {name}: {why}");
+    }
+    println!("{passed} passed, {} failed", failed.len());
+    failed.len()
 }
 
 fn wrong(why: &str) -> ExitCode {

@@ -40,7 +40,7 @@ pub(crate) fn succeed(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Runs `command` and returns what it printed, which is shown too.
+/// Runs `command` and returns what it printed, which is shown too, and whose end is part of an error.
 pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     let told = format!("{command:?}");
     println!("$ {told}");
@@ -50,8 +50,19 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     print!("{text}");
     match output.status.success() {
         true => Ok(text),
-        false => Err(format!("{told} ended with {}", output.status)),
+        false => Err(format!(
+            "{told} ended with {}, and last said:\n{}",
+            output.status,
+            end_of(&text)
+        )),
     }
+}
+
+/// The last lines of a text.
+fn end_of(text: &str) -> &str {
+    const LINES: usize = 20;
+    let before = text.trim_end().rmatch_indices('\n').nth(LINES - 1);
+    before.map_or(text, |(at, _)| &text[at + 1..])
 }
 
 /// Whether `program` can be run with `args`, silently.

@@ -20,6 +20,7 @@
 
 pub mod explore;
 pub mod faults;
+mod guard;
 pub mod history;
 pub mod oracle;
 pub mod record;
@@ -29,6 +30,7 @@ pub mod target;
 pub mod workload;
 
 pub use explore::{Config, explore, explore_seed};
+pub use guard::guarded;
 pub use history::Verdict;
 pub use report::{Counts, Pick, Report, Violation};
 pub use target::{Answer, Op, Shape, Subject, Target, Value, View, Write};

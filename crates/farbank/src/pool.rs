@@ -339,7 +339,7 @@ impl Dump {
         let dumped = each_key(&mut *session, &mut |session, db, key| {
             entry.clear();
             if matches!(self.format, Format::Resp) && selected != db {
-                request(&mut entry, &[b"SELECT", db.to_string().as_bytes()]);
+                request(&mut entry, &[&b"SELECT"[..], db.to_string().as_bytes()]);
                 selected = db;
             }
             let found =
@@ -379,10 +379,10 @@ impl Format {
     fn write(self, out: &mut Vec<u8>, db: u8, key: &[u8], item: Item<'_>) {
         let expires_ms = item.meta.expires_ms;
         match self {
-            Format::Resp if expires_ms == 0 => request(out, &[b"SET", key, item.bytes]),
+            Format::Resp if expires_ms == 0 => request(out, &[&b"SET"[..], key, item.bytes]),
             Format::Resp => {
                 let at = expires_ms.to_string();
-                request(out, &[b"SET", key, item.bytes, b"PXAT", at.as_bytes()]);
+                request(out, &[&b"SET"[..], key, item.bytes, b"PXAT", at.as_bytes()]);
             }
             Format::Json => {
                 let text = |bytes: &[u8]| bytes.iter().map(|&b| char::from(b)).collect::<String>();

@@ -8,10 +8,18 @@
 pub const SEED: u64 = 0x00c7_0697;
 
 const MULTIPLIER: u64 = 0xc6a4_a793_5bd1_e995;
+/// What undoes a multiplication by it.
+const INVERSE: u64 = 0x5f7a_0ea7_e59b_19bd;
 
 #[inline]
 fn mix(word: u64) -> u64 {
     word ^ (word >> 47)
+}
+
+/// What eight bytes are hashed from.
+#[inline]
+fn start(seed: u64) -> u64 {
+    seed ^ 8_u64.wrapping_mul(MULTIPLIER)
 }
 
 /// The hash of `key`, from [`SEED`].
@@ -25,10 +33,18 @@ pub fn hash(key: u64) -> u64 {
 #[inline]
 #[must_use]
 pub fn hash_from(seed: u64, key: u64) -> u64 {
-    let start = seed ^ 8_u64.wrapping_mul(MULTIPLIER);
     let data = mix(key.wrapping_mul(MULTIPLIER)).wrapping_mul(MULTIPLIER);
-    let joined = (start ^ data).wrapping_mul(MULTIPLIER);
+    let joined = (start(seed) ^ data).wrapping_mul(MULTIPLIER);
     mix(mix(joined).wrapping_mul(MULTIPLIER))
+}
+
+/// The key whose hash is `hash`: no two keys have the same one, as every step can be undone.
+#[inline]
+#[must_use]
+pub fn key_of(hash: u64) -> u64 {
+    let joined = mix(mix(hash).wrapping_mul(INVERSE));
+    let data = joined.wrapping_mul(INVERSE) ^ start(SEED);
+    mix(data.wrapping_mul(INVERSE)).wrapping_mul(INVERSE)
 }
 
 #[cfg(test)]
@@ -40,6 +56,13 @@ mod tests {
         // Printed by a C++ program that called std::_Hash_bytes(&key, 8, seed).
         for (seed, key, bits) in KNOWN {
             assert_eq!(hash_from(seed, key), bits, "seed {seed:#x}, key {key:#x}");
+        }
+    }
+
+    #[test]
+    fn a_hash_leads_back_to_its_key() {
+        for key in (0..1000).chain([u64::MAX, 1 << 63, 0x0123_4567_89ab_cdef]) {
+            assert_eq!(key_of(hash(key)), key, "{key:#x}");
         }
     }
 

@@ -101,7 +101,8 @@ impl Table {
         match self {
             Table::Clht => &clht::FAULTS_IN_THREADS,
             Table::Cceh | Table::Clevel => &EARLY,
-            Table::Soft | Table::Level | Table::DashEh | Table::DashLh => &[],
+            Table::Soft => &soft::FAULTS_IN_THREADS,
+            Table::Level | Table::DashEh | Table::DashLh => &[],
         }
     }
 

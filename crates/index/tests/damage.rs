@@ -4,8 +4,7 @@
 //! look like offsets, any. Then the table is opened and used, and opened and used again. A test that does not end has
 //! found a search that does not.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
+use farbank_check::guarded;
 use farbank_index::registry::{Preset, Size, Table};
 use farbank_index::{OpenError, Plan, Refused};
 use farbank_pm::Off;
@@ -123,8 +122,8 @@ fn a_damaged_pool_is_an_error_or_loses_keys_and_nothing_panics() {
                 let mut damaged = image.clone();
                 damage(&mut damaged, size.1, &links, &mut Rng::new(seed));
                 let twice = || used(kind, damaged).map(|left| used(kind, left));
-                let ended = catch_unwind(AssertUnwindSafe(twice));
-                let ended = ended.unwrap_or_else(|_| panic!("{kind}, {size:?}, seed {seed}"));
+                let ended = guarded(twice)
+                    .unwrap_or_else(|said| panic!("{kind}, {size:?}, seed {seed}: {said}"));
                 opened += u64::from(ended.is_some());
             }
             println!("{kind}, {size:?}: {opened} of {TRIALS} damaged pools opened");

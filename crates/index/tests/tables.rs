@@ -132,6 +132,63 @@ fn no_key_is_lost_or_doubled_by_threads() {
     }
 }
 
+/// What a worker of `contend` wrote, and what it was told was there before.
+#[derive(Default)]
+struct Told {
+    written: Vec<u64>,
+    taken: Vec<u64>,
+}
+
+/// Inserts, updates and removes of a dozen keys, each with a value of its own.
+fn contend(table: &dyn Index, thread: u64) -> Told {
+    let mut worker = table.worker().unwrap();
+    let mut rng = Rng::new(thread);
+    let mut told = Told::default();
+    for n in 0..30_000 {
+        let (key, value) = (rng.below(12), thread << 32 | n);
+        match rng.below(4) {
+            0 if table.insert(&mut worker, key, value) == Ok(None) => told.written.push(value),
+            1 => {
+                if let Some(old) = table.update(&mut worker, key, value).unwrap() {
+                    told.written.push(value);
+                    told.taken.push(old);
+                }
+            }
+            2 => told.taken.extend(table.remove(&mut worker, key).unwrap()),
+            _ => _ = table.get(&mut worker, key).unwrap(),
+        }
+    }
+    told
+}
+
+#[test]
+fn each_value_is_replaced_or_removed_once_however_many_threads_try() {
+    for kind in Table::ALL {
+        let table = table(kind, Size::Small);
+        let told: Vec<Told> = std::thread::scope(|scope| {
+            let table = &table;
+            let running: Vec<_> = (1..=4)
+                .map(|thread| scope.spawn(move || contend(&**table, thread)))
+                .collect();
+            running.into_iter().map(|r| r.join().unwrap()).collect()
+        });
+        table.check().unwrap();
+        let mut taken: Vec<u64> = told.iter().flat_map(|told| told.taken.clone()).collect();
+        let mut worker = table.worker().unwrap();
+        table
+            .each(&mut worker, &mut |_, value| taken.push(value))
+            .unwrap();
+        let mut written: Vec<u64> = told.iter().flat_map(|told| told.written.clone()).collect();
+        taken.sort_unstable();
+        written.sort_unstable();
+        assert!(written.len() > 1_000, "{kind} wrote {}", written.len());
+        assert!(
+            taken == written,
+            "{kind}: a value was lost, or told of twice"
+        );
+    }
+}
+
 #[test]
 fn a_full_pool_refuses_by_name_and_loses_nothing() {
     for kind in Table::ALL {

@@ -1,4 +1,4 @@
-//! The engine under the crash explorer: a fixed set of seeds in every persistency mode.
+//! The engine under the crash explorer: a fixed set of seeds in every persistency mode. The lane `crash` has more.
 
 use farbank_check::explore::{Config, explore, explore_seed};
 use farbank_check::target::Target;
@@ -16,19 +16,19 @@ fn holds_of(target: &dyn Target, persistency: Persistency, seeds: std::ops::Rang
 
 #[test]
 fn nothing_acknowledged_is_lost_when_every_operation_is_a_batch() {
-    for persistency in Persistency::ALL {
+    for persistency in [Persistency::Adr, Persistency::Page] {
         holds_of(&KvAloneTarget, persistency, 0..1);
     }
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_when_caches_are_not_durable() {
-    holds(Persistency::Adr, 0..4);
+    holds(Persistency::Adr, 0..2);
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_when_caches_are_durable() {
-    holds(Persistency::Eadr, 0..2);
+    holds(Persistency::Eadr, 0..1);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn nothing_acknowledged_is_lost_however_a_crash_looks_to_recovery() {
 /// Seed 7 once lost what lay beyond a stale `sealed` of a segment that had never been opened.
 #[test]
 fn nothing_acknowledged_is_lost_when_sectors_are_lost_between_syncs() {
-    holds(Persistency::Page, 4..8);
+    holds(Persistency::Page, 6..8);
 }
 
 /// Seed 2 once ended in damage where there was none: a pad replaced a record that vouched for others, an open after a

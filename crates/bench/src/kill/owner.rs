@@ -331,10 +331,10 @@ impl Owner {
         let (name, number) = (self.key_name(key), self.next_number());
         let bytes = value(&name, number);
         if ttl_ms == 0 {
-            client.send(&[b"SET", name.as_bytes(), &bytes]);
+            client.send(&[&b"SET"[..], name.as_bytes(), &bytes]);
         } else {
             let ttl = ttl_ms.to_string();
-            client.send(&[b"SET", name.as_bytes(), &bytes, b"PX", ttl.as_bytes()]);
+            client.send(&[&b"SET"[..], name.as_bytes(), &bytes, b"PX", ttl.as_bytes()]);
         }
         // Until the reply comes, nobody knows when its time began.
         let expires_ms = (ttl_ms > 0).then(|| (now_ms() + ttl_ms, u64::MAX));

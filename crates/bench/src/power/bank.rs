@@ -127,7 +127,7 @@ impl Bank for Client {
 
 fn send(client: &mut Client, step: &Step) {
     match step {
-        Step::Put(name, bytes) => client.send(&[b"SET", name.as_bytes(), bytes]),
+        Step::Put(name, bytes) => client.send(&[&b"SET"[..], name.as_bytes(), bytes]),
         Step::Delete(name) => client.send(&["DEL", name]),
         Step::Together(members) => {
             let put = members.iter().all(|(_, bytes)| bytes.is_some());

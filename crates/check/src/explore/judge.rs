@@ -1,11 +1,10 @@
 //! Judging: a crash point, its images, and what a structure shows, and can still do, in each.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use farbank_pm::sim::{CrashState, Cut, Image, Rng, Sim};
 
 use super::run::Run;
 use super::{Contents, Explorer, Failure, Shown, fold};
+use crate::guard::guarded;
 use crate::oracle::judge;
 use crate::report::Pick;
 use crate::target::{Answer, Op, Subject, Value, View, Write};
@@ -278,13 +277,4 @@ fn same(expected: &Pairs, found: &Pairs) -> Result<(), String> {
 pub(super) fn sorted(mut contents: Pairs) -> Pairs {
     contents.sort_unstable();
     contents
-}
-
-/// A panic is an error.
-pub(super) fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, String> {
-    catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        format!("panic: {}", text.unwrap_or("without a message"))
-    })
 }

@@ -1,14 +1,14 @@
 //! Running: one structure going through a workload, its crash points captured on the way.
 
 use std::collections::HashSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use farbank_pm::Ticket;
 use farbank_pm::sim::{CrashState, Cut, Rng, Sim};
 
-use super::judge::{guarded, sorted};
+use super::judge::sorted;
 use super::{Explorer, Failure};
+use crate::guard::guarded;
 use crate::history::History;
 use crate::oracle::judge;
 use crate::target::{Answer, Op, Subject};
@@ -295,7 +295,7 @@ impl Explorer<'_> {
         run.sim.observe(None);
         let subject = run.subject.take();
         // The dead do not complain: a panic here says nothing about the pool.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(subject)));
+        let _ = guarded(|| drop(subject));
     }
 
     /// Opens what is in `sim`, with crashes; what it shows is the start of what follows. An

@@ -1,8 +1,6 @@
 //! Running schedules, under `--cfg shuttle`.
 
-use std::any::Any;
 use std::collections::{HashMap, HashSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -17,6 +15,7 @@ use farbank_pm::sync::thread;
 
 use super::program::{Programs, Step};
 use super::{Config, Counts, Report, SCHEDULES_PER_SEED, Scheduler, Violation};
+use crate::guard::guarded;
 use crate::record::Record;
 use crate::target::{Client, Op, Shared, Target, Value};
 use crate::workload::START_MS;
@@ -129,13 +128,13 @@ impl Run {
             ),
         };
         lock(&self.counts).decisions = decisions.load(Relaxed);
-        if let Err(panic) = ended {
+        if let Err(what) = ended {
             // Nobody can go on, or it was not one of the threads that panicked.
             let record = lock(&self.world).as_ref().map(|w| lock(&w.record).clone());
             self.violated(Found {
                 crash: None,
                 record: record.unwrap_or_else(|| Record::new(&[])),
-                what: told(&*panic),
+                what,
             });
         }
     }
@@ -144,7 +143,7 @@ impl Run {
         self: &Arc<Run>,
         chooser: impl Chooser + 'static,
         decisions: &Arc<AtomicU64>,
-    ) -> Result<(), Box<dyn Any + Send>> {
+    ) -> Result<(), String> {
         let mut config = shuttle::Config::new();
         config.stack_size = STACK_BYTES;
         config.failure_persistence = FailurePersistence::None;
@@ -161,7 +160,7 @@ impl Run {
                 run.violated(found);
             }
         };
-        catch_unwind(AssertUnwindSafe(|| Runner::new(counted, config).run(work))).map(|_| ())
+        guarded(|| Runner::new(counted, config).run(work)).map(|_| ())
     }
 
     /// One schedule, and its judgement.
@@ -321,7 +320,7 @@ impl World {
         shared: &dyn Shared,
         steps: &[Step],
     ) {
-        let ended = catch_unwind(AssertUnwindSafe(|| {
+        let ended = guarded(|| {
             for step in steps {
                 self.step(thread, &mut *client, shared, step)?;
                 self.sim.tell();
@@ -333,11 +332,9 @@ impl World {
             }
             self.sim.tell();
             Ok(())
-        }));
-        let wrong = match ended {
-            Ok(Ok(())) => return,
-            Ok(Err(what)) => what,
-            Err(panic) => told(&*panic),
+        });
+        let Err(wrong) = ended.and_then(|ended| ended) else {
+            return;
         };
         lock(&self.wrong).get_or_insert(format!("thread {thread}: {wrong}"));
         // It may hold locks, or think so: it is not closed.
@@ -440,8 +437,7 @@ impl Crashes<'_> {
             lock(&run.counts).opened += 1;
             let sim = Sim::from_image(crash.image(cut), run.programs.persistency);
             let open = || run.target.open(sim, START_MS)?.contents();
-            let opened = catch_unwind(AssertUnwindSafe(open));
-            Arc::new(opened.unwrap_or_else(|panic| Err(told(&*panic))))
+            Arc::new(guarded(open).and_then(|opened| opened))
         });
         Arc::clone(shown)
     }
@@ -492,10 +488,4 @@ impl<S: Chooser> Chooser for Counted<S> {
 /// Locks one of this module's own mutexes; what panicked had changed nothing.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn told(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    format!("panicked: {}", text.unwrap_or_default())
 }

@@ -1,9 +1,9 @@
 //! The bytes of slots, buckets and levels.
 
+use farbank_pm::simd::upper_halves_equal;
 use farbank_pm::{Medium, Off, WORD};
 
 use super::{Clevel, Config};
-use crate::bits::those;
 pub(super) use crate::ground::Run as Level;
 use crate::ground::{CONFIG_WORDS, Class, OpenError};
 use crate::index::Refused;
@@ -178,15 +178,16 @@ impl<M: Medium> Clevel<M> {
     pub(super) fn tagged(&self, bucket: Off, tag: u64) -> u64 {
         const PAPER: u32 = 8;
         let medium = self.ground.medium();
-        let has_it = |word| tag_in(word) == tag;
         if self.config.slots == PAPER {
+            const HALF: u32 = u32::BITS;
             let words: [u64; PAPER as usize] = medium.load_words(bucket, 1);
-            return those(words, has_it);
+            let [tag, mask] = [tag, u64::MAX].map(|tag| (tag << TAG_SHIFT >> HALF) as u32);
+            return upper_halves_equal(words, tag, mask);
         }
         let mut found = 0;
         for n in 0..u64::from(self.config.slots) {
             let word = medium.load(bucket.plus(n * WORD as u64));
-            found |= u64::from(has_it(word)) << n;
+            found |= u64::from(tag_in(word) == tag) << n;
         }
         found
     }

@@ -71,9 +71,9 @@ impl Copying {
         took.ok()
     }
 
-    /// What came of `part` buckets that were taken. If they were refused, those not taken yet are given up.
-    fn finish(&self, part: u64, came: Outcome) {
-        let (mut done, all) = (part, self.all.load(Ordering::Relaxed));
+    /// What came of `done` buckets that were taken. If they were refused, those not taken yet are given up.
+    fn finish(&self, mut done: u64, came: Outcome) {
+        let all = self.all.load(Ordering::Relaxed);
         let mut outcome = self.outcome.lock().expect("no holder panics");
         outcome.made.extend(came.made);
         outcome.left.extend(came.left);
@@ -130,17 +130,25 @@ impl<M: Medium> Clht<M> {
         1 << self.config.lock_bits
     }
 
-    /// Copies parts until none is left, the taken one at `first` before others.
-    fn copy_parts(&self, worker: &mut Worker, mut first: Option<u64>) {
-        while let Some(index) = first {
-            let mut came = Outcome::default();
+    /// Copies parts until none is left, the taken one at `next` before others. They are drained together, and then done with.
+    fn copy_parts(&self, worker: &mut Worker, mut next: Option<u64>) {
+        let (mut came, mut copied) = (Outcome::default(), 0);
+        while let Some(index) = next {
+            copied += self.part();
             came.refused = self.copy_part(worker, index, &mut came).err();
-            self.copying.finish(self.part(), came);
-            first = self.copying.take(self.part());
+            if came.refused.is_some() {
+                break; // and what is not taken is given up
+            }
+            next = self.copying.take(self.part());
+        }
+        if copied > 0 {
+            let drained = worker.commit(self.ground.medium());
+            came.refused = came.refused.or(drained.err());
+            self.copying.finish(copied, came);
         }
     }
 
-    /// Copies the part at bucket `from` of the array, durable on `Ok`.
+    /// Copies the part at bucket `from` of the array, durable after the worker's next drain.
     fn copy_part(&self, worker: &mut Worker, from: u64, came: &mut Outcome) -> Result<(), Refused> {
         // Neither changes while somebody has a part.
         let (old, young) = (self.array(), self.copying.young());
@@ -181,7 +189,7 @@ impl<M: Medium> Clht<M> {
             medium.copy_in(&mut worker.lane, young.bucket(to), &[lines.as_flattened()]);
             self.locks.is_new(young.bucket(to));
         }
-        worker.commit(medium)
+        Ok(())
     }
 
     /// Chains buckets for those pairs that the bucket at `first` has no slots for. The bytes of that one.

@@ -21,9 +21,9 @@ pub(super) const PAIR: u64 = 16;
 pub(crate) struct Bits(pub(crate) u64);
 
 impl Bits {
-    const GUESTS: u32 = 14;
-    const OWNER: u32 = 28;
-    const ALL: u64 = (1 << 14) - 1;
+    const GUESTS: u32 = PAIRS as u32;
+    const OWNER: u32 = 2 * Bits::GUESTS;
+    const ALL: u64 = (1 << PAIRS) - 1;
     /// Where published code keeps its lock.
     const LOCK: u64 = 1 << 63;
 
@@ -63,6 +63,21 @@ impl Bits {
     }
 }
 
+/// Most pairs of a bucket.
+const PAIRS: usize = 14;
+
+/// The pairs of a bucket, live or not, as they were when it was read.
+pub(super) struct Pairs([u64; 2 * PAIRS]);
+
+impl Pairs {
+    /// The pair in a slot.
+    #[inline]
+    pub(super) fn pair(&self, slot: u32) -> (u64, u64) {
+        let word = 2 * slot as usize;
+        (self.0[word], self.0[word + 1])
+    }
+}
+
 /// What comes before a bucket's pairs.
 #[derive(Clone, Copy)]
 pub(super) struct Head {
@@ -87,13 +102,27 @@ impl<M: Medium> Dash<'_, M> {
 
     #[inline]
     fn slot(&self, bucket: Off, slot: u32) -> Off {
-        bucket.plus(self.pairs_at + u64::from(slot) * PAIR)
+        bucket.plus(self.form.pairs_at + u64::from(slot) * PAIR)
     }
 
     #[inline]
     pub(super) fn pair(&self, bucket: Off, slot: u32) -> (u64, u64) {
         let [key, value] = self.medium.load_words(self.slot(bucket, slot), 1);
         (key, value)
+    }
+
+    /// All pairs of a bucket, read at once.
+    #[inline]
+    pub(super) fn pairs(&self, bucket: Off) -> Pairs {
+        let first = self.slot(bucket, 0);
+        if self.form.shape.slots as usize == PAIRS {
+            return Pairs(self.medium.load_words(first, 1));
+        }
+        let mut pairs = Pairs([0; 2 * PAIRS]);
+        for (n, word) in (pairs.0.iter_mut().enumerate()).take(2 * self.form.shape.slots as usize) {
+            *word = self.medium.load(first.plus((n * WORD) as u64));
+        }
+        pairs
     }
 
     /// Where a pair's value is.
@@ -144,7 +173,7 @@ impl<M: Medium> Dash<'_, M> {
     /// A pair that is not live, nor one of a mask.
     pub(super) fn free_beside(&self, bucket: Off, taken: u64) -> Option<u32> {
         let slot = (!(self.bits(bucket).live() | taken)).trailing_zeros();
-        (slot < self.shape.slots).then_some(slot)
+        (slot < self.form.shape.slots).then_some(slot)
     }
 
     pub(super) fn finger(&self, bucket: Off, slot: u32) -> u8 {
@@ -221,6 +250,8 @@ impl<M: Medium> Dash<'_, M> {
 pub(super) struct Overflow(pub(super) u64);
 
 impl Overflow {
+    /// That nothing is.
+    pub(super) const NONE: Overflow = Overflow(0);
     const ENTRIES: u32 = 4;
     const SET: u32 = 32;
     const STASH: u32 = 36;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use farbank_pm::{LINE, Lane, Medium, Off, fault};
 
-use super::bucket::{HEAD, PAIR};
+use super::bucket::{Bits, HEAD, Overflow, PAIR, Pairs};
 use super::{Dash, Place};
 use crate::ground::{Block, Worker};
 use crate::hash::hash;
@@ -50,10 +50,10 @@ impl<M: Medium> Dash<'_, M> {
     /// Makes the words of a segment zero, whatever they were, but for the one that leads to what is chained, if something can
     /// be: none of its stash is used.
     pub(crate) fn clear_words(&self, lane: &mut Lane, segment: Off) {
-        let buckets = self.shape.buckets() + u64::from(self.shape.stash);
+        let buckets = self.form.shape.buckets() + u64::from(self.form.shape.stash);
         for n in 0..buckets {
-            let bucket = segment.plus(n * self.bucket_bytes);
-            if self.chain.is_none() || bucket != self.last_stash(segment) {
+            let bucket = segment.plus(n * self.form.bucket_bytes);
+            if self.form.chain.is_none() || bucket != self.last_stash(segment) {
                 self.medium.store(lane, bucket, 0);
             }
         }
@@ -62,11 +62,11 @@ impl<M: Medium> Dash<'_, M> {
     /// Whether a segment's bits are such as it writes, and so are those chained to it, each in use and its own (S6).
     #[cold]
     pub(crate) fn vouch(&self, segment: Off) -> Result<(), Refused> {
-        if let Some(class) = self.chain {
+        if let Some(class) = self.form.chain {
             let owner = self.medium.load(segment);
             self.chain_of(segment, class, owner)?;
         }
-        let room = (1 << self.shape.slots) - 1;
+        let room = (1 << self.form.shape.slots) - 1;
         for (bucket, _) in self.buckets(segment) {
             let bits = self.bits(bucket);
             if bits.live() & !room != 0 || bits.guests() & !bits.live() != 0 {
@@ -115,7 +115,7 @@ impl<M: Medium> Dash<'_, M> {
         worker.commit(self.medium)?;
         let mut mended = self.keep_own(&mut worker.lane, segment, keys);
         if !fault!("dash.no_mending") {
-            for n in 0..self.shape.buckets() {
+            for n in 0..self.form.shape.buckets() {
                 mended |= self.drop_displaced(&mut worker.lane, segment, n);
             }
             mended |= self.drop_homed(&mut worker.lane, segment, keys);
@@ -130,7 +130,7 @@ impl<M: Medium> Dash<'_, M> {
     /// Makes dead, to be drained, the pairs of a bucket whose keys are meant.
     fn drop_some(&self, lane: &mut Lane, bucket: Off, meant: impl Fn(u64) -> bool) -> bool {
         let bits = self.bits(bucket);
-        let dead = self.mask(bucket, meant);
+        let (dead, _) = self.those(bucket, bits, meant);
         if dead != 0 {
             self.set_bits(lane, bucket, bits.without(dead));
             self.flush_bits(lane, bucket);
@@ -138,11 +138,11 @@ impl<M: Medium> Dash<'_, M> {
         dead != 0
     }
 
-    /// Which live pairs of a bucket have keys that are meant.
-    fn mask(&self, bucket: Off, meant: impl Fn(u64) -> bool) -> u64 {
-        let live = ones(self.bits(bucket).live());
-        let found = live.filter(|slot| meant(self.key(bucket, *slot)));
-        found.fold(0, |mask, slot| mask | 1 << slot)
+    /// Which live pairs of a bucket have keys that are meant; and all its pairs.
+    fn those(&self, bucket: Off, bits: Bits, meant: impl Fn(u64) -> bool) -> (u64, Pairs) {
+        let pairs = self.pairs(bucket);
+        let found = ones(bits.live()).filter(|slot| meant(pairs.pair(*slot).0));
+        (found.fold(0, |mask, slot| mask | 1 << slot), pairs)
     }
 
     /// Makes dead, to be drained, the guests that are in their home, bucket `n`, too (S2).
@@ -165,8 +165,9 @@ impl<M: Medium> Dash<'_, M> {
 
     /// Says in the buckets' words what is in the stash, anew (S4).
     pub(crate) fn tell_stash(&self, lane: &mut Lane, segment: Off, keys: &Keys<'_>) {
-        for n in 0..self.shape.buckets() {
-            self.medium.store(lane, self.bucket(segment, n), 0);
+        let homes = (0..self.form.shape.buckets()).map(|n| self.bucket(segment, n));
+        for home in homes.filter(|home| self.overflow(*home) != Overflow::NONE) {
+            self.medium.store(lane, home, Overflow::NONE.0); // else its line need not be written
         }
         for (n, bucket) in (0..).zip(self.stashes(segment)) {
             for slot in ones(self.bits(bucket).live()) {
@@ -187,27 +188,27 @@ impl<M: Medium> Dash<'_, M> {
     ) -> Result<(), Refused> {
         // Asked for at once, rather than bucket by bucket.
         self.medium
-            .prefetch(elder, self.shape.segment_bytes() as usize);
-        for n in 0..self.shape.buckets() {
+            .prefetch(elder, self.form.segment_bytes as usize);
+        for n in 0..self.form.shape.buckets() {
             let (from, to) = (self.bucket(elder, n), self.bucket(young, n));
             self.clear(&mut worker.lane, to, Some(from));
-            let mask = self.mask(from, |key| keys.own(key));
+            let bits = self.bits(from);
+            let (mask, pairs) = self.those(from, bits, |key| keys.own(key));
             for slot in ones(mask) {
-                self.put(&mut worker.lane, to, slot, self.pair(from, slot));
+                self.put(&mut worker.lane, to, slot, pairs.pair(slot));
             }
-            let bits = self.bits(from).only(mask);
-            self.set_bits(&mut worker.lane, to, bits);
+            self.set_bits(&mut worker.lane, to, bits.only(mask));
         }
         let owner = self.medium.load(young);
         for (n, to) in self.stashes(young).enumerate() {
-            match n < self.shape.stash as usize {
+            match n < self.form.shape.stash as usize {
                 true => self.clear(&mut worker.lane, to, None),
                 false => self.clear_chained(&mut worker.lane, to, owner),
             }
         }
         for from in self.stashes(elder) {
-            for slot in ones(self.mask(from, |key| keys.own(key))) {
-                let pair = self.pair(from, slot);
+            let (mask, pairs) = self.those(from, self.bits(from), |key| keys.own(key));
+            for pair in ones(mask).map(|slot| pairs.pair(slot)) {
                 self.settle(worker, young, keys.place(pair.0), pair)?;
             }
         }
@@ -228,7 +229,7 @@ impl<M: Medium> Dash<'_, M> {
             self.stashes(segment).find_map(free)
         };
         let free = self.room(segment, place, |_| 0).or_else(stash);
-        let ((bucket, slot), guest) = match (free, self.chain) {
+        let ((bucket, slot), guest) = match (free, self.form.chain) {
             (Some(free), _) => free,
             (None, Some(class)) => ((self.chain_one(worker, segment, class)?, 0), false),
             (None, None) => unreachable!("what was in one stash fits into another"),
@@ -246,6 +247,7 @@ impl<M: Medium> Dash<'_, M> {
         segment: Off,
         keys: &Keys<'_>,
     ) -> Result<(), Refused> {
+        self.fetch_heads(segment);
         let moves = self.moves_home(segment, keys);
         if !moves.is_empty() {
             let lane = &mut worker.lane;
@@ -270,6 +272,13 @@ impl<M: Medium> Dash<'_, M> {
         }
         self.tell_stash(&mut worker.lane, segment, keys);
         Ok(())
+    }
+
+    /// Has the CPU fetch what all buckets have before their pairs: some processors forget a line that they write back.
+    fn fetch_heads(&self, segment: Off) {
+        for (bucket, _) in self.buckets(segment) {
+            self.medium.prefetch(bucket, HEAD as usize);
+        }
     }
 
     /// Which pairs of the stash can go where they belong.
@@ -314,10 +323,11 @@ impl<M: Medium> Dash<'_, M> {
 
     /// Has all of a segment, with what is chained to its stash, made durable by the next drain.
     pub(crate) fn flush(&self, lane: &mut Lane, segment: Off) {
-        let bytes = self.shape.segment_bytes() as usize;
+        let bytes = self.form.segment_bytes as usize;
         self.medium.flush(lane, segment, bytes);
         for bucket in self.chained(segment) {
-            self.medium.flush(lane, bucket, self.bucket_bytes as usize);
+            self.medium
+                .flush(lane, bucket, self.form.bucket_bytes as usize);
         }
     }
 
@@ -354,7 +364,15 @@ impl<M: Medium> Dash<'_, M> {
     pub(crate) fn prefetch(&self, segment: Off, place: Place) {
         let (home, next) = self.pair_of(segment, place);
         self.medium.prefetch(next, LINE);
-        self.medium.prefetch(home, self.bucket_bytes as usize);
+        self.medium.prefetch(home, self.form.bucket_bytes as usize);
+    }
+
+    /// Has the CPU fetch of two buckets what says which pairs they have: an insert reads no more, as a rule.
+    #[inline]
+    pub(crate) fn prefetch_heads(&self, segment: Off, place: Place) {
+        let (home, next) = self.pair_of(segment, place);
+        self.medium.prefetch(home, HEAD as usize);
+        self.medium.prefetch(next, HEAD as usize);
     }
 
     /// Whether a segment that was touched is sound: each key once, and found.

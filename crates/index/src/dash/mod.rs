@@ -120,7 +120,6 @@ impl Shape {
     }
 
     /// Bytes of a bucket.
-    #[inline]
     pub(crate) fn bucket_bytes(&self) -> u64 {
         (HEAD + PAIR * u64::from(self.slots))
             .next_power_of_two()
@@ -128,13 +127,11 @@ impl Shape {
     }
 
     /// Where in a bucket its pairs start: they end where it ends, so that some are not in the line of their bits.
-    #[inline]
     fn pairs_at(&self) -> u64 {
         self.bucket_bytes() - PAIR * u64::from(self.slots)
     }
 
     /// Bytes of a segment.
-    #[inline]
     pub(crate) fn segment_bytes(&self) -> u64 {
         self.bucket_bytes() * (self.buckets() + u64::from(self.stash))
     }
@@ -172,35 +169,50 @@ pub(crate) enum Added {
     Full,
 }
 
-/// The segments of a medium, by their shape.
-pub(crate) struct Dash<'a, M> {
-    ground: &'a Ground<M>,
-    medium: &'a M,
+/// A shape, and what follows from it, worked out once.
+pub(crate) struct Form {
     shape: Shape,
     /// The allocator's class of what is chained to a stash; `None`: nothing is.
     chain: Option<usize>,
     bucket_bytes: u64,
     pairs_at: u64,
+    pub(crate) segment_bytes: u64,
 }
 
-impl<'a, M: Medium> Dash<'a, M> {
-    #[inline]
-    pub(crate) fn of(ground: &'a Ground<M>, shape: Shape, chain: Option<usize>) -> Dash<'a, M> {
-        Dash {
-            ground,
-            medium: ground.medium(),
+impl Form {
+    pub(crate) fn of(shape: Shape, chain: Option<usize>) -> Form {
+        Form {
             shape,
             chain,
             bucket_bytes: shape.bucket_bytes(),
             pairs_at: shape.pairs_at(),
+            segment_bytes: shape.segment_bytes(),
+        }
+    }
+}
+
+/// The segments of a medium, by their form.
+pub(crate) struct Dash<'a, M> {
+    ground: &'a Ground<M>,
+    medium: &'a M,
+    form: &'a Form,
+}
+
+impl<'a, M: Medium> Dash<'a, M> {
+    #[inline]
+    pub(crate) fn of(ground: &'a Ground<M>, form: &'a Form) -> Dash<'a, M> {
+        Dash {
+            ground,
+            medium: ground.medium(),
+            form,
         }
     }
 
     /// Bucket `n` of a segment, counted around.
     #[inline]
     pub(crate) fn bucket(&self, segment: Off, n: u64) -> Off {
-        let n = u64::from(self.shape.stash) + (n & (self.shape.buckets() - 1));
-        segment.plus(n * self.bucket_bytes)
+        let n = u64::from(self.form.shape.stash) + (n & (self.form.shape.buckets() - 1));
+        segment.plus(n * self.form.bucket_bytes)
     }
 
     /// The home and the next bucket of a place.
@@ -214,8 +226,8 @@ impl<'a, M: Medium> Dash<'a, M> {
 
     /// The last of the stash that is in the segment: its word leads to what is chained.
     pub(crate) fn last_stash(&self, segment: Off) -> Off {
-        let others = u64::from(self.shape.stash) - 1;
-        segment.plus(others * self.bucket_bytes)
+        let others = u64::from(self.form.shape.stash) - 1;
+        segment.plus(others * self.form.bucket_bytes)
     }
 
     /// The buckets of the stash, what is chained to it last.
@@ -223,9 +235,9 @@ impl<'a, M: Medium> Dash<'a, M> {
         let last = self.last_stash(segment);
         std::iter::successors(Some(segment), move |bucket| {
             if (segment..last).contains(bucket) {
-                return Some(bucket.plus(self.bucket_bytes));
+                return Some(bucket.plus(self.form.bucket_bytes));
             }
-            self.chain?;
+            self.form.chain?;
             let next = Off(self.medium.load(*bucket));
             (!next.is_null()).then_some(next)
         })
@@ -233,7 +245,7 @@ impl<'a, M: Medium> Dash<'a, M> {
 
     /// What is chained to the stash.
     pub(crate) fn chained(&self, segment: Off) -> impl Iterator<Item = Off> {
-        self.stashes(segment).skip(self.shape.stash as usize)
+        self.stashes(segment).skip(self.form.shape.stash as usize)
     }
 
     /// What a chained bucket says of whose it is: any word, if it is none.
@@ -246,7 +258,7 @@ impl<'a, M: Medium> Dash<'a, M> {
         let stash = (0..)
             .zip(self.stashes(segment))
             .map(|(n, at)| (at, Some(n)));
-        stash.chain((0..self.shape.buckets()).map(move |n| (self.bucket(segment, n), None)))
+        stash.chain((0..self.form.shape.buckets()).map(move |n| (self.bucket(segment, n), None)))
     }
 
     /// Tells of each live pair: where, its key, its value.

@@ -123,11 +123,11 @@ impl<M: Medium> Dash<'_, M> {
         let room = |(n, bucket)| Some((n, bucket, self.free_in(bucket)?));
         let stashes = || (0..).zip(self.stashes(segment));
         // As the paper: odd homes start with the second bucket.
-        let (fixed, skipped) = (self.shape.stash as usize, (place.bucket & 1) as usize);
+        let (fixed, skipped) = (self.form.shape.stash as usize, (place.bucket & 1) as usize);
         let found = stashes().take(fixed).skip(skipped);
         let found = found.chain(stashes().take(skipped));
         let found = found.chain(stashes().skip(fixed));
-        let ((n, bucket, slot), added) = match (found.filter_map(room).next(), self.chain) {
+        let ((n, bucket, slot), added) = match (found.filter_map(room).next(), self.form.chain) {
             (Some(found), _) => (found, Added::There),
             (None, None) => return Ok(Added::Full),
             (None, Some(class)) => {

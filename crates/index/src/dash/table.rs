@@ -65,17 +65,27 @@ pub(crate) trait Table: Send + Sync {
     /// Slots, and bytes of far memory, of its parts, all of which have been touched.
     fn parts(&self) -> Result<(u64, u64), Refused>;
 
+    /// Bytes of DRAM.
+    fn dram_bytes(&self) -> u64 {
+        self.locks().bytes()
+    }
+
     /// Whether all of it is sound. Nobody changes the table meanwhile.
     fn check_all(&self) -> Result<(), Refused>;
 
-    /// Takes the lock of the segment a hash leads to.
+    /// Takes the lock of the segment a hash leads to. What `fetch` asks the CPU for comes while the lock is waited for.
     #[inline]
-    fn hold(&self, worker: &mut Worker, hash: u64, place: Place) -> Result<Held<'_>, Refused> {
-        let dash = self.dash();
+    fn hold(
+        &self,
+        worker: &mut Worker,
+        hash: u64,
+        place: Place,
+        fetch: impl Fn(Off),
+    ) -> Result<Held<'_>, Refused> {
         let (segment, guard) = self.locks().hold(
             || self.lookup(hash),
             |led| self.still(hash, led),
-            |segment| dash.prefetch(segment, place),
+            fetch,
             |segment| self.accept(worker, segment, hash),
         )?;
         if self.far_locks() {
@@ -126,7 +136,8 @@ impl<T: Table> Index for T {
         let (hash, dash) = (hash(key), self.dash());
         let place = self.place(hash);
         loop {
-            let held = self.hold(worker, hash, place)?;
+            let fetch = |segment| dash.prefetch_heads(segment, place);
+            let held = self.hold(worker, hash, place, fetch)?;
             if let Some(spot) = dash.find(held.segment, place, key) {
                 return Ok(Some(dash.value(spot)));
             }
@@ -160,7 +171,8 @@ impl<T: Table> Index for T {
     fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
         let (hash, dash) = (hash(key), self.dash());
         let place = self.place(hash);
-        let held = self.hold(worker, hash, place)?;
+        let fetch = |segment| dash.prefetch(segment, place);
+        let held = self.hold(worker, hash, place, fetch)?;
         match dash.find(held.segment, place, key) {
             Some(spot) => dash.update(worker, spot, value).map(Some),
             None => Ok(None),
@@ -171,7 +183,8 @@ impl<T: Table> Index for T {
     fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
         let (hash, dash) = (hash(key), self.dash());
         let place = self.place(hash);
-        let held = self.hold(worker, hash, place)?;
+        let fetch = |segment| dash.prefetch(segment, place);
+        let held = self.hold(worker, hash, place, fetch)?;
         let Some(spot) = dash.find(held.segment, place, key) else {
             return Ok(None);
         };
@@ -210,7 +223,7 @@ impl<T: Table> Index for T {
             slots,
             table_bytes,
             far_bytes: self.ground().far_bytes(),
-            dram_bytes: self.locks().bytes(),
+            dram_bytes: self.dram_bytes(),
         })
     }
 

@@ -47,7 +47,7 @@ mod resize;
 use farbank_pm::fault::Named;
 use farbank_pm::{Medium, Off, WORD};
 
-use crate::dash::{Dash, Held, NO_MENDING, Place, Shape, Table};
+use crate::dash::{Dash, Form, Held, NO_MENDING, Place, Shape, Table};
 use crate::extendible::{Entry, Extendible, Header};
 use crate::ground::{Ground, OpenError, Plan, Worker};
 use crate::index::Refused;
@@ -113,16 +113,18 @@ impl Config {
 pub struct DashEh<M> {
     ground: Ground<M>,
     config: Config,
+    form: Form,
     directory: Extendible,
     locks: Locks,
 }
 
 impl<M: Medium> DashEh<M> {
     fn over(ground: Ground<M>, config: Config, found: bool) -> DashEh<M> {
-        let segment_bytes = config.shape.segment_bytes();
+        let form = Form::of(config.shape, None);
         DashEh {
-            locks: Locks::new(ground.medium().len(), segment_bytes, found),
-            directory: Extendible::of(&ground, segment_bytes),
+            locks: Locks::new(ground.medium().len(), form.segment_bytes, found),
+            directory: Extendible::of(&ground, form.segment_bytes),
+            form,
             ground,
             config,
         }
@@ -163,7 +165,7 @@ impl<M: Medium> Table for DashEh<M> {
 
     #[inline]
     fn dash(&self) -> Dash<'_, M> {
-        Dash::of(&self.ground, self.config.shape, None)
+        Dash::of(&self.ground, &self.form)
     }
 
     #[inline]
@@ -224,9 +226,8 @@ impl<M: Medium> Table for DashEh<M> {
             segments += 1;
             Ok(())
         })?;
-        let (shape, directory) = (self.config.shape, self.directory.directory());
-        let bytes = segments * shape.segment_bytes() + directory.bytes();
-        Ok((segments * shape.segment_slots(), bytes))
+        let bytes = segments * self.form.segment_bytes + self.directory.directory().bytes();
+        Ok((segments * self.config.shape.segment_slots(), bytes))
     }
 
     fn check_all(&self) -> Result<(), Refused> {

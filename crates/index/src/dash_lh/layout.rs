@@ -1,5 +1,6 @@
 //! Where a hash leads, where a segment is, and the words of the configuration.
 
+use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, Off, WORD};
 
 use super::{Config, DashLh};
@@ -67,21 +68,11 @@ impl State {
     /// The number of the segment that keys of a hash are in.
     #[inline]
     pub(super) fn number(self, hash: u64) -> u64 {
-        let half = 1 << self.bits;
-        let number = hash & (half - 1);
-        if number < self.next {
-            hash & (2 * half - 1)
-        } else {
-            number
-        }
+        let low = (1 << self.bits) - 1;
+        // Without a branch: that of a split under way would be taken by chance.
+        let split = u64::from(hash & low < self.next);
+        hash & (low | split << self.bits)
     }
-}
-
-/// Where a segment is among the arrays.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct ArraySpot {
-    pub(super) array: u64,
-    pub(super) within: u64,
 }
 
 impl Config {
@@ -137,7 +128,7 @@ impl Config {
             && (1..=20).contains(&self.array_bits)
             && self.stride_bits <= 4
             && (1..=1 << 10).contains(&self.splits)
-            && self.spot((1 << self.bits) - 1).array < ARRAYS;
+            && self.array_of((1 << self.bits) - 1) < ARRAYS;
         sound.then_some(()).ok_or_else(|| OpenError::Damaged {
             what: format!("{self:?} is no arrangement of a table"),
         })
@@ -153,18 +144,19 @@ impl Config {
         }
     }
 
-    /// Counted from as many segments before the first as the first arrays of one size have, sizes change at powers of two.
-    #[inline]
-    pub(super) fn spot(&self, number: u64) -> ArraySpot {
+    /// The array that the segment of a number is in. Counted from as many segments before the first as the first arrays of
+    /// one size have, sizes change at powers of two.
+    pub(super) fn array_of(&self, number: u64) -> u64 {
         let stride = self.array_bits + self.stride_bits;
         let counted = number + (1 << stride);
         let doublings = counted.ilog2() - stride;
-        let array_bits = self.array_bits + doublings;
-        let arrays = (counted >> array_bits) - (1 << self.stride_bits);
-        ArraySpot {
-            array: (u64::from(doublings) << self.stride_bits) + arrays,
-            within: counted & ((1 << array_bits) - 1),
-        }
+        let doubled = u64::from(doublings) << self.stride_bits;
+        doubled + (counted >> (self.array_bits + doublings)) - (1 << self.stride_bits)
+    }
+
+    /// The number of an array's first segment: as many as there are in the arrays before it.
+    pub(super) fn first_of(&self, array: u64) -> u64 {
+        (0..array).map(|before| self.segments(before)).sum()
     }
 
     /// How many segments an array has.
@@ -194,9 +186,20 @@ impl<M: Medium> DashLh<M> {
     /// Where the segment of a number is, if its array is there.
     #[inline]
     pub(super) fn segment(&self, number: u64) -> Off {
-        let spot = self.config.spot(number);
-        let bytes = self.config.shape.segment_bytes();
-        self.array(spot.array).plus(spot.within * bytes)
+        let zeroth = &self.zeroths[(number >> self.config.array_bits) as usize];
+        let bytes = number * self.form.segment_bytes;
+        Off(zeroth.load(Ordering::Acquire).wrapping_add(bytes))
+    }
+
+    /// Notes where an array is, for [`DashLh::segment`].
+    pub(super) fn note_array(&self, array: u64, at: Off) {
+        let first = self.config.first_of(array);
+        let zeroth = at.0.wrapping_sub(first * self.form.segment_bytes);
+        let all = [first, first + self.config.segments(array)]
+            .map(|number| (number >> self.config.array_bits) as usize);
+        for word in &self.zeroths[all[0]..all[1]] {
+            word.store(zeroth, Ordering::Release);
+        }
     }
 
     /// Tells of each array: its number, where it is.
@@ -215,17 +218,13 @@ mod tests {
     #[test]
     fn arrays_hold_all_numbers_once_and_double_every_stride() {
         for config in [Config::small(), Config::paper(1 << 16)] {
-            let mut expected = ArraySpot {
-                array: 0,
-                within: 0,
-            };
+            let (mut array, mut first) = (0, 0);
             for number in 0..5_000 {
-                assert_eq!(config.spot(number), expected, "{number}");
-                expected.within += 1;
-                if expected.within == config.segments(expected.array) {
-                    expected.array += 1;
-                    expected.within = 0;
+                if number == first + config.segments(array) {
+                    (array, first) = (array + 1, number);
                 }
+                let found = (config.array_of(number), config.first_of(array));
+                assert_eq!(found, (array, first), "{number}");
             }
         }
         let paper = Config::paper(1 << 16);

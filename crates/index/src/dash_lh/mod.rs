@@ -42,10 +42,10 @@
 //! The paper first counts the segment and has whoever meets it split it off, with states of both in far memory; here
 //! whoever counts it has split it off before, so that a search never finds a segment that is not there yet. That an array is
 //! being made is known by a lock; the published code says it in the directory, and a crash leaves it so for ever (fault
-//! `dash-lh.reserved`). The allocator's intent names it meanwhile; the published code leaks it (fault `dash-lh.array_leaks`).
-//! Versions of crashes are the first touch's, as in Dash's extendible table. What is chained is named to searches like the
-//! rest of the stash, from the fourth bucket on together; the published code counts it only. It stays chained when a split
-//! has emptied it.
+//! `dash-lh.reserved`). The allocator's intent names it meanwhile; the published code leaks it (fault
+//! `dash-lh.array_leaks`). Versions of crashes are the first touch's, as in Dash's extendible table. What is chained is
+//! named to searches like the rest of the stash, from the fourth bucket on together; the published code counts it only. It
+//! stays chained when a split has emptied it. Where arrays are is looked up in DRAM, where an open copies the directory.
 
 mod layout;
 mod recover;
@@ -54,9 +54,9 @@ mod resize;
 use farbank_pm::fault::Named;
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
-use farbank_pm::{Medium, Off, WORD};
+use farbank_pm::{Medium, Off};
 
-use crate::dash::{Dash, Held, NO_MENDING, Place, Shape, Table};
+use crate::dash::{Dash, Form, Held, NO_MENDING, Place, Shape, Table};
 use crate::ground::{Ground, OpenError, Plan, Worker};
 use crate::index::Refused;
 use crate::locks::{Led, Locks};
@@ -143,8 +143,12 @@ impl Config {
 pub struct DashLh<M> {
     ground: Ground<M>,
     config: Config,
+    form: Form,
     /// Where the directory is, for good.
     directory: Off,
+    /// What the directory says, a word for as many segments as the first array has: where segment 0 would be, did their
+    /// array reach down to it.
+    zeroths: Box<[AtomicU64]>,
     /// The root's word of N and next, where readers look.
     state: AtomicU64,
     growing: Mutex<()>,
@@ -153,11 +157,15 @@ pub struct DashLh<M> {
 
 impl<M: Medium> DashLh<M> {
     fn over(ground: Ground<M>, config: Config, found: bool) -> DashLh<M> {
-        let segment_bytes = config.shape.segment_bytes();
+        let form = Form::of(config.shape, Some(CHAINED));
         let word = |n| ground.medium().load(ground.root(n));
+        let segments = ground.medium().len() / form.segment_bytes;
+        let zeroths = 0..=segments >> config.array_bits;
         DashLh {
-            locks: Locks::new(ground.medium().len(), segment_bytes, found),
+            locks: Locks::new(ground.medium().len(), form.segment_bytes, found),
             directory: Off(word(DIRECTORY)),
+            zeroths: zeroths.map(|_| AtomicU64::new(0)).collect(),
+            form,
             state: AtomicU64::new(word(STATE)),
             growing: Mutex::new(()),
             ground,
@@ -174,9 +182,8 @@ impl<M: Medium> DashLh<M> {
         let table = DashLh::over(ground, config, false);
         table.make_first(&mut worker)?;
         drop(worker);
-        let DashLh { ground, .. } = table;
-        let ground = ground.finish(NAME, &config.words())?;
-        Ok(DashLh::over(ground, config, false))
+        let ground = table.ground.finish(NAME, &config.words())?;
+        Ok(DashLh { ground, ..table })
     }
 
     /// Opens the table on `medium`, after a crash or not: what a split that was cut short has taken is freed first.
@@ -208,7 +215,7 @@ impl<M: Medium> Table for DashLh<M> {
 
     #[inline]
     fn dash(&self) -> Dash<'_, M> {
-        Dash::of(&self.ground, self.config.shape, Some(CHAINED))
+        Dash::of(&self.ground, &self.form)
     }
 
     #[inline]
@@ -243,12 +250,8 @@ impl<M: Medium> Table for DashLh<M> {
         now == led.by || now.number(hash) == led.by.number(hash)
     }
 
-    #[inline]
-    fn prefetch_lookup(&self, hash: u64) {
-        let spot = self.config.spot(self.state().number(hash));
-        let entry = self.entry(spot.array);
-        self.ground.medium().prefetch(entry, WORD);
-    }
+    /// Nothing: two words of DRAM that are there.
+    fn prefetch_lookup(&self, _: u64) {}
 
     fn vouch(&self, segment: Off, hash: u64) -> Result<(), Refused> {
         let (says, number) = (
@@ -290,8 +293,12 @@ impl<M: Medium> Table for DashLh<M> {
         })?;
         self.each_array(|array, _| segments += self.config.segments(array));
         let slots = segments * shape.segment_slots() + chained * u64::from(shape.slots);
-        let bytes = segments * shape.segment_bytes() + chained * shape.bucket_bytes();
+        let bytes = segments * self.form.segment_bytes + chained * shape.bucket_bytes();
         Ok((slots, bytes + DIRECTORY_BYTES))
+    }
+
+    fn dram_bytes(&self) -> u64 {
+        self.locks.bytes() + size_of_val(&*self.zeroths) as u64
     }
 
     fn check_all(&self) -> Result<(), Refused> {

@@ -12,6 +12,7 @@ impl<M: Medium> DashLh<M> {
     /// Frees what no entry and no stash leads to. Reads a few words a lane, and the directory.
     pub(super) fn recover(&self) -> Result<(), OpenError> {
         self.check_directory()?;
+        self.each_array(|array, at| self.note_array(array, at));
         let mut worker = self.ground.worker()?;
         for lane in 0..self.ground.lanes() {
             for block in self.ground.in_doubt(lane)? {
@@ -40,7 +41,7 @@ impl<M: Medium> DashLh<M> {
 
     /// Whether the array of a segment is there.
     fn has(&self, number: u64) -> bool {
-        let array = self.config.spot(number).array;
+        let array = self.config.array_of(number);
         array < ARRAYS && !self.array(array).is_null()
     }
 
@@ -56,8 +57,8 @@ impl<M: Medium> DashLh<M> {
                 "the root's word {STATE} says {state:?}, and bits are 1 to {BITS_MAX}, next is less than 2^bits"
             )));
         }
-        let last = self.config.spot(state.count() - 1).array;
-        let coming = self.config.spot(state.count()).array;
+        let last = self.config.array_of(state.count() - 1);
+        let coming = self.config.array_of(state.count());
         let mut named = Vec::new();
         for array in 0..ARRAYS {
             let (at, entry) = (self.array(array), self.entry(array));
@@ -106,7 +107,8 @@ impl<M: Medium> DashLh<M> {
         })?;
         let coming = self.state().count();
         if self.has(coming) {
-            reached.extend(self.dash().chained(self.segment(coming)));
+            let chained = (self.dash()).chain_of(self.segment(coming), CHAINED, coming)?;
+            reached.extend(chained.iter().map(|block| block.at));
         }
         self.ground
             .check(|reach| reached.into_iter().for_each(reach))

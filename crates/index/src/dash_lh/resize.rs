@@ -54,7 +54,7 @@ impl<M: Medium> DashLh<M> {
     /// Makes the array that a segment is to lie in, if it is not there; what names it is drained with the segment. Nothing is
     /// changed on an error.
     fn reserve(&self, worker: &mut Worker, number: u64) -> Result<(), Refused> {
-        let array = self.config.spot(number).array;
+        let array = self.config.array_of(number);
         if array >= ARRAYS {
             let bytes = self.config.array_bytes(array);
             return Err(Refused::Full { bytes });
@@ -63,6 +63,7 @@ impl<M: Medium> DashLh<M> {
         if self.array(array).is_null() {
             let at = self.make_array(worker, array)?;
             medium.store(&mut worker.lane, entry, at.0);
+            self.note_array(array, at);
         }
         medium.flush(&mut worker.lane, entry, WORD); // whoever made it may not have drained it
         Ok(())
@@ -76,9 +77,8 @@ impl<M: Medium> DashLh<M> {
         if fault!("dash-lh.reserved") {
             medium.store(&mut worker.lane, self.entry(array), u64::MAX);
         }
-        let segment_bytes = self.config.shape.segment_bytes();
         for n in 0..self.config.segments(array) {
-            let last = dash.last_stash(at.plus(n * segment_bytes));
+            let last = dash.last_stash(at.plus(n * self.form.segment_bytes));
             medium.store(&mut worker.lane, last, 0);
             medium.flush(&mut worker.lane, last, WORD);
         }
@@ -105,7 +105,7 @@ impl<M: Medium> DashLh<M> {
         let (before, dash, medium) = (self.state(), self.dash(), self.ground.medium());
         let (number, after) = (before.count(), before.after());
         if after.bits > BITS_MAX {
-            let bytes = self.config.shape.segment_bytes();
+            let bytes = self.form.segment_bytes;
             return Err(Refused::Full { bytes });
         }
         self.reserve(worker, number)?;

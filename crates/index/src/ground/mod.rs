@@ -73,6 +73,13 @@ pub enum OpenError {
         /// What the superblock names.
         found: u64,
     },
+    /// The table is there, laid out as another version of Farbank does it.
+    Layout {
+        /// The number of the layout this one knows.
+        expected: u64,
+        /// What the superblock names.
+        found: u64,
+    },
     /// A word in the pool is none that a table writes.
     Damaged {
         /// What is wrong, and where.
@@ -101,6 +108,10 @@ impl fmt::Display for OpenError {
                 f,
                 "the pool holds {:?}, {expected} was looked for; open it as what it is",
                 name_of(*found)
+            ),
+            OpenError::Layout { expected, found } => write!(
+                f,
+                "the table is laid out as number {found}, and this Farbank knows {expected} alone; open it with the version that made it"
             ),
             OpenError::Damaged { what } => Refused::damaged(what).fmt(f),
             OpenError::Chunks {

@@ -9,51 +9,53 @@ use crate::ground::{CONFIG_WORDS, OpenError};
 pub(super) const AREAS: u64 = 0;
 /// Bytes of a node: two a line, so that none straddles.
 pub(super) const NODE_BYTES: u64 = 32;
+/// Which layout of a node this is: the first had all flags in one word.
+const LAYOUT: u32 = 2;
 
-/// The three flags of a node, a byte each in its first word.
+/// The three flags of a node: `start` and `deleted`, a byte each, in its first word, `end` in its last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Flags(pub(super) u64);
+pub(super) struct Flags {
+    start: bool,
+    deleted: bool,
+    end: bool,
+}
 
 impl Flags {
-    fn of(start: bool, end: bool, deleted: bool) -> Flags {
-        Flags(u64::from(start) | u64::from(end) << 8 | u64::from(deleted) << 16)
+    fn of(first: u64, last: u64) -> Flags {
+        Flags {
+            start: first & 1 == 1,
+            deleted: first >> 8 & 1 == 1,
+            end: last & 1 == 1,
+        }
     }
 
-    fn start(self) -> bool {
-        self.0 & 1 == 1
-    }
-
-    fn end(self) -> bool {
-        self.0 >> 8 & 1 == 1
-    }
-
-    fn deleted(self) -> bool {
-        self.0 >> 16 & 1 == 1
+    fn first(start: bool, deleted: bool) -> u64 {
+        u64::from(start) | u64::from(deleted) << 8
     }
 
     /// Whether the node is live (I1).
     pub(super) fn are_live(self) -> bool {
-        self.start() == self.end() && self.end() != self.deleted()
+        self.start == self.end && self.end != self.deleted
     }
 
     /// Whether the node was being made live when a crash came.
     pub(super) fn are_torn(self) -> bool {
-        self.start() != self.end()
+        self.start != self.end
     }
 
-    /// What is stored first into a free node that is made live.
-    pub(super) fn begun(self) -> Flags {
-        Flags::of(!self.start(), self.start(), self.start())
+    /// The word that is stored first into a free node that is made live.
+    pub(super) fn begun(self) -> u64 {
+        Flags::first(!self.end, self.end)
     }
 
-    /// What is stored last, into a node begun (I2).
-    pub(super) fn ended(self) -> Flags {
-        Flags::of(self.start(), self.start(), !self.start())
+    /// The word that is stored last, into a node begun (I2).
+    pub(super) fn ended(self) -> u64 {
+        u64::from(self.start)
     }
 
-    /// What makes a live node free.
-    pub(super) fn unmade(self) -> Flags {
-        Flags::of(self.start(), self.start(), self.start())
+    /// The first word that makes a live node free.
+    pub(super) fn unmade(self) -> u64 {
+        Flags::first(self.start, self.start)
     }
 }
 
@@ -67,6 +69,11 @@ pub(super) fn value_of(node: Off) -> Off {
     node.plus(2 * WORD as u64)
 }
 
+/// Where the last of its flags is.
+pub(super) fn end_of(node: Off) -> Off {
+    node.plus(3 * WORD as u64)
+}
+
 /// Where node `n` of an area is: the area's first line names the area before.
 pub(super) fn node_of(area: Off, n: u64) -> Off {
     area.plus(LINE as u64 + n * NODE_BYTES)
@@ -78,28 +85,35 @@ impl Config {
         LINE as u64 + u64::from(self.area_nodes) * NODE_BYTES
     }
 
-    pub(super) fn words(&self) -> [u64; 3] {
+    pub(super) fn words(&self) -> [u64; 4] {
         let Config {
             bucket_bits,
             area_nodes,
-            list_nodes,
+            node_buckets,
         } = *self;
-        [bucket_bits, area_nodes, list_nodes].map(u64::from)
+        [bucket_bits, area_nodes, node_buckets, LAYOUT].map(u64::from)
     }
 
     pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<Config, OpenError> {
+        let (expected, found) = (u64::from(LAYOUT), words[3]);
+        if found != expected {
+            return Err(OpenError::Layout { expected, found });
+        }
         let small = |word: u64| u32::try_from(word).unwrap_or(u32::MAX);
         let config = Config {
             bucket_bits: small(words[0]),
             area_nodes: small(words[1]),
-            list_nodes: small(words[2]),
+            node_buckets: small(words[2]),
         };
         config.check()?;
         Ok(config)
     }
 
     pub(super) fn check(&self) -> Result<(), OpenError> {
-        let sound = (1..=40).contains(&self.bucket_bits) && self.area_nodes > 0;
+        const NODE_BUCKETS_MAX: u32 = 16;
+        let sound = (1..=40).contains(&self.bucket_bits)
+            && self.area_nodes > 0
+            && self.node_buckets <= NODE_BUCKETS_MAX;
         sound.then_some(()).ok_or_else(|| OpenError::Damaged {
             what: format!("{self:?} is no arrangement of a table"),
         })
@@ -108,7 +122,8 @@ impl Config {
 
 impl<M: Medium> Soft<M> {
     pub(super) fn flags(&self, node: Off) -> Flags {
-        Flags(self.ground.medium().load(node))
+        let medium = self.ground.medium();
+        Flags::of(medium.load(node), medium.load(end_of(node)))
     }
 }
 
@@ -117,20 +132,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_table_of_the_first_layout_is_refused_by_name() {
+        let mut words = [0; CONFIG_WORDS];
+        words[..3].copy_from_slice(&Config::small().words()[..3]);
+        let refused = Config::of(&words).unwrap_err().to_string();
+        assert!(refused.contains("number 0") && refused.contains("version"));
+        words[..4].copy_from_slice(&Config::small().words());
+        assert_eq!(Config::of(&words).unwrap(), Config::small());
+    }
+
+    #[test]
     fn flags_tell_free_torn_and_live_from_any_start() {
-        for free in [
-            (false, false, false),
-            (true, true, true),
-            (true, false, false),
-        ] {
-            let free = Flags::of(free.0, free.1, free.2);
+        for (first, last) in [(0, 0), (0x101, 1), (1, 0), (0x100, 1)] {
+            let free = Flags::of(first, last);
             assert!(!free.are_live());
-            let begun = free.begun();
+            let begun = Flags::of(free.begun(), last);
             assert!(begun.are_torn() && !begun.are_live());
-            let live = begun.ended();
+            let live = Flags::of(free.begun(), begun.ended());
             assert!(live.are_live() && !live.are_torn());
-            let unmade = live.unmade();
+            assert_eq!(live.ended(), begun.ended(), "whoever helps stores the same");
+            let unmade = Flags::of(live.unmade(), live.ended());
             assert!(!unmade.are_live() && !unmade.are_torn());
+            assert_eq!(unmade.unmade(), live.unmade());
+            assert_eq!(unmade.ended(), live.ended());
         }
     }
 }

@@ -1,60 +1,71 @@
 //! SOFT: sets with an optimal flushing technique (Zuriel et al., OOPSLA '19).
 //!
-//! A key and its value are in a node of 32 bytes in far memory; which list they are in is known in DRAM alone. So a
+//! A key and its value are in a node of 32 bytes in far memory; where it is in the list is known in DRAM alone. So a
 //! change flushes one line and drains once, and a search reads no far memory. An open looks at every node there is
-//! and builds the lists again.
+//! and builds the list again.
 //!
 //! ```text
-//!   DRAM      heads           list nodes (32 bytes each), by key
-//!             ┌───────┐      ┌───────────────────┐      ┌───────────────────┐
-//!             │   ────┼─────▶│key│value│far│ next─┼─────▶│key│value│far│ 0    │
-//!             ├───────┤      └────────────┼──────┘      └────────────┼──────┘
-//!             │   0   │                   │                          │
-//!   far       └───────┘                   ▼                          ▼
-//!   root  ──▶ ┌──────┬─ ... ─┐    ┌───────────────────────────┬─────┬───────┐
-//!   newest    │ next │nodes  │    │start, end, deleted (bytes)│ key │ value │  half a line
-//!   area      └──┼───┴─ ... ─┘    └───────────────────────────┴─────┴───────┘
+//!   DRAM      heads           list nodes (32 bytes each), in the order of their hashes' bits from the lowest up
+//!             ┌───────┐      ┌────────────────────┐      ┌────────────────────┐
+//!           0 │   ────┼─────▶│hash│value│far│link─┼─────▶│hash│value│far│link─┼──▶ heads[1] ─▶ ...
+//!             ├───────┤      └─────────────┼──────┘      └─────────────┼──────┘
+//!           1 │   ────┼──▶ ...             │                           │
+//!   far       └───────┘                    ▼                           ▼
+//!   root  ──▶ ┌──────┬─ ... ─┐     ┌───────────────────────┬─────┬───────┬─────┐
+//!   newest    │ next │nodes  │     │start, deleted (bytes) │ key │ value │ end │  half a line
+//!   area      └──┼───┴─ ... ─┘     └───────────────────────┴─────┴───────┴─────┘
 //!                ▼ the area before
 //! ```
+//!
+//! Nobody waits for anybody, but who replaces the value of the same key. A node in the list is in one of four states,
+//! which are part of its link: `IntendToInsert`, `Inserted`, `IntendToDelete`, `Deleted`. Each change of a state is one
+//! compare-and-swap, and whoever needs the one that comes next does what is missing for it himself.
 //!
 //! # Invariants
 //! I1  A node is live iff `start` is `end` and not `deleted`.
 //! I2  A node is made live in this order, within one line: `start`, key and value, `end`. What a crash keeps of it is
-//!     a beginning of that.
-//! I3  A node is linked in DRAM after it is durable, and unlinked after its end is: nothing visible is volatile.
-//! I4  A list is changed under its bucket's lock; a reader believes what it read if the bucket's version is the same.
+//!     a beginning of that. The same stores again, by who helps, change nothing.
+//! I3  A node is `Inserted` after it is durable, and `Deleted` after its end is. Searches see those that are `Inserted` or
+//!     `IntendToDelete`: nothing visible is volatile. A new value is put in the list after it is durable.
+//! I4  The link of a node that is `Deleted` changes no more, and it is unlinked after that. So there is one node of a key in the list
+//!     at most.
 //! I5  An area is durable, no node in it live, before the root names it. It stays the table's for good, and that it is named
-//!     is durable before anybody but its maker has a node of it.
-//! I6  A list node and its node in far memory belong together for good; either is in a list or free.
+//!     is durable before anybody but its maker has a node of it, or is told of a key in one.
+//! I6  A list node and its node in far memory belong together for good; either is in the list or free.
+//! I7  A node that was unlinked is used again when nobody can be at it (`nodes.rs`).
 //!
 //! # Crash argument
 //! | crash between                  | recovery sees                        | and does                          |
 //! |--------------------------------|--------------------------------------|-----------------------------------|
 //! | `start`, `end`                 | flags that disagree                  | takes the node for free (I1)      |
-//! | node durable, linked           | a live node                          | links it: it was not acknowledged |
-//! | `deleted`, unlinked            | flags that agree                     | takes the node for free           |
+//! | node durable, `Inserted`       | a live node                          | links it: it was not acknowledged |
+//! | `deleted`, `Deleted`           | flags that agree                     | takes the node for free           |
 //! | run recorded, root             | a run in doubt no area leads to      | frees it                          |
 //! | (a kill) store, drain          | what a power cut could take back     | flushes all areas before it serves|
 //!
 //! Recovery stores nothing, so it can be cut short anywhere.
 //!
 //! # Where we differ from the paper
-//! Lists are changed under a lock in DRAM and read without one. The paper's are lock-free: a node that is being made or
-//! unmade is in the list with that state, and whoever meets it helps. Kept are one flush and one drain a change,
-//! that nothing else is in far memory, that searches read none of it, and the three flags; not kept is that a thread
-//! that stops in the middle of a change stops nobody else. A list here ends with 0 and needs no sentinels, so every
-//! key is allowed. A torn node needs no mending: the flags are one word, and making a node live stores all three.
+//! The paper has a list a bucket, as many as there were at first, and two sentinels in each. Here one list goes through
+//! all buckets (`list.rs`), so that buckets can be split ([`Config::node_buckets`]), in DRAM alone; and it needs no sentinels, so
+//! every key is allowed. A list node has the hash in place of the key, which it leads back to.
 //!
-//! `update` replaces the value in place, a word (the paper has none). A node that is freed is used again at once, as
-//! readers are never in far memory. Buckets are split one by one when there are fewer than nodes ([`Config::list_nodes`]), in
-//! DRAM alone; the paper's are as many as they were.
+//! The paper's threads are told by `ssmem` when a node can be used again. Here those that change the list are pinned, and
+//! searches ask afterwards whether nodes were set free (`nodes.rs`). A torn node needs no mending: making it live stores
+//! all of it. What a node's life began with is read in its `end`, in far memory, when it is changed; the paper keeps it in
+//! the list node.
+//!
+//! `update` replaces the value in place, a word (the paper has none). Meanwhile it holds the node: another update and a remove of that key
+//! wait for it, searches and inserts do not. New areas are made by one worker at a time; and who inserts into a pool that is
+//! full waits for those that may still be at what was removed last.
 //!
 //! The study's version flushes a slot of its stack in place of the node and has no fence (fault `soft.no_flush`), takes
 //! torn nodes for live ones when it recovers (`soft.torn_is_live`), and looks only into the areas of the thread that
 //! recovers (`soft.one_area`).
 
 mod layout;
-mod lists;
+mod link;
+mod list;
 mod nodes;
 mod ops;
 mod recover;
@@ -66,10 +77,10 @@ use farbank_pm::fault::Named;
 use farbank_pm::sync::Mutex;
 
 use crate::ground::{Ground, OpenError, Plan, Worker};
-use crate::hash::hash;
+use crate::hash::{hash, key_of};
 use crate::index::{Index, Refused, Space};
-use lists::Lists;
-use nodes::Free;
+use list::List;
+use nodes::Nodes;
 
 /// Its name.
 pub const NAME: &str = "soft";
@@ -93,26 +104,39 @@ pub(crate) const FAULTS: [Named; 3] = [
     },
 ];
 
+/// Those that threads find.
+pub(crate) const FAULTS_IN_THREADS: [Named; 2] = [
+    Named {
+        name: "soft.seen_at_once",
+        what: "a node is linked as inserted before it is durable",
+        source: "what the paper's INTEND_TO_INSERT is for",
+    },
+    Named {
+        name: "soft.reused_at_once",
+        what: "a node that was unlinked is handed out while somebody may still be at it",
+        source: "reclamation without ssmem's epochs",
+    },
+];
+
 /// How a table is arranged; fixed when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Lists of a new table, as a power of two.
+    /// Buckets of a new table, as a power of two.
     pub bucket_bits: u32,
     /// Nodes of an area.
     pub area_nodes: u32,
-    /// Nodes for each bucket: while there are more, every insert has some buckets split. 0: buckets are never split.
-    pub list_nodes: u32,
+    /// Buckets for each node: while there are fewer, every insert has some split. 0: buckets are never split.
+    pub node_buckets: u32,
 }
 
 impl Config {
-    /// The paper's, with as many lists as `slots`, a power of two; areas are of 1 MiB. There are as many
-    /// lists as nodes.
+    /// The paper's, with as many buckets as `slots`, a power of two, at first, and two for each node later; areas are of 1 MiB.
     #[must_use]
     pub fn paper(slots: u64) -> Config {
         Config {
             bucket_bits: slots.max(2).ilog2(),
             area_nodes: 32_766,
-            list_nodes: 1,
+            node_buckets: 2,
         }
     }
 
@@ -122,15 +146,21 @@ impl Config {
         Config {
             bucket_bits: 1,
             area_nodes: 16,
-            list_nodes: 2,
+            node_buckets: 1,
         }
+    }
+
+    /// Buckets of an opened table that has `nodes`, as a power of two.
+    fn bits_for(self, nodes: u64) -> u32 {
+        let wanted = nodes * u64::from(self.node_buckets);
+        self.bucket_bits.max(wanted.max(1).ilog2())
     }
 
     /// As published: no growth.
     #[must_use]
     pub fn published(self) -> Config {
         Config {
-            list_nodes: 0,
+            node_buckets: 0,
             ..self
         }
     }
@@ -140,16 +170,17 @@ impl Config {
 pub struct Soft<M> {
     ground: Ground<M>,
     config: Config,
-    lists: Lists,
-    free: Free,
+    list: List,
+    nodes: Nodes,
     areas: Mutex<Vec<Off>>,
 }
 
 impl<M: Medium> Soft<M> {
-    fn over(ground: Ground<M>, config: Config) -> Soft<M> {
+    /// A table that is to have `nodes`, as far as that is known.
+    fn over(ground: Ground<M>, config: Config, nodes: u64) -> Soft<M> {
         Soft {
-            lists: Lists::new(config.bucket_bits),
-            free: Free::new(ground.lanes()),
+            list: List::new(config.bits_for(nodes)),
+            nodes: Nodes::new(ground.lanes()),
             areas: Mutex::default(),
             ground,
             config,
@@ -161,15 +192,17 @@ impl<M: Medium> Soft<M> {
         config.check()?;
         let ground = Ground::create(medium, plan, &[])?;
         let ground = ground.finish(NAME, &config.words())?;
-        Ok(Soft::over(ground, config))
+        Ok(Soft::over(ground, config, 0))
     }
 
     /// Opens the table on `medium`, after a crash or not. Reads every node.
     pub fn open(medium: M) -> Result<Soft<M>, OpenError> {
         let ground = Ground::open(medium, NAME, |_| Ok(Vec::new()))?;
         let config = Config::of(ground.config())?;
-        let table = Soft::over(ground, config);
-        table.recover()?;
+        let areas = Soft::named_areas(&ground, config)?;
+        let nodes = areas.len() as u64 * u64::from(config.area_nodes);
+        let table = Soft::over(ground, config, nodes);
+        table.recover(&areas)?;
         Ok(table)
     }
 }
@@ -188,23 +221,36 @@ impl<M: Medium> Index for Soft<M> {
     }
 
     fn get(&self, _worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
-        Ok(self.lists.get(hash(key), key))
+        let hash = hash(key);
+        loop {
+            let round = self.nodes.round();
+            let found = self.list.search(hash);
+            if self.nodes.is_still(round) {
+                return Ok(found);
+            }
+        }
     }
 
     fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
-        self.update_hashed(worker, hash(key), key, value)
+        self.update_hashed(worker, hash(key), value)
     }
 
     fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
-        self.remove_hashed(worker, hash(key), key)
+        self.remove_hashed(worker, hash(key))
     }
 
     fn fetch(&self, keys: &[u64]) {
-        self.lists.fetch(keys);
+        self.list.fetch(keys.iter().map(|key| hash(*key)));
     }
 
     fn each(&self, _worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) -> Result<(), Refused> {
-        self.lists.each(|_, node| each(node.key, node.value));
+        for bucket in 0..self.list.buckets() {
+            self.list.walk(bucket, |node| {
+                if node.state.is_seen() {
+                    each(key_of(node.hash), node.value);
+                }
+            });
+        }
         Ok(())
     }
 
@@ -216,7 +262,7 @@ impl<M: Medium> Index for Soft<M> {
             slots: areas * u64::from(self.config.area_nodes),
             table_bytes: areas * self.config.area_bytes(),
             far_bytes: self.ground.far_bytes(),
-            dram_bytes: self.lists.bytes() + self.free.bytes(),
+            dram_bytes: self.list.bytes() + self.nodes.bytes(),
         })
     }
 

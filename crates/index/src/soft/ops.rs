@@ -1,12 +1,38 @@
-//! Insert, update, remove. A get is the lists' alone.
+//! Insert, update, remove. A search is the list's alone.
+//!
+//! ```text
+//!   insert   start, key, value ─▶ linked, IntendToInsert ─▶ end, flush, drain ─▶ Inserted
+//!   remove   IntendToDelete ─▶ deleted, flush, drain ─▶ Deleted ─▶ unlinked
+//! ```
+//!
+//! Whoever meets a node in the middle of either can do the rest, as it is the same stores again.
+
+use std::ops::Range;
 
 use farbank_pm::model::Category;
 use farbank_pm::{Medium, Off, WORD, fault};
 
 use super::Soft;
-use super::layout::{Flags, NODE_BYTES, key_of, value_of};
+use super::layout::{NODE_BYTES, end_of, key_of, value_of};
+use super::link::State;
+use super::list::Spot;
 use crate::ground::Worker;
 use crate::index::Refused;
+
+/// What an insert has in hand.
+#[derive(Default)]
+struct Stock {
+    /// A node it has begun, and not linked.
+    unused: Option<u64>,
+    /// Nodes that nobody else may have yet: what names their area is durable after this worker's next drain (I5).
+    new: Option<Range<u64>>,
+}
+
+impl Stock {
+    fn take(&mut self) -> Option<u64> {
+        self.new.as_mut()?.next()
+    }
+}
 
 impl<M: Medium> Soft<M> {
     /// One line, one drain. When no node is free, an area first: all its lines, three more, and two drains.
@@ -17,74 +43,157 @@ impl<M: Medium> Soft<M> {
         key: u64,
         value: u64,
     ) -> Result<Option<u64>, Refused> {
-        let held = self.lists.hold(hash);
-        let spot = self.lists.find(&held, key);
-        if spot.node != 0 {
-            return Ok(Some(self.lists.node(spot.node).value));
+        let mut stock = Stock::default();
+        let found = self.insert_of(&mut stock, worker, (hash, key, value));
+        if let Some(new) = stock.new {
+            if matches!(found, Ok(Some(_))) {
+                worker.commit(self.ground.medium())?; // I5
+            }
+            self.nodes.put(new);
         }
-        let (node, others) = self.take(worker)?;
-        self.make(worker, self.lists.node(node).far, key, value)?;
-        if !others.is_empty() {
-            self.free.put(others);
+        if let Some(node) = stock.unused {
+            self.nodes.give(worker.number(), node);
         }
-        self.lists.link(&spot, node, key, value); // I3
-        drop(held);
-        self.split_if_long();
-        Ok(None)
+        self.split_if_few(worker);
+        found
     }
 
-    /// One line, one drain.
+    #[inline]
+    fn insert_of(
+        &self,
+        stock: &mut Stock,
+        worker: &mut Worker,
+        (hash, key, value): (u64, u64, u64),
+    ) -> Result<Option<u64>, Refused> {
+        let number = worker.number();
+        loop {
+            let pin = self.nodes.pin(number);
+            let spot = self.find(worker, hash);
+            if let Some((node, link)) = spot.node {
+                if link.state() == State::IntendToInsert {
+                    self.flush_areas_name(worker); // I5
+                    self.finish_insert(worker, node)?;
+                }
+                return Ok(Some(self.list.value(node)));
+            }
+            let node = match stock.unused.take() {
+                Some(begun) => begun,
+                None => {
+                    let Some(node) = stock.take().or_else(|| self.nodes.take(number)) else {
+                        drop(pin);
+                        stock.new = Some(self.more_nodes(worker)?);
+                        continue;
+                    };
+                    self.begin_insert(worker, node, key, value);
+                    node
+                }
+            };
+            if self.list.insert(&spot, node, hash, value) {
+                self.finish_insert(worker, node)?;
+                return Ok(None);
+            }
+            stock.unused = Some(node);
+        }
+    }
+
+    /// One line, one drain. Waits for who replaces the same key's value.
     pub(super) fn update_hashed(
         &self,
         worker: &mut Worker,
         hash: u64,
-        key: u64,
         value: u64,
     ) -> Result<Option<u64>, Refused> {
-        let held = self.lists.hold(hash);
-        let spot = self.lists.find(&held, key);
-        if spot.node == 0 {
+        let _pin = self.nodes.pin(worker.number());
+        let Some((node, link)) = self.find(worker, hash).node else {
+            return Ok(None);
+        };
+        if link.state() == State::IntendToInsert {
             return Ok(None);
         }
-        let node = self.lists.node(spot.node);
-        self.replace(worker, value_of(node.far), value)?;
-        self.lists.set_value(&spot, value);
-        Ok(Some(node.value))
+        self.fetch_far(node);
+        let Some(held) = self.list.hold(node) else {
+            self.finish_remove(worker, node)?;
+            return Ok(None);
+        };
+        self.replace(worker, value_of(self.list.far(node)), value)?;
+        Ok(Some(held.exchange(value))) // I3
     }
 
-    /// One line, one drain.
+    /// One line, one drain. Waits for who replaces the same key's value.
     pub(super) fn remove_hashed(
         &self,
         worker: &mut Worker,
         hash: u64,
-        key: u64,
     ) -> Result<Option<u64>, Refused> {
-        let held = self.lists.hold(hash);
-        let spot = self.lists.find(&held, key);
-        if spot.node == 0 {
+        let _pin = self.nodes.pin(worker.number());
+        let spot = self.find(worker, hash);
+        let Some((node, link)) = spot.node else {
+            return Ok(None);
+        };
+        if link.state() == State::IntendToInsert {
             return Ok(None);
         }
-        let node = self.lists.node(spot.node);
-        let unmade = self.flags(node.far).unmade();
-        self.replace(worker, node.far, unmade.0)?;
-        self.lists.unlink(&spot); // I3
-        self.free.give(worker.number(), spot.node);
-        Ok(Some(node.value))
+        self.fetch_far(node);
+        let mine = self.list.turn(node, State::Inserted, State::IntendToDelete);
+        self.finish_remove(worker, node)?;
+        if !mine {
+            return Ok(None);
+        }
+        let value = self.list.value(node);
+        if self.list.unlink(&spot, node) {
+            self.nodes.unlinked(worker.number(), node);
+        } else {
+            self.find(worker, hash); // somebody has, or this does
+        }
+        Ok(Some(value))
     }
 
-    /// Makes a free node live, durably.
-    fn make(&self, worker: &mut Worker, node: Off, key: u64, value: u64) -> Result<(), Refused> {
+    /// Where `hash` is in the list. The worker is pinned.
+    #[inline]
+    fn find(&self, worker: &Worker, hash: u64) -> Spot<'_> {
+        let gone = |node| self.nodes.unlinked(worker.number(), node);
+        self.list.find(hash, gone)
+    }
+
+    /// Has the CPU fetch a node's line in far memory: to change a link waits for all stores before it.
+    #[inline]
+    fn fetch_far(&self, node: u64) {
+        let far = self.list.far(node);
+        self.ground.medium().prefetch(far, NODE_BYTES as usize);
+    }
+
+    /// Stores what a free node is to have, but for its end.
+    fn begin_insert(&self, worker: &mut Worker, node: u64, key: u64, value: u64) {
         let _for = Category::KeyValue.spend();
-        let medium = self.ground.medium();
-        let begun: Flags = self.flags(node).begun();
-        medium.store(&mut worker.lane, node, begun.0);
-        medium.store(&mut worker.lane, key_of(node), key);
-        medium.store(&mut worker.lane, value_of(node), value);
-        medium.store(&mut worker.lane, node, begun.ended().0); // I2
+        let (medium, far) = (self.ground.medium(), self.list.far(node));
+        medium.store(&mut worker.lane, far, self.flags(far).begun());
+        medium.store(&mut worker.lane, key_of(far), key);
+        medium.store(&mut worker.lane, value_of(far), value);
+    }
+
+    /// Makes a node begun live, durably, and then seen; its inserter, or who helps.
+    fn finish_insert(&self, worker: &mut Worker, node: u64) -> Result<(), Refused> {
+        let _for = Category::KeyValue.spend();
+        let (medium, far) = (self.ground.medium(), self.list.far(node));
+        let end = self.flags(far).ended();
+        medium.store(&mut worker.lane, end_of(far), end); // I2
         if !fault!("soft.no_flush") {
-            medium.flush(&mut worker.lane, node, NODE_BYTES as usize);
+            medium.flush(&mut worker.lane, far, NODE_BYTES as usize);
         }
-        worker.commit(medium)
+        worker.commit(medium)?;
+        self.list.turn(node, State::IntendToInsert, State::Inserted); // I3
+        Ok(())
+    }
+
+    /// Makes a node that is to be deleted free, durably, and then seen no more; who removes it, or who helps.
+    fn finish_remove(&self, worker: &mut Worker, node: u64) -> Result<(), Refused> {
+        if self.list.state(node) != State::IntendToDelete {
+            return Ok(());
+        }
+        let far = self.list.far(node);
+        self.replace(worker, far, self.flags(far).unmade())?;
+        self.list.turn(node, State::IntendToDelete, State::Deleted); // I3
+        Ok(())
     }
 
     /// Replaces one word of a node, durably.

@@ -4,30 +4,47 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farbank_pm::{Medium, Off, fault};
 
-use super::Soft;
 use super::layout::{AREAS, key_of, node_of, value_of};
-use crate::ground::OpenError;
-use crate::hash::hash;
+use super::link::{State, To};
+use super::list::comes_before;
+use super::{Config, Soft};
+use crate::ground::{Ground, OpenError, Worker};
+use crate::hash::{self, hash};
 use crate::index::Refused;
 
+/// Nodes that are linked in a go: what is read on the way is fetched for all of them.
+const AT_ONCE: usize = 16;
+
+/// A live node.
+struct Found {
+    node: u64,
+    hash: u64,
+    value: u64,
+}
+
 impl<M: Medium> Soft<M> {
-    /// Makes all areas durable as they are, and builds the lists from their live nodes.
-    pub(super) fn recover(&self) -> Result<(), OpenError> {
+    /// Makes all areas durable as they are, and builds the list from their live nodes.
+    pub(super) fn recover(&self, named: &[Off]) -> Result<(), OpenError> {
         let mut worker = self.ground.worker()?;
         let medium = self.ground.medium();
-        let named = self.named_areas()?;
         let mut areas = self.areas.lock().expect("no holder panics");
-        for area in &named {
+        for area in named {
             let bytes = self.config.area_bytes() as usize;
             medium.flush(&mut worker.lane, *area, bytes);
             let nodes = self.add_nodes(&mut areas, *area);
             let mut free = Vec::new();
+            let mut found = Vec::with_capacity(AT_ONCE);
             for node in nodes {
-                if !self.link_found(node)? {
-                    free.push(node);
+                match self.found(node) {
+                    Some(live) => found.push(live),
+                    None => free.push(node),
+                }
+                if found.len() == AT_ONCE {
+                    self.link_found(&worker, &mut found)?;
                 }
             }
-            self.free.put(free.into_iter());
+            self.link_found(&worker, &mut found)?;
+            self.nodes.put(free.into_iter());
         }
         self.ground.recover(&mut worker, |block| {
             Ok(block.class.is_none() && named.contains(&block.at))
@@ -35,16 +52,16 @@ impl<M: Medium> Soft<M> {
     }
 
     /// The areas the root leads to, newest first.
-    fn named_areas(&self) -> Result<Vec<Off>, OpenError> {
-        let (medium, bytes) = (self.ground.medium(), self.config.area_bytes());
+    pub(super) fn named_areas(ground: &Ground<M>, config: Config) -> Result<Vec<Off>, OpenError> {
+        let (medium, bytes) = (ground.medium(), config.area_bytes());
         let (mut named, mut seen) = (Vec::new(), BTreeSet::new());
-        let mut at = Off(medium.load(self.ground.root(AREAS)));
+        let mut at = Off(medium.load(ground.root(AREAS)));
         while !at.is_null() {
             let who = match named.last() {
                 None => format!("the newest area, in the root's word {AREAS},"),
                 Some(last) => format!("the area before the one at {last:?}, which names it,"),
             };
-            self.ground.check_run(&who, at, bytes)?;
+            ground.check_run(&who, at, bytes)?;
             if !seen.insert(at) {
                 let what =
                     format!("{who} is {at:?}, which was expected to be none of those after it");
@@ -59,62 +76,88 @@ impl<M: Medium> Soft<M> {
         Ok(named)
     }
 
-    /// Links a node that was found live; whether it was.
-    fn link_found(&self, node: u64) -> Result<bool, OpenError> {
-        let (medium, far) = (self.ground.medium(), self.lists.node(node).far);
+    /// What node `node` has, if it is live.
+    fn found(&self, node: u64) -> Option<Found> {
+        let (medium, far) = (self.ground.medium(), self.list.far(node));
         let flags = self.flags(far);
         let torn_is_live = fault!("soft.torn_is_live") && flags.are_torn();
-        if !flags.are_live() && !torn_is_live {
-            return Ok(false);
+        (flags.are_live() || torn_is_live).then(|| Found {
+            node,
+            hash: hash(medium.load(key_of(far))),
+            value: medium.load(value_of(far)),
+        })
+    }
+
+    /// Links nodes that were found live.
+    fn link_found(&self, worker: &Worker, found: &mut Vec<Found>) -> Result<(), OpenError> {
+        self.list.fetch(found.iter().map(|found| found.hash));
+        for Found { node, hash, value } in found.drain(..) {
+            let spot = self.list.find(hash, |_| {});
+            if let Some((other, _)) = spot.node {
+                let (far, other) = (self.list.far(node), self.list.far(other));
+                let key = hash::key_of(hash);
+                return Err(OpenError::Damaged {
+                    what: format!("key {key:#x} is in the nodes at {far:?} and at {other:?}"),
+                });
+            }
+            self.list.insert(&spot, node, hash, value);
+            self.list.turn(node, State::IntendToInsert, State::Inserted);
+            self.split_if_few(worker);
         }
-        let (key, value) = (medium.load(key_of(far)), medium.load(value_of(far)));
-        let held = self.lists.hold(hash(key));
-        let spot = self.lists.find(&held, key);
-        if spot.node != 0 {
-            let other = self.lists.node(spot.node).far;
-            return Err(OpenError::Damaged {
-                what: format!("key {key:#x} is in the nodes at {far:?} and at {other:?}"),
-            });
-        }
-        self.lists.link(&spot, node, key, value);
-        drop(held);
-        self.split_if_long();
-        Ok(true)
+        Ok(())
     }
 
     pub(super) fn check_all(&self) -> Result<(), Refused> {
         let areas = self.areas.lock().expect("no holder panics");
         let live = self.live_nodes(&areas);
-        let (mut keys, mut linked) = (BTreeSet::new(), 0);
-        let mut wrong = None;
-        self.lists.each(|bucket, node| {
-            linked += 1;
-            if live.get(&node.far.0) != Some(&(node.key, node.value)) {
-                let found = live.get(&node.far.0);
-                wrong = Some(format!(
-                    "key {:#x} with {:#x} is listed, and at {:?} is {found:x?}",
-                    node.key, node.value, node.far
-                ));
-            } else if !keys.insert(node.key) {
-                wrong = Some(format!("key {:#x} is listed twice", node.key));
-            } else if !self.lists.serves(bucket, hash(node.key)) {
-                wrong = Some(format!(
-                    "key {:#x} is in the list of another bucket",
-                    node.key
-                ));
-            }
-        });
-        if let Some(wrong) = wrong {
-            return Err(Refused::damaged(wrong));
-        }
-        let (live, free) = (live.len() as u64, self.free.count());
+        let listed = self.check_list(&live)?;
+        let (live, free) = (live.len() as u64, self.nodes.count());
         let all = areas.len() as u64 * u64::from(self.config.area_nodes);
-        if linked != live || linked + free != all {
-            let what = format!("of {all} nodes {live} are live, {linked} listed, {free} free");
+        if listed != live || listed + free != all {
+            let what = format!("of {all} nodes {live} are live, {listed} listed, {free} free");
             return Err(Refused::damaged(what));
         }
         self.ground
             .check(|reach| areas.iter().for_each(|at| reach(*at)))
+    }
+
+    /// Walks the list from its beginning to its end; how many nodes are in it.
+    fn check_list(&self, live: &BTreeMap<u64, (u64, u64)>) -> Result<u64, Refused> {
+        let (mut listed, mut buckets, mut wrong) = (0, 1, None);
+        let (mut bucket, mut last) = (0, None);
+        loop {
+            let then = self.list.walk(bucket, |node| {
+                listed += 1;
+                let key = hash::key_of(node.hash);
+                let found = live.get(&node.far.0);
+                if found != Some(&(key, node.value)) || node.state != State::Inserted {
+                    wrong = Some(format!(
+                        "key {key:#x} with {:#x} is listed, {:?}, and at {:?} is {found:x?}",
+                        node.value, node.state, node.far
+                    ));
+                } else if last.is_some_and(|last| !comes_before(last, node.hash)) {
+                    wrong = Some(format!("key {key:#x} is listed after one it should follow"));
+                } else if !self.list.serves(bucket, node.hash) {
+                    wrong = Some(format!("key {key:#x} is in the list of another bucket"));
+                }
+                last = Some(node.hash);
+            });
+            if let Some(wrong) = wrong {
+                return Err(Refused::damaged(wrong));
+            }
+            let To::Bucket(next) = then else { break };
+            if !comes_before(bucket, next) {
+                let what = format!("bucket {next} is linked after bucket {bucket}");
+                return Err(Refused::damaged(what));
+            }
+            (bucket, buckets) = (next, buckets + 1);
+        }
+        let all = self.list.buckets();
+        if buckets != all {
+            let what = format!("{buckets} of {all} buckets are linked");
+            return Err(Refused::damaged(what));
+        }
+        Ok(listed)
     }
 
     /// Every live node in far memory: where, its key and value.

@@ -1,4 +1,4 @@
-//! More nodes: areas. More lists: a split is the lists' own.
+//! More nodes: areas. More buckets: a split is the list's own.
 
 use std::ops::Range;
 
@@ -11,23 +11,18 @@ use crate::ground::Worker;
 use crate::index::Refused;
 
 impl<M: Medium> Soft<M> {
-    /// A free node; of a new area if no worker has one in reach. Then the others of that area are given, too: for everybody,
-    /// once what makes the first one live is durable, as that is drained with what names the area.
-    pub(super) fn take(&self, worker: &mut Worker) -> Result<(u64, Range<u64>), Refused> {
-        let one = |node| (node, 0..0);
-        if let Some(node) = self.free.take(worker.number()) {
-            return Ok(one(node));
-        }
+    /// Nodes that are not in reach of every worker, one at least: one that was unlinked just now, or those of a new area. The
+    /// caller is not pinned, and gives them to everybody after its next drain.
+    #[cold]
+    pub(super) fn more_nodes(&self, worker: &mut Worker) -> Result<Range<u64>, Refused> {
+        let one = |node| node..node + 1;
         let mut areas = self.areas.lock().expect("no holder panics");
-        if let Some(node) = self.free.take(worker.number()) {
-            return Ok(one(node)); // another has added an area since
+        if let Some(node) = self.nodes.take_any(worker.number()) {
+            return Ok(one(node)); // or another has added an area since
         }
         match self.make_area(worker) {
-            Ok(area) => {
-                let nodes = self.add_nodes(&mut areas, area);
-                Ok((nodes.start, nodes.start + 1..nodes.end))
-            }
-            Err(full @ Refused::Full { .. }) => self.free.take_from_any().map(one).ok_or(full),
+            Ok(area) => Ok(self.add_nodes(&mut areas, area)),
+            Err(full @ Refused::Full { .. }) => self.nodes.take_from_all().map(one).ok_or(full),
             Err(other) => Err(other),
         }
     }
@@ -43,10 +38,15 @@ impl<M: Medium> Soft<M> {
         self.ground
             .clear(&mut worker.lane, nodes, bytes - LINE as u64);
         worker.commit(medium)?; // I5
-        let named = self.ground.root(AREAS);
-        medium.store(&mut worker.lane, named, area.0);
-        medium.flush(&mut worker.lane, named, WORD);
+        medium.store(&mut worker.lane, self.ground.root(AREAS), area.0);
+        self.flush_areas_name(worker);
         Ok(area)
+    }
+
+    /// Has what names the newest area made durable by the worker's next drain.
+    pub(super) fn flush_areas_name(&self, worker: &mut Worker) {
+        let named = self.ground.root(AREAS);
+        self.ground.medium().flush(&mut worker.lane, named, WORD);
     }
 
     /// Gives the nodes of an area their numbers and list nodes (I6).
@@ -54,18 +54,21 @@ impl<M: Medium> Soft<M> {
         let count = u64::from(self.config.area_nodes);
         let first = 1 + areas.len() as u64 * count;
         for n in 0..count {
-            self.lists.add(first + n, node_of(area, n));
+            self.list.add(first + n, node_of(area, n));
         }
         areas.push(area);
         first..first + count
     }
 
-    /// Splits buckets if there are too few.
+    /// Splits some buckets if there are too few. The worker is not pinned.
     #[inline]
-    pub(super) fn split_if_long(&self) {
-        let most = u64::from(self.config.list_nodes);
-        if most > 0 {
-            self.lists.split_if_long(most);
+    pub(super) fn split_if_few(&self, worker: &Worker) {
+        let node_buckets = u64::from(self.config.node_buckets);
+        if let Some(wanted) = self.list.wants_split(node_buckets) {
+            let number = worker.number();
+            let _pin = self.nodes.pin(number);
+            let gone = |node| self.nodes.unlinked(number, node);
+            self.list.split_some(wanted, gone);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Pools of which parts were cut off, or replaced by something else.
 
+use farbank_check::guarded;
 use farbank_kv::Kv;
 use farbank_pm::media::{AnyMedium, OpenOptions, open_path};
 use farbank_pm::sim::{Image, Persistency, Rng, Sim};
@@ -9,11 +10,9 @@ use crate::world::{Claim, FIRST, POOL, Pool, SEGMENT, SEGMENTS, config};
 /// Whether opening `bytes` as a pool is an error, and a panic none.
 fn is_refused(bytes: &[u8]) -> Result<(), String> {
     let sim = Sim::from_image(Image::from_bytes(bytes), Persistency::Eadr);
-    let opened = std::panic::catch_unwind(|| Kv::open(sim, config()).map(|_| ()));
-    match opened {
-        Ok(Err(error)) if !error.to_string().is_empty() => Ok(()),
-        Ok(other) => Err(format!("opened: {other:?}")),
-        Err(_) => Err("panic".into()),
+    match guarded(|| Kv::open(sim, config()).map(|_| ()))? {
+        Err(error) if !error.to_string().is_empty() => Ok(()),
+        other => Err(format!("opened: {other:?}")),
     }
 }
 

@@ -1,9 +1,9 @@
 //! Pools with a known past, and the judge of what is read from them when they were damaged.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use farbank_check::guarded;
 use farbank_kv::store::{Error, Key, Meta, Ops, Session, Store, Value, Verdict, View};
 use farbank_kv::{Cleaning, Config, Kv};
 use farbank_pm::Medium;
@@ -321,11 +321,7 @@ impl Pool {
                 Err(error) => Err(format!("it does not open: {error}")),
             }
         };
-        catch_unwind(AssertUnwindSafe(attempt)).unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            Err(format!("panic: {}", text.unwrap_or("without a message")))
-        })
+        guarded(attempt).and_then(|ended| ended)
     }
 
     /// Judges a damaged copy, then goes on writing, cleaning and reading, and judges what a kill then

@@ -1,0 +1,447 @@
+//! The list: all that a search reads, in DRAM.
+//!
+//! ```text
+//!   heads     a link a bucket
+//!   nodes     four words each: hash, value, where it is in far memory, its link
+//!
+//!   heads[0] ─▶ node ─▶ node ─▶ heads[2] ─▶ heads[1] ─▶ node ─▶ heads[3] ─▶ end       four buckets
+//! ```
+//!
+//! One list has all nodes, in the order of their hashes' bits from the lowest up (Shalev and Shavit, JACM '06), and the heads of
+//! buckets among them: bucket `b` of 2^n begins where hashes that end in the n bits of `b` do. So a bucket is split by a new
+//! head that is linked into the middle of it, and nothing moves. Who knows too few buckets begins too early and walks
+//! through the new head.
+//!
+//! Nodes never move and are never given back to the system, so a search that strays into one which is used again reads words
+//! that make no sense, and does it all again when it sees that nodes were handed out (`nodes.rs`).
+
+use farbank_pm::sync::Mutex;
+use farbank_pm::sync::atomic::{AtomicU64, Ordering};
+use farbank_pm::table::{Table, prefetch};
+use farbank_pm::{Off, fault};
+
+use super::link::{Link, State, To};
+use crate::locks::wait;
+
+const WORDS: u64 = 4;
+const HASH: usize = 0;
+const VALUE: usize = 1;
+const FAR: usize = 2;
+const LINK: usize = 3;
+/// Buckets that are split in a go: their nodes are fetched at once, and it is seldom that readers find the number changed.
+const SPLIT_AT_ONCE: u64 = 16;
+
+/// The list, and what leads into it.
+pub(super) struct List {
+    heads: Table<AtomicU64>,
+    nodes: Table<AtomicU64>,
+    /// How many buckets there are: 2^n, and as many more as have been split of those.
+    buckets: AtomicU64,
+    /// How many nodes there are, in the list or free.
+    made: AtomicU64,
+    growing: Mutex<()>,
+}
+
+/// Where in the list a hash is, or would be.
+pub(super) struct Spot<'a> {
+    link: &'a AtomicU64,
+    /// What it said: it leads to the first whose hash is not before.
+    seen: Link,
+    /// The node that has the hash, and its own link.
+    pub(super) node: Option<(u64, Link)>,
+}
+
+/// A list node, read.
+pub(super) struct Node {
+    pub(super) hash: u64,
+    pub(super) value: u64,
+    pub(super) far: Off,
+    pub(super) state: State,
+}
+
+/// A node whose value is being replaced; let go when dropped.
+pub(super) struct Held<'a> {
+    list: &'a List,
+    node: u64,
+}
+
+impl List {
+    pub(super) fn new(bucket_bits: u32) -> List {
+        let buckets = 1_u64 << bucket_bits;
+        let heads = Table::new(buckets as usize);
+        heads.reserve(buckets as usize);
+        let nodes = Table::new(1 << 10);
+        nodes.reserve(WORDS as usize);
+        let list = List {
+            heads,
+            nodes,
+            buckets: AtomicU64::new(buckets),
+            made: AtomicU64::new(0),
+            growing: Mutex::new(()),
+        };
+        for bucket in 0..buckets {
+            let next = bucket_after(bucket, bucket_bits).map_or(Link::END, Link::to_bucket);
+            list.head(bucket).store(next.0, Ordering::Relaxed);
+        }
+        list
+    }
+
+    /// Makes node `node`, the next one, for good that of `far` (I6).
+    pub(super) fn add(&self, node: u64, far: Off) {
+        self.nodes.reserve(((node + 1) * WORDS) as usize);
+        self.words(node)[FAR].store(far.0, Ordering::Release);
+        self.made.store(node, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn words(&self, node: u64) -> &[AtomicU64; WORDS as usize] {
+        self.nodes.get_all((node * WORDS) as usize)
+    }
+
+    #[inline]
+    fn head(&self, bucket: u64) -> &AtomicU64 {
+        self.heads.get(bucket as usize)
+    }
+
+    #[inline]
+    fn link(&self, node: u64) -> Link {
+        Link(self.words(node)[LINK].load(Ordering::Acquire))
+    }
+
+    /// In which state a node is.
+    pub(super) fn state(&self, node: u64) -> State {
+        self.link(node).state()
+    }
+
+    /// Where a node is in far memory.
+    pub(super) fn far(&self, node: u64) -> Off {
+        Off(self.words(node)[FAR].load(Ordering::Acquire))
+    }
+
+    /// The value of a node that is inserted, or was and is pinned.
+    pub(super) fn value(&self, node: u64) -> u64 {
+        self.words(node)[VALUE].load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn bucket_of(&self, hash: u64) -> u64 {
+        bucket_among(self.buckets.load(Ordering::Acquire), hash)
+    }
+
+    /// The value under `hash`, if no node that was met has been handed out again meanwhile.
+    #[inline]
+    pub(super) fn search(&self, hash: u64) -> Option<u64> {
+        let mut link = Link(self.head(self.bucket_of(hash)).load(Ordering::Acquire));
+        loop {
+            match link.to() {
+                To::Node(node) => {
+                    let words = self.words(node);
+                    let next = Link(words[LINK].load(Ordering::Acquire));
+                    let found = words[HASH].load(Ordering::Acquire);
+                    if found == hash {
+                        return next
+                            .state()
+                            .is_seen()
+                            .then(|| words[VALUE].load(Ordering::Acquire)); // I3
+                    }
+                    if comes_before(hash, found) {
+                        return None;
+                    }
+                    link = next;
+                }
+                To::Bucket(bucket) if !comes_before(hash, bucket) => {
+                    link = Link(self.head(bucket).load(Ordering::Acquire));
+                }
+                To::Bucket(_) | To::End => return None,
+            }
+        }
+    }
+
+    /// Where `hash` is. Unlinks who is deleted on the way, and tells of it. For who is pinned.
+    pub(super) fn find(&self, hash: u64, gone: impl FnMut(u64)) -> Spot<'_> {
+        self.find_from(self.bucket_of(hash), hash, gone)
+    }
+
+    fn find_from(&self, bucket: u64, hash: u64, mut gone: impl FnMut(u64)) -> Spot<'_> {
+        loop {
+            if let Some(spot) = self.try_find(bucket, hash, &mut gone) {
+                return spot;
+            }
+        }
+    }
+
+    /// `None` if others changed the way meanwhile.
+    #[inline]
+    fn try_find(&self, bucket: u64, hash: u64, gone: &mut impl FnMut(u64)) -> Option<Spot<'_>> {
+        let mut link = self.head(bucket);
+        let mut seen = Link(link.load(Ordering::Acquire));
+        loop {
+            let node = match seen.to() {
+                To::Node(node) => node,
+                To::Bucket(bucket) if !comes_before(hash, bucket) => {
+                    link = self.head(bucket);
+                    seen = Link(link.load(Ordering::Acquire));
+                    continue;
+                }
+                To::Bucket(_) | To::End => {
+                    return Some(Spot {
+                        link,
+                        seen,
+                        node: None,
+                    });
+                }
+            };
+            let words = self.words(node);
+            let next = Link(words[LINK].load(Ordering::Acquire));
+            if next.state() == State::Deleted {
+                seen = replace(link, seen, seen.leading_as(next))?;
+                gone(node);
+                continue;
+            }
+            let found = words[HASH].load(Ordering::Acquire);
+            if !comes_before(found, hash) {
+                let node = (found == hash).then_some((node, next));
+                return Some(Spot { link, seen, node });
+            }
+            (link, seen) = (&words[LINK], next);
+        }
+    }
+
+    /// Links `node` where its hash would be, with its words, as one that is being inserted; whether nobody was there before.
+    pub(super) fn insert(&self, spot: &Spot<'_>, node: u64, hash: u64, value: u64) -> bool {
+        let words = self.words(node);
+        words[HASH].store(hash, Ordering::Release);
+        words[VALUE].store(value, Ordering::Release);
+        let state = if fault!("soft.seen_at_once") {
+            State::Inserted
+        } else {
+            State::IntendToInsert
+        };
+        let next = spot.seen.in_state(state);
+        words[LINK].store(next.0, Ordering::Release);
+        let leading = spot.seen.leading_as(Link::to_node(node));
+        replace(spot.link, spot.seen, leading).is_some()
+    }
+
+    /// Unlinks `node` of a spot, which is deleted; whether nobody was there before.
+    pub(super) fn unlink(&self, spot: &Spot<'_>, node: u64) -> bool {
+        let by = spot.seen.leading_as(self.link(node));
+        replace(spot.link, spot.seen, by).is_some()
+    }
+
+    /// Moves `node` from one state to the next; whether it was this call that did. Waits for who holds it.
+    pub(super) fn turn(&self, node: u64, from: State, to: State) -> bool {
+        self.change(node, from, |link| link.in_state(to))
+    }
+
+    /// Holds `node`, if it is inserted: it is not deleted, and nobody else replaces its value, until it is let go.
+    pub(super) fn hold(&self, node: u64) -> Option<Held<'_>> {
+        let holds = |link: Link| Link(link.0 | Link::HELD);
+        let held = self.change(node, State::Inserted, holds);
+        held.then_some(Held { list: self, node })
+    }
+
+    fn change(&self, node: u64, from: State, to: impl Fn(Link) -> Link) -> bool {
+        let link = &self.words(node)[LINK];
+        let mut tries = 0;
+        loop {
+            let seen = Link(link.load(Ordering::Acquire));
+            if seen.state() != from {
+                return false;
+            }
+            if seen.is_held() {
+                wait(&mut tries);
+            } else if replace(link, seen, to(seen)).is_some() {
+                return true;
+            }
+        }
+    }
+
+    /// How many buckets there should be, if that is more than there are: so many for each node, in the list or free.
+    #[inline]
+    pub(super) fn wants_split(&self, node_buckets: u64) -> Option<u64> {
+        let wanted = self.made.load(Ordering::Relaxed) * node_buckets;
+        (wanted > self.buckets.load(Ordering::Relaxed)).then_some(wanted)
+    }
+
+    /// Splits some of the buckets that are missing, unless somebody else does. For who is pinned.
+    #[cold]
+    pub(super) fn split_some(&self, wanted: u64, mut gone: impl FnMut(u64)) {
+        let Ok(_growing) = self.growing.try_lock() else {
+            return;
+        };
+        let buckets = self.buckets.load(Ordering::Relaxed);
+        let wanted = wanted.clamp(buckets, buckets + SPLIT_AT_ONCE);
+        self.heads.reserve(wanted as usize);
+        for young in buckets..wanted {
+            self.prefetch_first(elder_of(young));
+        }
+        for young in buckets..wanted {
+            self.split(young, &mut gone);
+        }
+        self.buckets.store(wanted, Ordering::Release);
+    }
+
+    /// Links the head of a bucket.
+    fn split(&self, young: u64, mut gone: impl FnMut(u64)) {
+        let head = self.head(young);
+        loop {
+            let spot = self.find_from(elder_of(young), young, &mut gone);
+            let next = spot.seen.in_state(State::Inserted);
+            head.store(next.0, Ordering::Release);
+            let leading = spot.seen.leading_as(Link::to_bucket(young));
+            if replace(spot.link, spot.seen, leading).is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Has the CPU fetch the first node of a bucket's list.
+    #[inline]
+    fn prefetch_first(&self, bucket: u64) {
+        let first = Link(self.head(bucket).load(Ordering::Acquire));
+        if let To::Node(first) = first.to() {
+            prefetch(&self.words(first)[HASH]);
+        }
+    }
+
+    /// Tells of every node from a bucket's head to the next one's, which is returned. Nobody changes the list meanwhile.
+    pub(super) fn walk(&self, bucket: u64, mut each: impl FnMut(Node)) -> To {
+        let mut link = Link(self.head(bucket).load(Ordering::Acquire));
+        while let To::Node(node) = link.to() {
+            link = self.link(node);
+            each(Node {
+                hash: self.words(node)[HASH].load(Ordering::Acquire),
+                value: self.value(node),
+                far: self.far(node),
+                state: link.state(),
+            });
+        }
+        link.to()
+    }
+
+    /// Whether keys of `hash` are looked for in `bucket`.
+    pub(super) fn serves(&self, bucket: u64, hash: u64) -> bool {
+        self.bucket_of(hash) == bucket
+    }
+
+    /// How many buckets there are.
+    pub(super) fn buckets(&self) -> u64 {
+        self.buckets.load(Ordering::Acquire)
+    }
+
+    /// Has the CPU fetch what lookups of `hashes` will read: heads, then first nodes.
+    pub(super) fn fetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
+        for hash in hashes.clone() {
+            prefetch(self.head(self.bucket_of(hash)));
+        }
+        for hash in hashes {
+            self.prefetch_first(self.bucket_of(hash));
+        }
+    }
+
+    /// Bytes of DRAM.
+    pub(super) fn bytes(&self) -> u64 {
+        (self.heads.bytes() + self.nodes.bytes()) as u64
+    }
+}
+
+impl Held<'_> {
+    /// Replaces the value, and tells the old one.
+    pub(super) fn exchange(&self, value: u64) -> u64 {
+        self.list.words(self.node)[VALUE].swap(value, Ordering::AcqRel)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.list.words(self.node)[LINK].fetch_and(!Link::HELD, Ordering::Release);
+    }
+}
+
+/// Replaces a link by another, which is returned; `None` if it was not `seen` any more.
+#[inline]
+fn replace(link: &AtomicU64, seen: Link, by: Link) -> Option<Link> {
+    let replaced = link.compare_exchange(seen.0, by.0, Ordering::AcqRel, Ordering::Relaxed);
+    replaced.is_ok().then_some(by)
+}
+
+/// Whether hash or bucket `a` comes before `b`: in the lowest bit in which they differ, `b` has one.
+#[inline]
+pub(super) fn comes_before(a: u64, b: u64) -> bool {
+    let differ = a ^ b;
+    b & differ & differ.wrapping_neg() != 0
+}
+
+/// The bucket whose head comes next after that of `bucket`, when there are 2^`bits`: one more, counted from the highest bit down.
+fn bucket_after(bucket: u64, bits: u32) -> Option<u64> {
+    let ones = (bucket << (64 - bits)).leading_ones();
+    let bit = bits.checked_sub(ones + 1)?;
+    Some(bucket & ((1 << bit) - 1) | 1 << bit)
+}
+
+/// The bucket that is split into itself and `young`.
+#[inline]
+fn elder_of(young: u64) -> u64 {
+    young - (1 << young.ilog2())
+}
+
+/// The bucket of a hash when there are `buckets`: by as many bits as name them all, or by one less.
+#[inline]
+fn bucket_among(buckets: u64, hash: u64) -> u64 {
+    let half = 1 << buckets.ilog2();
+    let bucket = hash & (2 * half - 1);
+    if bucket < buckets {
+        bucket
+    } else {
+        bucket - half
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_of_a_new_list_are_all_linked_and_in_order() {
+        for bits in 1..8 {
+            let list = List::new(bits);
+            let (mut bucket, mut met) = (0, 1);
+            while let To::Bucket(next) = list.walk(bucket, |_| unreachable!("it is empty")) {
+                assert!(comes_before(bucket, next), "{bucket} before {next}");
+                (bucket, met) = (next, met + 1);
+            }
+            assert_eq!(met, 1 << bits);
+        }
+    }
+
+    #[test]
+    fn split_buckets_are_linked_in_order() {
+        let list = List::new(1);
+        list.add(1, Off(64));
+        list.add(2, Off(96));
+        for (node, hash) in [(1, 0x1000_0003), (2, 0xffff_ffff_0000_0003)] {
+            let spot = list.find(hash, |_| unreachable!("none is deleted"));
+            assert!(spot.node.is_none() && list.insert(&spot, node, hash, 7));
+            assert_eq!(list.search(hash), None, "it is not durable yet");
+            assert!(list.turn(node, State::IntendToInsert, State::Inserted));
+        }
+        for _ in 0..10 {
+            list.split_some(100, |_| unreachable!("none is deleted"));
+        }
+        assert_eq!(list.buckets(), 100);
+        let (mut last, mut bucket, mut met, mut nodes) = (0, 0, 1, Vec::new());
+        loop {
+            let then = list.walk(bucket, |node| {
+                assert!(comes_before(last, node.hash));
+                last = node.hash;
+                nodes.push(node.hash);
+            });
+            let To::Bucket(next) = then else { break };
+            assert!(comes_before(last, next));
+            (last, bucket, met) = (next, next, met + 1);
+        }
+        assert_eq!((met, nodes.len()), (100, 2));
+        assert_eq!(list.search(0x1000_0003), Some(7));
+    }
+}

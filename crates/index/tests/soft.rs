@@ -1,0 +1,77 @@
+//! What only SOFT promises.
+
+use std::sync::Barrier;
+
+use farbank_index::registry::{Preset, Size, Table};
+use farbank_index::{Index, Plan};
+use farbank_pm::media::Mapped;
+
+/// A table, and its keys: more have no room.
+fn full() -> (Box<dyn Index>, Vec<u64>) {
+    let plan = Plan {
+        chunk_bytes: 4 << 10,
+        ..Plan::default()
+    };
+    let medium = Mapped::anonymous(256 << 10).unwrap();
+    let made = Table::Soft.create(medium, &plan, Size::Small, Preset::Farbank);
+    let table = made.unwrap();
+    let mut worker = table.worker().unwrap();
+    let taken = |key: &u64| table.insert(&mut worker, *key, !*key).is_ok();
+    let keys: Vec<u64> = (0..20_000).take_while(taken).collect();
+    assert!(keys.len() > 100 && keys.len() < 20_000);
+    drop(worker);
+    (table, keys)
+}
+
+#[test]
+fn what_was_removed_from_a_full_pool_is_room_for_whoever_inserts_next() {
+    let (table, keys) = full();
+    let (mut one, mut other) = (table.worker().unwrap(), table.worker().unwrap());
+    for key in keys {
+        assert_eq!(table.remove(&mut one, key), Ok(Some(!key)));
+        assert_eq!(table.insert(&mut other, !key, key), Ok(None));
+        assert_eq!(table.insert(&mut other, !key, 7), Ok(Some(key)));
+    }
+    table.check().unwrap();
+}
+
+#[test]
+fn what_one_worker_removes_another_inserts_into_and_the_table_does_not_grow() {
+    const KEYS: u64 = 100_000;
+    let medium = Mapped::anonymous(64 << 20).unwrap();
+    let size = Size::Slots(1 << 10);
+    let made = Table::Soft.create(medium, &Plan::default(), size, Preset::Farbank);
+    let table = made.unwrap();
+    let (mut one, mut other) = (table.worker().unwrap(), table.worker().unwrap());
+    let slots = |worker: &mut _| table.space(worker).unwrap().slots;
+    table.insert(&mut one, 0, 0).unwrap();
+    let at_first = slots(&mut one);
+    for key in 1..KEYS {
+        assert_eq!(table.insert(&mut one, key, key), Ok(None));
+        assert_eq!(table.remove(&mut other, key - 1), Ok(Some(key - 1)));
+    }
+    assert_eq!(slots(&mut one), at_first);
+    table.check().unwrap();
+}
+
+#[test]
+fn workers_that_exchange_keys_in_a_full_pool_are_never_refused() {
+    let (table, keys) = full();
+    let start = Barrier::new(4);
+    std::thread::scope(|scope| {
+        for (thread, share) in keys.chunks(keys.len().div_ceil(4)).enumerate() {
+            let (table, start) = (&table, &start);
+            scope.spawn(move || {
+                let mut worker = table.worker().unwrap();
+                start.wait();
+                for key in share.iter().cycle().take(20_000) {
+                    assert_eq!(table.remove(&mut worker, *key), Ok(Some(!key)), "{thread}");
+                    assert_eq!(table.insert(&mut worker, *key, !key), Ok(None), "{thread}");
+                }
+            });
+        }
+    });
+    table.check().unwrap();
+    let mut worker = table.worker().unwrap();
+    assert_eq!(table.len(&mut worker).unwrap(), keys.len() as u64);
+}
