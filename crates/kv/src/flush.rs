@@ -44,9 +44,7 @@ pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
             .fetch_sub(i64::from(info.forget_live()), Relaxed);
         let (from, bytes) = (engine.geometry.base(segment), engine.geometry.segment_bytes);
         engine.live_map.clear_all(from, bytes);
-        engine
-            .tombs
-            .fetch_sub(i64::from(info.tombs.swap(0, Relaxed)), Relaxed);
+        engine.forget_tombs(info);
         info.groups.store(0, Relaxed);
         info.expires_ms.store(0, Relaxed);
         if info.turn(State::Extent, State::Limbo) || info.turn(State::Members, State::Limbo) {

@@ -197,6 +197,7 @@ impl<M: Medium> Engine<M> {
             let info = self.info(extent.segment);
             if info.turn(State::Extent, State::Limbo) || info.turn(State::Members, State::Limbo) {
                 self.extents.fetch_sub(1, AcqRel);
+                self.forget_tombs(info);
                 limbo.push_back((epoch, extent.segment));
             }
         }

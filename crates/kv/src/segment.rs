@@ -343,7 +343,7 @@ farbank_pm::zeroed! {
         /// Records the index points at: bytes in the low half, how many in the high half.
         live: AtomicU64,
         pub seed: AtomicU32,
-        /// Bytes of tombstones that are still needed.
+        /// Bytes of its tombstones that were once a key's newest record; those that were copied out of it, too.
         pub tombs: AtomicU32,
         /// Where its records end.
         pub used: AtomicU32,

@@ -1,6 +1,6 @@
 //! Counting again: what the engine believes of its segments, against the log.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use farbank_pm::Medium;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
@@ -8,9 +8,10 @@ use farbank_pm::sync::atomic::Ordering::Relaxed;
 use crate::engine::Engine;
 use crate::record::Type;
 use crate::segment::State;
+use crate::store::Key;
 
-/// Checks that every segment is accounted for, that no two have the same generation (S1), and that live
-/// bytes are what the index names.
+/// Checks that every segment is accounted for, that no two have the same generation (S1), that live
+/// bytes are what the index names, and that no delete can be forgotten (C3).
 pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
     let mut free = 0;
     let mut extents = 0;
@@ -43,7 +44,48 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
     expect("free segments", u64::from(engine.free_count()), free)?;
     expect("extents", u64::from(engine.extents.load(Relaxed)), extents)?;
     let known: u64 = (0..crate::store::DATABASES).map(|db| engine.keys(db)).sum();
-    expect("keys in the log that the index names", keys, known)
+    expect("keys in the log that the index names", keys, known)?;
+    tombs_are_counted(engine)
+}
+
+/// Checks that the newest tombstone of each key the index does not name lies in a segment that counts some: it
+/// would be given up with one that counts none (C3).
+fn tombs_are_counted<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
+    let mut newest: HashMap<(u8, Vec<u8>), (u64, bool)> = HashMap::new();
+    for segment in 0..engine.pool.segments() {
+        let info = engine.info(segment);
+        let settled = match info.state() {
+            State::Open | State::Cleaning => false,
+            State::Sealed | State::Members => info.unsettled.load(Relaxed) == 0,
+            State::Free | State::Limbo | State::Extent | State::Quarantined => continue,
+        };
+        let counted = !settled || info.tombs.load(Relaxed) != 0;
+        let used = info.used.load(Relaxed) as usize;
+        engine.walk_own(segment, used, &mut |at, header| {
+            if header.what != Type::Tomb || header.seq <= engine.floor.load(Relaxed) {
+                return;
+            }
+            let key = (header.db, engine.key_of(at, header));
+            let known = newest.entry(key).or_default();
+            // Of two copies one will do.
+            let copied = header.seq == known.0 && known.1;
+            if header.seq >= known.0 {
+                *known = (header.seq, counted || copied);
+            }
+        });
+    }
+    let forgotten = |((db, bytes), (_, counted)): &(&(u8, Vec<u8>), &(u64, bool))| {
+        let hash = engine.geometry.hash(*db, bytes);
+        let key = Key { db: *db, bytes };
+        !counted && engine.locate(hash, key).found.is_none()
+    };
+    match newest.iter().find(forgotten) {
+        Some(((db, key), (seq, _))) => Err(format!(
+            "database {db}, key {}: its delete, number {seq}, lies in a segment that counts none",
+            key.escape_ascii()
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Calls `each` with every record that the index names and that fails a checksum: where it is, and what is

@@ -431,6 +431,60 @@ fn what_is_being_read_stays_until_it_has_been_read() {
     writer.set(b"hot", &[1; 400]);
 }
 
+/// Sets and deletes keys at random until `ops` were done or `refusals` were refused; `model` has what is to be found.
+fn set_and_delete(
+    user: &mut User,
+    dice: &mut Dice,
+    model: &mut HashMap<u32, Vec<u8>>,
+    (ops, refusals): (u32, u32),
+) {
+    let mut refused = 0;
+    for _ in 0..ops {
+        let k = dice.roll(1_200) as u32;
+        let done = if dice.roll(3) == 0 {
+            let deleted = user.0.delete(key(&k.to_le_bytes()));
+            user.0.commit().expect("a commit");
+            deleted.map(|_| drop(model.remove(&k)))
+        } else {
+            let v = value(dice, 1_200);
+            let set = user.try_set(&k.to_le_bytes(), &v);
+            set.map(|()| drop(model.insert(k, v)))
+        };
+        refused += u32::from(done == Err(Error::Full));
+        if refused == refusals {
+            return;
+        }
+    }
+}
+
+/// Cleaning that runs out of room has copied some tombstones of a segment and not the others.
+#[test]
+fn a_delete_holds_however_often_its_segment_was_cleaned_half() {
+    let mut kv = memory(8192 + 300 * 4096, 4096);
+    let mut dice = Dice(5);
+    let mut model = HashMap::new();
+    for _ in 0..40 {
+        let (mut writer, mut reader) = (User::of(&kv), kv.session());
+        writer.set(b"held", b"1");
+        // As long as somebody reads, no emptied segment is free again.
+        let mut meanwhile = |_: &Meta, _: &mut Vec<u8>| {
+            set_and_delete(&mut writer, &mut dice, &mut model, (10_000, 20));
+        };
+        let mut out = Vec::new();
+        let found = reader.get(key(b"held"), View::Durable, &mut out, &mut meanwhile);
+        assert_eq!(found, Ok(true));
+        drop(reader);
+        set_and_delete(&mut writer, &mut dice, &mut model, (300, u32::MAX));
+        drop(writer);
+        kv.verify().unwrap();
+        kv = kill(kv, Time::new().config());
+        let mut user = User::of(&kv);
+        for k in 0..1_200_u32 {
+            assert_eq!(user.get(&k.to_le_bytes()), model.get(&k).cloned(), "{k}");
+        }
+    }
+}
+
 #[test]
 fn a_full_pool_refuses_writes_takes_deletes_and_keeps_every_byte() {
     let kv = memory(2 << 20, 16 << 10);

@@ -34,6 +34,7 @@ impl Time {
             clock: Arc::new(move || time.now()),
             cleaning: Cleaning::Inline,
             open_threads: 2,
+            patience: 100,
             ..Config::default()
         }
     }
