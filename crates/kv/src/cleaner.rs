@@ -32,6 +32,7 @@
 //! | head, tail reborn      | two generations                    | counts the later: the segment is empty |
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use farbank_pm::epoch::Slot;
 use farbank_pm::fault;
@@ -58,6 +59,22 @@ const MET_MAX: usize = 64;
 const PLACES_AHEAD: usize = 8;
 /// How often a victim may keep live records nobody finds before it counts as damaged.
 const FAILURES_MAX: u8 = 8;
+
+/// Whoever waits for readers lets others run so often before it sleeps.
+const YIELDS: u32 = 1_000;
+/// And so long, each time.
+const NAP: Duration = Duration::from_millis(1);
+
+/// What waiting for readers has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Limbo {
+    /// Nothing waits for them.
+    Empty,
+    /// They have left something.
+    Passing,
+    /// They have not.
+    Held,
+}
 
 /// What the cleaner keeps between passes.
 pub(crate) struct Cleaner {
@@ -160,12 +177,14 @@ impl<M: Medium> Engine<M> {
                 self.choose()
             };
             budget = budget.saturating_sub(victims.len() as u64);
-            if victims.is_empty() {
-                if !self.limbo_is_passing(&mut cleaner.lane, want)? {
-                    return Ok(self.free_count() >= want);
-                }
-            } else {
-                self.pass(&mut cleaner, &victims)?;
+            if !victims.is_empty() && self.pass(&mut cleaner, &victims)? > 0 {
+                continue;
+            }
+            // Nothing to empty, or no room to empty it: others have to leave what was emptied before.
+            match self.wait_for_limbo(&mut cleaner.lane, want)? {
+                Limbo::Passing => {}
+                Limbo::Empty if !victims.is_empty() => thread::yield_now(),
+                Limbo::Empty | Limbo::Held => return Ok(self.free_count() >= want),
             }
         }
     }
@@ -181,12 +200,15 @@ impl<M: Medium> Engine<M> {
             let oldest = (0..self.pool.segments())
                 .filter(|s| self.is_candidate(*s))
                 .min_by_key(|s| self.info(*s).opened.load(Relaxed));
-            match oldest {
-                Some(victim) => self.pass(&mut cleaner, &[victim])?,
-                None => return Ok(false),
-            }
-            if self.rebirth(&mut cleaner.lane)? == 0 && self.free_count() <= 2 {
-                self.limbo_is_passing(&mut cleaner.lane, self.cleaner_reserve())?;
+            let Some(victim) = oldest else {
+                return Ok(false);
+            };
+            self.pass(&mut cleaner, &[victim])?;
+            if self.rebirth(&mut cleaner.lane)? == 0
+                && self.free_count() <= 2
+                && self.wait_for_limbo(&mut cleaner.lane, self.cleaner_reserve())? == Limbo::Held
+            {
+                return Ok(false);
             }
         }
         Ok(false)
@@ -197,18 +219,21 @@ impl<M: Medium> Engine<M> {
         info.state() == State::Sealed && info.unsettled.load(Acquire) == 0
     }
 
-    /// Gives readers some time to leave limbo. False if nothing was there, or nobody left.
-    fn limbo_is_passing(&self, lane: &mut Lane, want: u32) -> Result<bool, Poisoned> {
-        for _ in 0..self.config.patience {
+    /// Gives readers some time to leave limbo.
+    fn wait_for_limbo(&self, lane: &mut Lane, want: u32) -> Result<Limbo, Poisoned> {
+        for round in 0..self.config.patience {
             if self.limbo.lock().expect("no holder panics").is_empty() {
-                return Ok(false);
+                return Ok(Limbo::Empty);
             }
             if self.rebirth(lane)? > 0 || self.free_count() >= want {
-                return Ok(true);
+                return Ok(Limbo::Passing);
             }
-            thread::yield_now();
+            match round < YIELDS {
+                true => thread::yield_now(),
+                false => thread::sleep(NAP),
+            }
         }
-        Ok(false)
+        Ok(Limbo::Held)
     }
 
     /// Keeps a few segments free, and the pool growing if it may. For the background thread.
@@ -263,8 +288,8 @@ impl<M: Medium> Engine<M> {
         victims
     }
 
-    /// Empties `victims` into limbo, or as many as there is room for.
-    fn pass(&self, cleaner: &mut Cleaner, victims: &[u32]) -> Result<(), Poisoned> {
+    /// Empties `victims` into limbo, or as many as there is room for. Returns how many.
+    fn pass(&self, cleaner: &mut Cleaner, victims: &[u32]) -> Result<usize, Poisoned> {
         let victims: Vec<u32> = victims
             .iter()
             .copied()
@@ -297,10 +322,10 @@ impl<M: Medium> Engine<M> {
         self.tally.moved_bytes.fetch_add(bytes, Relaxed);
         self.publish_moves(&pass.moves);
         let holding = self.free_tables(&pass.tables);
-        self.retire(&victims, &emptied, &pass.damaged, &holding);
+        let retired = self.retire(&victims, &emptied, &pass.damaged, &holding);
         self.note_copied(cleaner, &pass.moves);
         cleaner.log.rotate(self);
-        Ok(())
+        Ok(retired)
     }
 
     /// What a pass that begins now gives its segments as stamp (C2): no later than the fence of any
@@ -568,13 +593,12 @@ impl<M: Medium> Engine<M> {
 
     fn publish_moves(&self, moves: &[Move]) {
         for moved in moves {
-            let (from, to) = (self.info_at(moved.old), self.info_at(moved.new));
+            let to = self.info_at(moved.new);
             if moved.tomb {
-                to.tombs.fetch_add(moved.len, Relaxed);
-                self.tombs.fetch_add(i64::from(moved.len), Relaxed);
-                if fault!("kv.tombstones_counted_off") {
-                    from.tombs.store(0, Relaxed);
+                if !fault!("kv.copied_tombstone_uncounted") {
+                    to.tombs.fetch_add(moved.len, Relaxed);
                 }
+                self.tombs.fetch_add(i64::from(moved.len), Relaxed);
             } else {
                 let _locked = self.stripe(moved.hash).lock();
                 self.read_cache.take(moved.hash); // H2
@@ -604,9 +628,11 @@ impl<M: Medium> Engine<M> {
         holding
     }
 
-    /// Puts emptied victims in limbo, gives the others back, quarantines the damaged (C5).
-    fn retire(&self, victims: &[u32], emptied: &[u32], damaged: &[u32], holding: &[u32]) {
+    /// Puts emptied victims in limbo, gives the others back, quarantines the damaged (C5). Returns how many are in
+    /// limbo now.
+    fn retire(&self, victims: &[u32], emptied: &[u32], damaged: &[u32], holding: &[u32]) -> usize {
         let epoch = self.epochs.retire();
+        let mut retired = 0;
         for &victim in victims {
             let info = self.info(victim);
             if !emptied.contains(&victim) {
@@ -638,7 +664,9 @@ impl<M: Medium> Engine<M> {
                 .lock()
                 .expect("no holder panics")
                 .push_back((epoch, victim));
+            retired += 1;
         }
+        retired
     }
 
     /// Counts no tombstone of a segment any more.
@@ -716,7 +744,7 @@ impl<M: Medium> Worker<M> {
 
 /// Runs the cleaner, and the sweep once a second, until the engine is told to stop.
 pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex<Worker<M>>) {
-    const TICK: std::time::Duration = std::time::Duration::from_millis(100);
+    const TICK: Duration = Duration::from_millis(100);
     const TICKS_PER_SWEEP: u32 = 10;
     let mut ticks = 0_u32;
     while !engine.stop.load(Acquire) {

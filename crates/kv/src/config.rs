@@ -35,7 +35,7 @@ pub struct Config {
     /// Threads that scan the pool at open.
     pub open_threads: usize,
     /// How often a session that finds no room lets others run, so that they leave segments that were
-    /// emptied, before it takes the pool for full.
+    /// emptied, before it takes the pool for full: a thousand times at once, then a millisecond each.
     pub patience: u32,
 }
 
@@ -48,7 +48,7 @@ impl Default for Config {
             keys_expected: 0,
             read_cache_bytes: 16 << 20,
             open_threads: std::thread::available_parallelism().map_or(1, usize::from),
-            patience: 10_000,
+            patience: 2_000,
         }
     }
 }

@@ -58,9 +58,9 @@ pub(crate) const ALL: [Named; 16] = [
         source: "the crash explorer, mended in 4a1f1d6",
     },
     Named {
-        name: "kv.tombstones_counted_off",
-        what: "a segment that was not emptied counts no tombstones once some of them were copied",
-        source: "invariant C3 of cleaner.rs; lane kill: a bug of this engine until then",
+        name: "kv.copied_tombstone_uncounted",
+        what: "a segment does not count the tombstones that the cleaner has copied into it",
+        source: "invariant C3 of cleaner.rs",
     },
     Named {
         name: "kv.snapshot_kept",

@@ -24,6 +24,9 @@
 //! V4  Every segment is free, holds records, or is an extent of an accepted table: nothing leaks.
 //! V5  The superblock counts segments as born when both ends of each are durable. From then on a head is
 //!     only ever replaced by another head: zeros there are damage, not a crash.
+//! V6  Of two copies of a record the one in the segment that was born last counts. So of two segments only one
+//!     keeps what both have: most often the one the cleaner has filled, and what it had emptied is empty. Were
+//!     both to keep a part, a pool could come back without a segment that can be emptied (C4).
 //!
 //! # Crash argument
 //! Before A is drained nothing the scan relies on has changed: pads lie in torn bytes only. Between A
@@ -531,7 +534,11 @@ fn newest_of<M: Medium>(engine: &Engine<M>, items: Vec<Parts>) -> Vec<Vec<Item>>
 }
 
 fn keep_newest<M: Medium>(engine: &Engine<M>, items: &mut Vec<Item>) {
-    items.sort_unstable_by(|a, b| (a.rank, b.seq).cmp(&(b.rank, a.seq)));
+    let born = |item: &Item| engine.info_at(item.at).generation.load(Relaxed);
+    items.sort_unstable_by(|a, b| {
+        let newest_first = (a.rank, b.seq).cmp(&(b.rank, a.seq));
+        newest_first.then_with(|| born(b).cmp(&born(a))) // V6
+    });
     let mut kept = 0;
     for next in 0..items.len() {
         let item = items[next];

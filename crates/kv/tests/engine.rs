@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use farbank_kv::Kv;
 use farbank_kv::store::{Absence, DATABASES, Error, Key, Meta, Ops, Store, Value, Verdict, View};
+use farbank_pm::media::Mapped;
 use farbank_pm::sim::{Persistency, Sim};
 use support::{Time, User, key, kill, memory, reopen};
 
@@ -431,57 +432,92 @@ fn what_is_being_read_stays_until_it_has_been_read() {
     writer.set(b"hot", &[1; 400]);
 }
 
-/// Sets and deletes keys at random until `ops` were done or `refusals` were refused; `model` has what is to be found.
-fn set_and_delete(
-    user: &mut User,
-    dice: &mut Dice,
-    model: &mut HashMap<u32, Vec<u8>>,
-    (ops, refusals): (u32, u32),
-) {
-    let mut refused = 0;
-    for _ in 0..ops {
-        let k = dice.roll(1_200) as u32;
-        let done = if dice.roll(3) == 0 {
-            let deleted = user.0.delete(key(&k.to_le_bytes()));
-            user.0.commit().expect("a commit");
-            deleted.map(|_| drop(model.remove(&k)))
-        } else {
-            let v = value(dice, 1_200);
-            let set = user.try_set(&k.to_le_bytes(), &v);
-            set.map(|()| drop(model.insert(k, v)))
-        };
-        refused += u32::from(done == Err(Error::Full));
-        if refused == refusals {
-            return;
+/// A small pool that is three quarters full, and what must be found in it.
+struct Crowded {
+    kv: Kv<Mapped>,
+    dice: Dice,
+    model: HashMap<u32, Vec<u8>>,
+}
+
+impl Crowded {
+    const KEYS: u32 = 6_500;
+
+    fn new() -> Crowded {
+        Crowded {
+            kv: memory(8192 + 300 * 4096, 4096),
+            dice: Dice(5),
+            model: HashMap::new(),
         }
+    }
+
+    /// Sets and deletes keys at random until so many were refused; at most `ops`. Returns how many were.
+    fn set_and_delete(&mut self, ops: u32, refusals_max: u32) -> u32 {
+        let (mut user, mut refused) = (User::of(&self.kv), 0);
+        for _ in 0..ops {
+            let k = self.dice.roll(u64::from(Self::KEYS)) as u32;
+            let done = if self.dice.roll(8) == 0 {
+                let deleted = user.0.delete(key(&k.to_le_bytes()));
+                user.0.commit().expect("a commit");
+                deleted.map(|_| drop(self.model.remove(&k)))
+            } else {
+                let v = value(&mut self.dice, 200);
+                let set = user.try_set(&k.to_le_bytes(), &v);
+                set.map(|()| drop(self.model.insert(k, v)))
+            };
+            refused += u32::from(done == Err(Error::Full));
+            if refused == refusals_max {
+                break;
+            }
+        }
+        refused
+    }
+
+    /// The same, while somebody reads: no segment that is emptied meanwhile gets free.
+    fn set_and_delete_while_one_reads(&mut self) {
+        let mut reader = self.kv.session();
+        User::of(&self.kv).set(b"held", b"1");
+        let mut meanwhile = |_: &Meta, _: &mut Vec<u8>| {
+            assert_eq!(self.set_and_delete(10_000, 20), 20, "nothing was refused");
+        };
+        let mut out = Vec::new();
+        let found = reader.get(key(b"held"), View::Durable, &mut out, &mut meanwhile);
+        assert_eq!(found, Ok(true));
+    }
+
+    /// Kills it, opens it, and compares.
+    fn killed(mut self) -> Crowded {
+        self.kv.verify().unwrap();
+        self.kv = kill(self.kv, Time::new().config());
+        self.kv.verify().unwrap();
+        let mut user = User::of(&self.kv);
+        for k in 0..Self::KEYS {
+            let expected = self.model.get(&k).cloned();
+            assert_eq!(user.get(&k.to_le_bytes()), expected, "{k}");
+        }
+        drop(user);
+        self
     }
 }
 
 /// Cleaning that runs out of room has copied some tombstones of a segment and not the others.
 #[test]
 fn a_delete_holds_however_often_its_segment_was_cleaned_half() {
-    let mut kv = memory(8192 + 300 * 4096, 4096);
-    let mut dice = Dice(5);
-    let mut model = HashMap::new();
+    let mut crowded = Crowded::new();
     for _ in 0..40 {
-        let (mut writer, mut reader) = (User::of(&kv), kv.session());
-        writer.set(b"held", b"1");
-        // As long as somebody reads, no emptied segment is free again.
-        let mut meanwhile = |_: &Meta, _: &mut Vec<u8>| {
-            set_and_delete(&mut writer, &mut dice, &mut model, (10_000, 20));
-        };
-        let mut out = Vec::new();
-        let found = reader.get(key(b"held"), View::Durable, &mut out, &mut meanwhile);
-        assert_eq!(found, Ok(true));
-        drop(reader);
-        set_and_delete(&mut writer, &mut dice, &mut model, (300, u32::MAX));
-        drop(writer);
-        kv.verify().unwrap();
-        kv = kill(kv, Time::new().config());
-        let mut user = User::of(&kv);
-        for k in 0..1_200_u32 {
-            assert_eq!(user.get(&k.to_le_bytes()), model.get(&k).cloned(), "{k}");
-        }
+        crowded.set_and_delete_while_one_reads();
+        crowded.set_and_delete(300, u32::MAX);
+        crowded = crowded.killed();
+    }
+}
+
+/// Every free segment was used up for copies of what lies in segments that were not free yet.
+#[test]
+fn a_pool_that_is_killed_with_no_segment_free_takes_writes_again() {
+    let mut crowded = Crowded::new();
+    for _ in 0..40 {
+        crowded.set_and_delete_while_one_reads();
+        crowded = crowded.killed();
+        assert_eq!(crowded.set_and_delete(100, 1), 0, "one was refused");
     }
 }
 
