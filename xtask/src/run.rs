@@ -1,8 +1,10 @@
 //! Running other programs, and where things are.
 
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::thread;
 
 /// The workspace's folder.
 pub(crate) fn root() -> PathBuf {
@@ -40,22 +42,44 @@ pub(crate) fn succeed(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Runs `command` and returns what it printed, which is shown too, and whose end is part of an error.
+/// Runs `command` and returns what it printed, which is shown too, and whose end is part of an error, as is the end of
+/// what it complained of.
 pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     let told = format!("{command:?}");
     println!("$ {told}");
-    let output = command.stderr(Stdio::inherit()).output();
-    let output = output.map_err(|e| format!("{told} cannot be run: {e}"))?;
+    let cannot = |e| format!("{told} cannot be run: {e}");
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(cannot)?;
+    let complaints = child.stderr.take().expect("it was piped");
+    let complaints = thread::spawn(move || pass_on(complaints));
+    let output = child.wait_with_output().map_err(cannot)?;
+    let complaints = complaints.join().expect("passing on does not panic");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     print!("{text}");
     match output.status.success() {
         true => Ok(text),
         false => Err(format!(
-            "{told} ended with {}, and last said:\n{}",
+            "{told} ended with {}, and last said:\n{}{}",
             output.status,
-            end_of(&text)
+            end_of(&text),
+            end_of(&complaints)
         )),
     }
+}
+
+/// Shows what a program complains of, and returns it.
+fn pass_on(complaints: impl Read) -> String {
+    let mut all = String::new();
+    for line in BufReader::new(complaints)
+        .split(b'\n')
+        .map_while(Result::ok)
+    {
+        let line = String::from_utf8_lossy(&line);
+        eprintln!("{line}");
+        all.push_str(&line);
+        all.push('\n');
+    }
+    all
 }
 
 /// The last lines of a text.

@@ -221,6 +221,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
 
     /// Checks that slots, pages, lists and chains agree (S1 to S3). No session may do anything meanwhile.
     pub fn verify(&self) -> Result<(), String> {
+        let _one = self.engine.tending.lock().expect("no holder panics");
         Worker::new(Arc::clone(&self.engine)).settle_all();
         crate::verify::verify(&self.engine)
     }
@@ -270,6 +271,7 @@ fn tend<N: Medium, F: Medium>(engine: Arc<Engine<N, F>>) {
     let mut from = 0;
     while !engine.stop.load(Ordering::Acquire) {
         std::thread::park_timeout(TICK);
+        let _one = engine.tending.lock().expect("no holder panics");
         let mut worker = Worker::new(Arc::clone(&engine));
         let done = worker
             .sweep(from, PAGES_A_TICK)

@@ -67,6 +67,8 @@ pub(crate) struct Engine<N, F> {
     /// Segments the pool may grow to.
     pub(crate) segments_max: u32,
     pub(crate) growing: Mutex<()>,
+    /// One round of the background, or a check, which sees no half of one.
+    pub(crate) tending: Mutex<()>,
     /// Not before this moment of the clock is growth tried again, once it failed.
     pub(crate) grows_from_ms: AtomicU64,
     pub(crate) stop: AtomicBool,

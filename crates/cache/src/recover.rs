@@ -124,6 +124,7 @@ pub(crate) fn open<N: Medium, F: Medium>(
         segments_max,
         growing: Mutex::default(),
         grows_from_ms: AtomicU64::new(0),
+        tending: Mutex::default(),
         stop: AtomicBool::new(false),
     };
     let mut scan = Scan::default();
