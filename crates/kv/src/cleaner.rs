@@ -19,7 +19,9 @@
 //!     nothing it hides is left. One that a newer record of its key has replaced is dropped at once. A segment
 //!     counts the bytes of its tombstones until it goes, be they copied or not: only one that has none is
 //!     cleaned by the live map, which does not know them.
-//! C4  The cleaner can always finish a pass: `cleaner_reserve` segments are taken by nobody else.
+//! C4  The cleaner can always go on: `cleaner_reserve` segments are taken by nobody else. They are used up while
+//!     readers are still in what it has emptied. A pass that ends for want of room keeps what it has copied by then, the
+//!     rest stays where it is; what was copied is dead there, and tombstones are not copied again.
 //! C5  A victim whose live records were not all found or fail their checksums is damaged: it is quarantined,
 //!     never reborn. So is one that is read from end to end and holds bytes that are no record: what cannot be
 //!     read may be a tombstone. One that is cleaned by the live map has none that is needed.
@@ -27,8 +29,8 @@
 //! # Crash argument
 //! | crash between          | recovery sees                      | and does                           |
 //! |------------------------|------------------------------------|------------------------------------|
-//! | copied, drained        | old records, perhaps some copies   | keeps either: same key, same number |
-//! | drained, reborn        | both                               | keeps either                       |
+//! | copied, drained        | old records, perhaps some copies   | keeps one: same key, same number (V6) |
+//! | drained, reborn        | both                               | keeps one                          |
 //! | head, tail reborn      | two generations                    | counts the later: the segment is empty |
 
 use std::collections::{HashMap, HashSet};
