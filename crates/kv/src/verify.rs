@@ -51,7 +51,46 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
 /// Checks that the newest tombstone of each key the index does not name lies in a segment that counts some: it
 /// would be given up with one that counts none (C3).
 fn tombs_are_counted<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
-    let mut newest: HashMap<(u8, Vec<u8>), (u64, bool)> = HashMap::new();
+    let mut forgotten: HashMap<(u8, Vec<u8>), u64> = HashMap::new();
+    each_tomb(engine, Tombs::Uncounted, &mut |db, bytes, seq| {
+        let hash = engine.geometry.hash(db, &bytes);
+        let key = Key { db, bytes: &bytes };
+        if engine.locate(hash, key).found.is_none() {
+            let newest = forgotten.entry((db, bytes)).or_default();
+            *newest = seq.max(*newest);
+        }
+    });
+    if forgotten.is_empty() {
+        return Ok(());
+    }
+    each_tomb(engine, Tombs::Counted, &mut |db, bytes, seq| {
+        let key = (db, bytes);
+        // It is newer, or a copy.
+        if forgotten.get(&key).is_some_and(|newest| *newest <= seq) {
+            forgotten.remove(&key);
+        }
+    });
+    match forgotten.iter().next() {
+        Some(((db, key), seq)) => Err(format!(
+            "database {db}, key {}: its delete, number {seq}, lies in a segment that counts none",
+            key.escape_ascii()
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Which tombstones.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tombs {
+    /// Those in segments that count some, or that may still come to.
+    Counted,
+    /// Those in segments that count none.
+    Uncounted,
+}
+
+/// Calls `each` with database, key and number of tombstones.
+fn each_tomb<M: Medium>(engine: &Engine<M>, which: Tombs, each: &mut dyn FnMut(u8, Vec<u8>, u64)) {
+    let floor = engine.floor.load(Relaxed);
     for segment in 0..engine.pool.segments() {
         let info = engine.info(segment);
         let settled = match info.state() {
@@ -59,32 +98,19 @@ fn tombs_are_counted<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
             State::Sealed | State::Members => info.unsettled.load(Relaxed) == 0,
             State::Free | State::Limbo | State::Extent | State::Quarantined => continue,
         };
-        let counted = !settled || info.tombs.load(Relaxed) != 0;
+        let found = match settled && info.tombs.load(Relaxed) == 0 {
+            true => Tombs::Uncounted,
+            false => Tombs::Counted,
+        };
+        if found != which {
+            continue;
+        }
         let used = info.used.load(Relaxed) as usize;
         engine.walk_own(segment, used, &mut |at, header| {
-            if header.what != Type::Tomb || header.seq <= engine.floor.load(Relaxed) {
-                return;
-            }
-            let key = (header.db, engine.key_of(at, header));
-            let known = newest.entry(key).or_default();
-            // Of two copies one will do.
-            let copied = header.seq == known.0 && known.1;
-            if header.seq >= known.0 {
-                *known = (header.seq, counted || copied);
+            if header.what == Type::Tomb && header.seq > floor {
+                each(header.db, engine.key_of(at, header), header.seq);
             }
         });
-    }
-    let forgotten = |((db, bytes), (_, counted)): &(&(u8, Vec<u8>), &(u64, bool))| {
-        let hash = engine.geometry.hash(*db, bytes);
-        let key = Key { db: *db, bytes };
-        !counted && engine.locate(hash, key).found.is_none()
-    };
-    match newest.iter().find(forgotten) {
-        Some(((db, key), (seq, _))) => Err(format!(
-            "database {db}, key {}: its delete, number {seq}, lies in a segment that counts none",
-            key.escape_ascii()
-        )),
-        None => Ok(()),
     }
 }
 
