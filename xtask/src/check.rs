@@ -86,7 +86,7 @@ fn check(what: &str) -> Result<Command, String> {
 
 /// A server under load is killed and started again, many times.
 pub(crate) fn kill(size: Size) -> Result<(), String> {
-    let cycles = if size == Size::Gate { "100" } else { "20" };
+    let cycles = if size == Size::Gate { "1000" } else { "60" };
     output(check("kill")?.args(["--cycles", cycles])).map(|_| ())
 }
 
