@@ -1,7 +1,7 @@
 //! Running other programs, and where things are.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -48,11 +48,11 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     let told = format!("{command:?}");
     println!("$ {told}");
     let cannot = |e| format!("{told} cannot be run: {e}");
-    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(cannot)?;
-    let complaints = child.stderr.take().expect("it was piped");
+    let (complaints, theirs) = io::pipe().map_err(cannot)?;
     let complaints = thread::spawn(move || pass_on(complaints));
-    let output = child.wait_with_output().map_err(cannot)?;
+    let output = command.stderr(theirs).output();
+    command.stderr(Stdio::inherit()); // gives up our end of it: else it never ends
+    let output = output.map_err(cannot)?;
     let complaints = complaints.join().expect("passing on does not panic");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     print!("{text}");
@@ -113,4 +113,19 @@ pub(crate) fn install(packages: &[&str]) -> Result<(), String> {
             .args(["install", "-y", "--no-install-recommends"])
             .args(packages),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_what_a_program_printed_and_what_it_complained_of() {
+        let mut command = Command::new("sh");
+        let failed = output(command.args(["-c", "echo one; echo two >&2; exit 3"])).unwrap_err();
+        assert!(
+            failed.ends_with("exit status: 3, and last said:\none\ntwo\n"),
+            "{failed}"
+        );
+    }
 }

@@ -679,12 +679,12 @@ impl<M: Medium> Engine<M> {
 
     /// Notes which tombstones have copies, as long as their victims are still to be cleaned.
     fn note_copied(&self, cleaner: &mut Cleaner, moves: &[Move]) {
-        for moved in moves.iter().filter(|moved| moved.tomb) {
+        let is_kept = |victim: u32| self.info(victim).state() == State::Sealed;
+        cleaner.copied.retain(|victim, _| is_kept(*victim));
+        for moved in moves.iter().filter(|m| m.tomb && is_kept(m.victim)) {
             let places = cleaner.copied.entry(moved.victim).or_default();
             places.insert(moved.old);
         }
-        let is_kept = |victim: &u32| self.info(*victim).state() == State::Sealed;
-        cleaner.copied.retain(|victim, _| is_kept(victim));
     }
 
     /// Gives a new life to the segments in limbo that no reader can be in (C1). Returns how many.
