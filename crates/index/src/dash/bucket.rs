@@ -2,7 +2,7 @@
 
 use farbank_pm::model::Category;
 use farbank_pm::simd::bytes_equal;
-use farbank_pm::{Lane, Medium, Off, WORD};
+use farbank_pm::{LINE, Lane, Medium, Off, WORD};
 
 use super::{Dash, Place, Spot};
 use crate::ground::Worker;
@@ -189,6 +189,12 @@ impl<M: Medium> Dash<'_, M> {
         at
     }
 
+    /// Whether a pair is durable by a flush of its own, not by that of its bits (S1).
+    #[inline]
+    pub(super) fn is_apart(&self, pair: Off, bucket: Off) -> bool {
+        self.form.as_published || pair.0 >= bucket.0 + LINE as u64
+    }
+
     /// Makes a pair live.
     pub(super) fn mark(&self, lane: &mut Lane, bucket: Off, slot: u32, finger: u8, guest: bool) {
         let at = bucket.plus(FINGERS + u64::from(slot / 8) * WORD as u64);
@@ -228,8 +234,12 @@ impl<M: Medium> Dash<'_, M> {
         }
     }
 
-    /// Writes where the published code has its locks, one a bucket. Nobody reads them.
+    /// Writes where the published code has its locks, one a bucket, if this is to do as it does. Nobody reads them.
+    #[inline]
     pub(super) fn touch_far_locks(&self, worker: &mut Worker, segment: Off, place: Place) {
+        if !self.form.as_published {
+            return;
+        }
         let _for = Category::Lock.spend();
         let (home, next) = self.pair_of(segment, place);
         for bucket in [home, next] {

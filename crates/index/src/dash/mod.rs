@@ -26,7 +26,8 @@
 //! ```
 //!
 //! # Invariants
-//! S1  A pair is durable before the bit that makes it live is set; its fingerprint is in the line of the bit.
+//! S1  A pair is durable before the bit that makes it live is set, or is stored before it into the same line, of which no later
+//!     store becomes durable without the earlier ones; its fingerprint always is.
 //! S2  A pair that is displaced, or brought home from the stash after a split, is durable, live, where it goes before it is dead
 //!     where it was, and that is durable before its place is written to. So a crash may leave it twice, never not at all.
 //! S3  A segment is changed under its lock in DRAM, let go when the change is durable.
@@ -87,11 +88,11 @@ impl Shape {
         slots: 14,
     };
 
-    /// Small enough that half a dozen keys fill it.
+    /// Small enough that a dozen keys fill it.
     pub const SMALL: Shape = Shape {
         bucket_bits: 2,
         stash: 2,
-        slots: 1,
+        slots: 2,
     };
 
     pub(crate) fn is_sound(&self) -> bool {
@@ -121,14 +122,19 @@ impl Shape {
 
     /// Bytes of a bucket.
     pub(crate) fn bucket_bytes(&self) -> u64 {
-        (HEAD + PAIR * u64::from(self.slots))
-            .next_power_of_two()
-            .max(2 * LINE as u64)
+        (self.pairs_at() + PAIR * u64::from(self.slots)).next_power_of_two()
     }
 
-    /// Where in a bucket its pairs start: they end where it ends, so that some are not in the line of their bits.
+    /// Pairs of a bucket that are in the line of their bits: as many as fit, but not all there are, so that buckets of two
+    /// pairs have one of each kind.
+    fn in_line(&self) -> u64 {
+        let fit = (LINE as u64 - HEAD) / PAIR;
+        fit.min(u64::from(self.slots).div_ceil(2))
+    }
+
+    /// Where in a bucket its pairs start.
     fn pairs_at(&self) -> u64 {
-        self.bucket_bytes() - PAIR * u64::from(self.slots)
+        LINE as u64 - PAIR * self.in_line()
     }
 
     /// Bytes of a segment.
@@ -177,16 +183,19 @@ pub(crate) struct Form {
     bucket_bytes: u64,
     pairs_at: u64,
     pub(crate) segment_bytes: u64,
+    /// Whether it also does what published code does and this does without.
+    as_published: bool,
 }
 
 impl Form {
-    pub(crate) fn of(shape: Shape, chain: Option<usize>) -> Form {
+    pub(crate) fn of(shape: Shape, chain: Option<usize>, as_published: bool) -> Form {
         Form {
             shape,
             chain,
             bucket_bytes: shape.bucket_bytes(),
             pairs_at: shape.pairs_at(),
             segment_bytes: shape.segment_bytes(),
+            as_published,
         }
     }
 }

@@ -89,7 +89,8 @@ impl<M: Medium> Dash<'_, M> {
             })
     }
 
-    /// Adds a pair whose key is not there: two flushes, two drains, and three each for one that must be displaced.
+    /// Adds a pair whose key is not there: two flushes, two drains, or one each where the pair is in the line of its bits; and
+    /// up to three each for one that must be displaced.
     pub(crate) fn insert(
         &self,
         worker: &mut Worker,
@@ -181,8 +182,10 @@ impl<M: Medium> Dash<'_, M> {
     ) -> Result<(), Refused> {
         let _for = Category::KeyValue.spend();
         let at = self.put(&mut worker.lane, bucket, slot, pair);
-        self.medium.flush(&mut worker.lane, at, 2 * WORD);
-        worker.commit(self.medium)?; // S1
+        if self.is_apart(at, bucket) {
+            self.medium.flush(&mut worker.lane, at, 2 * WORD);
+            worker.commit(self.medium)?; // S1
+        }
         self.mark(&mut worker.lane, bucket, slot, finger, guest);
         self.flush_bits(&mut worker.lane, bucket);
         worker.commit(self.medium)

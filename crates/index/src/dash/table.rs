@@ -29,9 +29,6 @@ pub(crate) trait Table: Send + Sync {
 
     fn locks(&self) -> &Locks;
 
-    /// Whether writers also write the locks in the buckets they lock, as the published code does.
-    fn far_locks(&self) -> bool;
-
     /// Where a hash sends its key within a segment.
     fn place(&self, hash: u64) -> Place;
 
@@ -88,9 +85,7 @@ pub(crate) trait Table: Send + Sync {
             fetch,
             |segment| self.accept(worker, segment, hash),
         )?;
-        if self.far_locks() {
-            self.dash().touch_far_locks(worker, segment, place);
-        }
+        self.dash().touch_far_locks(worker, segment, place);
         Ok(Held {
             segment,
             hash,
@@ -131,7 +126,8 @@ impl<T: Table> Index for T {
         self.ground().worker()
     }
 
-    /// Two lines, two drains; three more of each if a pair must make room. What growing adds is the table's.
+    /// Two lines, two drains, or one of each where the pair is in the line of its bits; three more of each at most if a pair
+    /// must make room. What growing adds is the table's.
     fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
         let (hash, dash) = (hash(key), self.dash());
         let place = self.place(hash);

@@ -15,15 +15,21 @@ impl Config {
 
     pub(super) fn words(&self) -> [u64; 5] {
         let [bucket_bits, stash, slots] = self.shape.words();
-        let far_locks = u64::from(self.far_locks);
-        [bucket_bits, stash, slots, u64::from(self.depth), far_locks]
+        let as_published = u64::from(self.as_published);
+        [
+            bucket_bits,
+            stash,
+            slots,
+            u64::from(self.depth),
+            as_published,
+        ]
     }
 
     pub(super) fn of(words: &[u64; CONFIG_WORDS]) -> Result<Config, OpenError> {
         let config = Config {
             shape: Shape::of(words),
             depth: u32::try_from(words[3]).unwrap_or(u32::MAX),
-            far_locks: words[4] == 1,
+            as_published: words[4] == 1,
         };
         config.check()?;
         Ok(config)

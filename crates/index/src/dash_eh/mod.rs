@@ -31,7 +31,7 @@
 //!
 //! # Where we differ from the paper
 //! Locks live in DRAM, one a segment; the paper's are one a bucket, in the bucket's first line, which every insert
-//! and delete dirties ([`Config::far_locks`] writes them too, without relying on them). The paper's segments form a
+//! and delete dirties ([`Config::as_published`] writes them too, without relying on them). The paper's segments form a
 //! chain by which a split that was cut short is found; here the allocator's intents name it. What the paper does at the
 //! first touch after a crash, by versions in the directory's entries, is done by the lock of a segment that nobody has
 //! had: no version in far memory to keep (the published one is not persisted before it is relied on: fault
@@ -73,8 +73,9 @@ pub struct Config {
     pub shape: Shape,
     /// Depth of the first directory: 2^depth segments.
     pub depth: u32,
-    /// Whether writers also write the locks in the buckets they lock, as the published code does.
-    pub far_locks: bool,
+    /// Whether writers also do what the published code does and this does without: write the locks in the buckets they
+    /// lock, and make a pair durable by itself also where it is in the line of its bit.
+    pub as_published: bool,
 }
 
 impl Config {
@@ -85,7 +86,7 @@ impl Config {
         Config {
             shape: Shape::PAPER,
             depth: segments.ilog2(),
-            far_locks: false,
+            as_published: false,
         }
     }
 
@@ -95,15 +96,15 @@ impl Config {
         Config {
             shape: Shape::SMALL,
             depth: 1,
-            far_locks: false,
+            as_published: false,
         }
     }
 
-    /// As published: locks in far memory.
+    /// As published: locks in far memory, every pair made durable by itself.
     #[must_use]
     pub fn published(self) -> Config {
         Config {
-            far_locks: true,
+            as_published: true,
             ..self
         }
     }
@@ -120,7 +121,7 @@ pub struct DashEh<M> {
 
 impl<M: Medium> DashEh<M> {
     fn over(ground: Ground<M>, config: Config, found: bool) -> DashEh<M> {
-        let form = Form::of(config.shape, None);
+        let form = Form::of(config.shape, None, config.as_published);
         DashEh {
             locks: Locks::new(ground.medium().len(), form.segment_bytes, found),
             directory: Extendible::of(&ground, form.segment_bytes),
@@ -171,11 +172,6 @@ impl<M: Medium> Table for DashEh<M> {
     #[inline]
     fn locks(&self) -> &Locks {
         &self.locks
-    }
-
-    #[inline]
-    fn far_locks(&self) -> bool {
-        self.config.far_locks
     }
 
     #[inline]

@@ -91,10 +91,16 @@ impl Config {
             array_bits,
             stride_bits,
             splits,
-            far_locks,
+            as_published,
         } = *self;
-        let [bits, array_bits, stride_bits, splits, far_locks] =
-            [bits, array_bits, stride_bits, splits, u32::from(far_locks)].map(u64::from);
+        let [bits, array_bits, stride_bits, splits, as_published] = [
+            bits,
+            array_bits,
+            stride_bits,
+            splits,
+            u32::from(as_published),
+        ]
+        .map(u64::from);
         [
             bucket_bits,
             stash,
@@ -103,7 +109,7 @@ impl Config {
             array_bits,
             stride_bits,
             splits,
-            far_locks,
+            as_published,
         ]
     }
 
@@ -115,7 +121,7 @@ impl Config {
             array_bits: small(4),
             stride_bits: small(5),
             splits: small(6),
-            far_locks: words[7] == 1,
+            as_published: words[7] == 1,
         };
         config.check()?;
         Ok(config)

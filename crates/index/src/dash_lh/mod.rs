@@ -38,7 +38,7 @@
 //! | (a kill) store, drain       | bytes a power cut could take back         | makes them durable at first touch     |
 //!
 //! # Where we differ from the paper
-//! Locks live in DRAM, one a segment ([`Config::far_locks`] writes the paper's, one a bucket, without relying on them).
+//! Locks live in DRAM, one a segment ([`Config::as_published`] writes the paper's, one a bucket, without relying on them).
 //! The paper first counts the segment and has whoever meets it split it off, with states of both in far memory; here
 //! whoever counts it has split it off before, so that a search never finds a segment that is not there yet. That an array is
 //! being made is known by a lock; the published code says it in the directory, and a crash leaves it so for ever (fault
@@ -93,8 +93,9 @@ pub struct Config {
     pub stride_bits: u32,
     /// Segments that are split when a stash has grown.
     pub splits: u32,
-    /// Whether writers also write the locks in the buckets they lock, as the published code does.
-    pub far_locks: bool,
+    /// Whether writers also do what the published code does and this does without: write the locks in the buckets they
+    /// lock, and make a pair durable by itself also where it is in the line of its bit.
+    pub as_published: bool,
 }
 
 impl Config {
@@ -109,7 +110,7 @@ impl Config {
             array_bits: bits.min(6),
             stride_bits: 3,
             splits: 2,
-            far_locks: false,
+            as_published: false,
         }
     }
 
@@ -125,15 +126,15 @@ impl Config {
             array_bits: 1,
             stride_bits: 1,
             splits: 2,
-            far_locks: false,
+            as_published: false,
         }
     }
 
-    /// As published: locks in far memory.
+    /// As published: locks in far memory, every pair made durable by itself.
     #[must_use]
     pub fn published(self) -> Config {
         Config {
-            far_locks: true,
+            as_published: true,
             ..self
         }
     }
@@ -157,7 +158,7 @@ pub struct DashLh<M> {
 
 impl<M: Medium> DashLh<M> {
     fn over(ground: Ground<M>, config: Config, found: bool) -> DashLh<M> {
-        let form = Form::of(config.shape, Some(CHAINED));
+        let form = Form::of(config.shape, Some(CHAINED), config.as_published);
         let word = |n| ground.medium().load(ground.root(n));
         let segments = ground.medium().len() / form.segment_bytes;
         let zeroths = 0..=segments >> config.array_bits;
@@ -221,11 +222,6 @@ impl<M: Medium> Table for DashLh<M> {
     #[inline]
     fn locks(&self) -> &Locks {
         &self.locks
-    }
-
-    #[inline]
-    fn far_locks(&self) -> bool {
-        self.config.far_locks
     }
 
     #[inline]
