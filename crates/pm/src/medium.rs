@@ -186,6 +186,13 @@ pub trait Medium: Send + Sync + 'static {
     #[track_caller]
     fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]);
 
+    /// Writes two words at `at` (16-aligned) as [`Medium::copy_in`] does: for a line of which the caches are likely to have
+    /// nothing, and of which nothing else is needed. The two may become durable in any order.
+    #[track_caller]
+    fn copy_in_pair(&self, lane: &mut Lane, at: Off, pair: [u64; 2]) {
+        self.copy_in(lane, at, &[pair.map(u64::to_le_bytes).as_flattened()]);
+    }
+
     /// Starts writing back every line of `at..at + len`.
     #[track_caller]
     fn flush(&self, lane: &mut Lane, at: Off, len: usize);
@@ -287,6 +294,11 @@ impl<M: Medium> Medium for Arc<M> {
     #[track_caller]
     fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
         (**self).copy_in(lane, at, parts);
+    }
+
+    #[track_caller]
+    fn copy_in_pair(&self, lane: &mut Lane, at: Off, pair: [u64; 2]) {
+        (**self).copy_in_pair(lane, at, pair);
     }
 
     #[track_caller]

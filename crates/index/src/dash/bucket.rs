@@ -181,18 +181,24 @@ impl<M: Medium> Dash<'_, M> {
         (self.medium.load(at) >> (slot % 8 * 8)) as u8
     }
 
-    /// Stores a pair that is not live; returns where.
-    pub(super) fn put(&self, lane: &mut Lane, bucket: Off, slot: u32, pair: (u64, u64)) -> Off {
+    /// Stores a pair that is not live.
+    pub(super) fn put(&self, lane: &mut Lane, bucket: Off, slot: u32, pair: (u64, u64)) {
         let at = self.slot(bucket, slot);
         self.medium.store(lane, at, pair.0);
         self.medium.store(lane, Self::value_of(at), pair.1);
-        at
     }
 
-    /// Whether a pair is durable by a flush of its own, not by that of its bits (S1).
+    /// Whether the pair in a slot becomes durable by itself, not with its bits (S1).
     #[inline]
-    pub(super) fn is_apart(&self, pair: Off, bucket: Off) -> bool {
-        self.form.as_published || pair.0 >= bucket.0 + LINE as u64
+    pub(super) fn is_apart(&self, bucket: Off, slot: u32) -> bool {
+        self.form.as_published || self.slot(bucket, slot).0 >= bucket.0 + LINE as u64
+    }
+
+    /// Writes a pair that is not live, for the next drain to make durable. Nothing of its line was looked at.
+    #[track_caller]
+    pub(super) fn put_apart(&self, lane: &mut Lane, bucket: Off, slot: u32, pair: (u64, u64)) {
+        let at = self.slot(bucket, slot);
+        self.medium.copy_in_pair(lane, at, pair.into());
     }
 
     /// Makes a pair live.

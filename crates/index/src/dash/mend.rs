@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use farbank_pm::{LINE, Lane, Medium, Off, fault};
 
-use super::bucket::{Bits, HEAD, Overflow, PAIR, Pairs};
+use super::bucket::{Bits, HEAD, Overflow, Pairs};
 use super::{Dash, Place};
 use crate::ground::{Block, Worker};
 use crate::hash::hash;
@@ -252,8 +252,7 @@ impl<M: Medium> Dash<'_, M> {
         if !moves.is_empty() {
             let lane = &mut worker.lane;
             for Move { to, pair, .. } in &moves {
-                let at = self.put(lane, to.0, to.1, *pair);
-                self.medium.flush(lane, at, PAIR as usize);
+                self.put_apart(lane, to.0, to.1, *pair);
             }
             worker.commit(self.medium)?;
             let lane = &mut worker.lane;

@@ -1,7 +1,7 @@
 //! Finding, adding and taking away a pair of a segment.
 
 use farbank_pm::model::Category;
-use farbank_pm::{Lane, Medium, Off, WORD};
+use farbank_pm::{Lane, Medium, Off};
 
 use super::bucket::{Head, Overflow};
 use super::{Added, Dash, Place, Spot};
@@ -181,10 +181,11 @@ impl<M: Medium> Dash<'_, M> {
         guest: bool,
     ) -> Result<(), Refused> {
         let _for = Category::KeyValue.spend();
-        let at = self.put(&mut worker.lane, bucket, slot, pair);
-        if self.is_apart(at, bucket) {
-            self.medium.flush(&mut worker.lane, at, 2 * WORD);
+        if self.is_apart(bucket, slot) {
+            self.put_apart(&mut worker.lane, bucket, slot, pair);
             worker.commit(self.medium)?; // S1
+        } else {
+            self.put(&mut worker.lane, bucket, slot, pair);
         }
         self.mark(&mut worker.lane, bucket, slot, finger, guest);
         self.flush_bits(&mut worker.lane, bucket);

@@ -391,16 +391,17 @@ unsafe fn store(bytes: &[u8], at: *mut u8) {
     }
 }
 
-/// Stores a whole line around the cache.
+/// Stores `bytes`, 16 times so many, around the cache (C1).
 ///
 /// # Safety
-/// As for [`store_parts`]; `at` is 64-aligned.
+/// As for [`store_parts`]; `at` is 16-aligned.
 #[inline]
-unsafe fn stream(line: &[u8; LINE], at: *mut u8) {
-    for i in 0..LINE / size_of::<__m128i>() {
-        // SAFETY: quarter `i` of the line; the load needs no alignment.
-        let quarter = unsafe { _mm_loadu_si128(line.as_ptr().cast::<__m128i>().add(i)) };
-        // SAFETY: quarter `i` of the caller's line, aligned as that is.
-        unsafe { _mm_stream_si128(at.cast::<__m128i>().add(i), quarter) };
+pub(crate) unsafe fn stream<const BYTES: usize>(bytes: &[u8; BYTES], at: *mut u8) {
+    const { assert!(BYTES.is_multiple_of(size_of::<__m128i>())) };
+    for i in 0..BYTES / size_of::<__m128i>() {
+        // SAFETY: 16 of the bytes; the load needs no alignment.
+        let some = unsafe { _mm_loadu_si128(bytes.as_ptr().cast::<__m128i>().add(i)) };
+        // SAFETY: 16 of the caller's bytes, aligned as `at` is.
+        unsafe { _mm_stream_si128(at.cast::<__m128i>().add(i), some) };
     }
 }

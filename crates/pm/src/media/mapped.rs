@@ -1,7 +1,7 @@
 //! Memory that is mapped and written by stores: DAX (persistent memory) and DRAM.
 //!
 //! ```text
-//!   copy_in ──▶ whole lines, from a size on: around the cache ─────────────────────┐
+//!   copy_in ──▶ whole lines, from a size on, pairs: around the cache ──────────────┐
 //!           └─▶ the rest: into the cache ──▶ written back, line by line ───────────┤
 //!   store ────▶ into the cache    flush ──▶ written back, line by line ────────────┤
 //!                                                                                  ▼
@@ -64,6 +64,9 @@ pub const NON_TEMPORAL_FROM_BYTES: usize = 512;
 /// through it at 64 bytes, 102 and 178 at 256, 122 and 242 at 1024.
 pub const NON_TEMPORAL_FROM_BYTES_AMD: usize = 64;
 
+/// Bytes of what [`Medium::copy_in_pair`] writes.
+const PAIR_BYTES: usize = 2 * WORD;
+
 /// Memory mapped and written by stores. See the module's head.
 pub struct Mapped {
     // Before the file: its pages are unmapped before the lock is let go.
@@ -76,6 +79,9 @@ pub struct Mapped {
     /// Whether a drain fences: where nothing could become durable by it, it does not.
     fences: bool,
     non_temporal_from: usize,
+    /// Whether [`Medium::copy_in_pair`] goes around the cache: with AMD processors. An insert into a Dash table of 2,000,000
+    /// keys, which writes one pair somewhere, took 505 ns through the cache and 385 around it on a Zen 4.
+    pairs_around: bool,
 }
 
 enum Backing {
@@ -185,14 +191,16 @@ impl Mapped {
                 true => NON_TEMPORAL_FROM_BYTES_AMD,
                 false => NON_TEMPORAL_FROM_BYTES,
             },
+            pairs_around: processor.amd,
         })
     }
 
-    /// Has `copy_in` store whole lines around the cache from `bytes` a call on, whatever the
-    /// processor: 0 always, `usize::MAX` never.
+    /// Has `copy_in` store whole lines, and pairs, around the cache from `bytes` a call on, whatever
+    /// the processor: 0 always, `usize::MAX` never.
     #[must_use]
     pub fn with_non_temporal_from(mut self, bytes: usize) -> Mapped {
         self.non_temporal_from = bytes;
+        self.pairs_around = bytes <= PAIR_BYTES;
         self
     }
 
@@ -327,6 +335,23 @@ impl Medium for Mapped {
         // bytes, because they are this lane's and unpublished.
         unsafe { cpu::store_parts(self.write_back, around, parts, to, len) };
         lane.copied_in(at, len);
+    }
+
+    #[inline]
+    fn copy_in_pair(&self, lane: &mut Lane, at: Off, pair: [u64; 2]) {
+        if !self.pairs_around || self.write_back == WriteBack::NotNeeded {
+            return self.copy_in(lane, at, &[pair.map(u64::to_le_bytes).as_flattened()]);
+        }
+        assert!(
+            at.0.is_multiple_of(PAIR_BYTES as u64),
+            "{at:?} is no pair's"
+        );
+        let bytes = (u128::from(pair[1]) << u64::BITS | u128::from(pair[0])).to_le_bytes();
+        let to = self.window.aligned(at, PAIR_BYTES);
+        // SAFETY: checked to be mapped and aligned; nobody else writes the bytes, because they are this lane's and
+        // unpublished.
+        unsafe { cpu::stream(&bytes, to) };
+        lane.copied_in(at, PAIR_BYTES);
     }
 
     #[inline]

@@ -8,7 +8,7 @@ use super::places::Act;
 use super::state::Request;
 use super::{Persistency, Sim};
 use crate::lane::Lane;
-use crate::medium::{Caps, Medium, Off, Poisoned, Ticket, WORD};
+use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD};
 use crate::sync::Arc;
 
 impl Medium for Sim {
@@ -38,7 +38,8 @@ impl Medium for Sim {
     #[track_caller]
     fn store(&self, lane: &mut Lane, at: Off, value: u64) {
         let place = self.place(Act::Store, Location::caller(), (at, WORD));
-        self.write(at, &value.to_le_bytes(), place, Moment::Store);
+        let bytes = value.to_le_bytes();
+        self.write(at, &bytes, &(0..0), (place, Moment::Store));
         lane.counters.bytes += WORD as u64;
     }
 
@@ -105,12 +106,20 @@ impl Medium for Sim {
 
     #[track_caller]
     fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
-        let from = Location::caller();
+        const LINE_BYTES: u64 = LINE as u64;
         let bytes = parts.concat();
-        let place = self.place(Act::CopyIn, from, (at, bytes.len()));
-        self.write(at, &bytes, place, Moment::CopyIn);
-        lane.counters.bytes += bytes.len() as u64;
-        self.request(lane, (at, bytes.len()), place, (Act::CopyIn, from));
+        let end = at.0 + bytes.len() as u64;
+        let whole = at.0.next_multiple_of(LINE_BYTES)..end / LINE_BYTES * LINE_BYTES;
+        self.copy(lane, at, &bytes, (whole, Location::caller()));
+    }
+
+    #[track_caller]
+    fn copy_in_pair(&self, lane: &mut Lane, at: Off, pair: [u64; 2]) {
+        let bytes = pair.map(u64::to_le_bytes);
+        let len = bytes.as_flattened().len() as u64;
+        assert!(at.0.is_multiple_of(len), "{at:?} is no pair's");
+        let around = at.0..at.0 + len;
+        self.copy(lane, at, bytes.as_flattened(), (around, Location::caller()));
     }
 
     #[track_caller]

@@ -21,8 +21,8 @@
 //!
 //! # Persistency
 //! * [`Persistency::Adr`]: 64-byte lines. Cached stores of a line are one chain. The whole lines of
-//!   a `copy_in` go around the cache, where nothing keeps the words of a line together: each word
-//!   of theirs is a chain of its own. The partial lines of a `copy_in` are cached stores and their
+//!   a `copy_in`, and pairs, go around the cache, where nothing keeps the words of a line together:
+//!   each word of theirs is a chain of its own. The partial lines of a `copy_in` are cached stores and their
 //!   flush. (Real media go around the cache only from a size on; less order covers both.)
 //! * [`Persistency::Word`]: every word is a chain of its own, however it was stored. Eight bytes are
 //!   atomic and nothing else is ordered: the model of the contest's judge.
@@ -355,15 +355,18 @@ impl Sim {
     }
 
     /// Stores the words of `bytes` at `at`, which is aligned; what they leave of the last stays.
-    /// Whole lines go around the cache.
-    fn write(&self, at: Off, bytes: &[u8], place: PlaceId, moment: Moment) {
-        const LINE_BYTES: u64 = LINE as u64;
+    /// Those in `around` go around the cache.
+    fn write(
+        &self,
+        at: Off,
+        bytes: &[u8],
+        around: &Range<u64>,
+        (place, moment): (PlaceId, Moment),
+    ) {
         assert!(
             at.0.is_multiple_of(WORD as u64),
             "the bytes at {at:?} are not aligned"
         );
-        let whole = at.0.next_multiple_of(LINE_BYTES)
-            ..(at.0 + bytes.len() as u64) / LINE_BYTES * LINE_BYTES;
         let persistency = self.shared.persistency;
         let mut state = self.state();
         state.visible.pieces(at, bytes.len(), |_| false);
@@ -379,8 +382,22 @@ impl Sim {
             let mut value = state.visible.word(word).to_le_bytes();
             value[..chunk.len()].copy_from_slice(chunk);
             let value = u64::from_le_bytes(value);
-            state.store(persistency, word, value, whole.contains(&word.0), place);
+            state.store(persistency, word, value, around.contains(&word.0), place);
         }
+    }
+
+    /// Copies `bytes` in at `at`: those in `around` around the cache, the others through it.
+    fn copy(
+        &self,
+        lane: &mut Lane,
+        at: Off,
+        bytes: &[u8],
+        (around, from): (Range<u64>, &'static Location<'static>),
+    ) {
+        let place = self.place(Act::CopyIn, from, (at, bytes.len()));
+        self.write(at, bytes, &around, (place, Moment::CopyIn));
+        lane.counters.bytes += bytes.len() as u64;
+        self.request(lane, (at, bytes.len()), place, (Act::CopyIn, from));
     }
 
     /// Requests what the active fault leaves of `at..at + len`.
