@@ -46,7 +46,7 @@ const TABLE_FAULTS: [(&str, &str); 23] = [
     ("dash-eh", "index/dash_eh/"),
     ("dash-lh", "dash-lh."),
     ("dash-lh", "index/dash_lh/"),
-    ("dash-lh", "index/dash/"),
+    ("dash-eh,dash-lh", "index/dash/"),
     ("soft", "soft."),
     ("soft", "index/soft/"),
     ("soft", "index/ground/mod.rs"),

@@ -88,13 +88,6 @@ impl Shape {
         slots: 14,
     };
 
-    /// Small enough that a dozen keys fill it.
-    pub const SMALL: Shape = Shape {
-        bucket_bits: 2,
-        stash: 2,
-        slots: 2,
-    };
-
     pub(crate) fn is_sound(&self) -> bool {
         (1..=10).contains(&self.bucket_bits)
             && (1..=4).contains(&self.stash)

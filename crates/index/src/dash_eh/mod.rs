@@ -94,7 +94,11 @@ impl Config {
     #[must_use]
     pub fn small() -> Config {
         Config {
-            shape: Shape::SMALL,
+            shape: Shape {
+                bucket_bits: 2,
+                stash: 1,
+                slots: 2,
+            },
             depth: 1,
             as_published: false,
         }

@@ -120,7 +120,8 @@ impl Config {
         Config {
             shape: Shape {
                 bucket_bits: 1,
-                ..Shape::SMALL
+                stash: 2,
+                slots: 1,
             },
             bits: 1,
             array_bits: 1,
