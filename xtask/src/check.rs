@@ -21,7 +21,7 @@ pub(crate) const TABLES: [(&str, &str); 7] = [
     ("clht", "0..600"),
     ("level", "0..1000"),
     ("clevel", "0..320"),
-    ("dash-eh", "0..200"),
+    ("dash-eh", "0..500"),
     ("dash-lh", "0..80"),
     ("soft", "0..1000"),
 ];
