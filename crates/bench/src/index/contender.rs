@@ -69,7 +69,8 @@ pub(super) fn pool_bytes(options: &Options, records: u64) -> u64 {
     (64 << 20) + 320 * records + 96 * options.slots
 }
 
-/// A table on memory of this process with real flushes and fences, unless they are to be left out.
+/// A table on memory of this process with real flushes and fences, unless they are to be left out. Its pages are there before
+/// it is made, as those of a pool are: no insert pays for what the kernel does at a page's first touch.
 pub(super) fn new_table(
     options: &Options,
     table: Table,
@@ -77,6 +78,7 @@ pub(super) fn new_table(
 ) -> Result<Box<dyn Index>, Error> {
     let medium = Mapped::anonymous(pool_bytes(options, records));
     let medium = medium.map_err(Error::doing("map memory"))?;
+    medium.prefault(&mut |_, _| {});
     let medium = match options.durable {
         true => medium,
         false => medium.without_durability(),
