@@ -71,7 +71,7 @@ pub fn segment_bytes_for(pool_bytes: u64) -> u64 {
 
 /// A durable key-value store on one medium. Shared by threads; each takes a session.
 pub struct Kv<M: Medium> {
-    engine: Arc<Engine<M>>,
+    pub(crate) engine: Arc<Engine<M>>,
     cleaner: Mutex<Option<thread::JoinHandle<()>>>,
     sweeper: Arc<Mutex<Worker<M>>>,
 }

@@ -32,6 +32,9 @@ pub struct Config {
     /// DRAM for copies of small values that are read often, in bytes, taken as they come (0: none are kept; at most
     /// [`READ_CACHE_BYTES_MAX`]).
     pub read_cache_bytes: u64,
+    /// How many expected lifetimes records are told apart by, each with an open segment of its own in each session: up to 4
+    /// (0: 1, 2 or 4, by how many segments the pool has).
+    pub classes: usize,
     /// Threads that scan the pool at open.
     pub open_threads: usize,
     /// How often a session that finds no room lets others run, so that they leave segments that were
@@ -47,6 +50,7 @@ impl Default for Config {
             pool_bytes_max: 0,
             keys_expected: 0,
             read_cache_bytes: 16 << 20,
+            classes: 0,
             open_threads: std::thread::available_parallelism().map_or(1, usize::from),
             patience: 2_000,
         }

@@ -478,10 +478,11 @@ impl<M: Medium> Engine<M> {
 
     /// Open segments a session keeps, by expected lifetime. Few segments: few classes.
     pub(crate) fn classes(&self) -> usize {
-        match self.pool.segments() {
-            0..=63 => 1,
-            64..=255 => 2,
-            _ => crate::log::CLASSES,
+        match (self.config.classes, self.pool.segments()) {
+            (0, 0..=63) => 1,
+            (0, 64..=255) => 2,
+            (0, _) => crate::log::CLASSES,
+            (classes, _) => classes.min(crate::log::CLASSES),
         }
     }
 

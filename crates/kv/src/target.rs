@@ -1,4 +1,4 @@
-//! The engine as the explorers see it: `check crash --target kv`, and `kv-alone`.
+//! The engine as the explorers see it: `check crash --target kv`, `kv-alone`, and `kv-crowded`.
 //!
 //! A pool of a few small segments, so that records, groups, large values, the cleaner and recovery meet
 //! in every run. A subject's operations all happen in the caller's thread; clients run in their own.
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use farbank_check::target::{
     Answer, Client, Op, Shape, Shared, Subject, Target, Value as Stored, View as Seen, Write,
 };
+use farbank_pm::epoch::Slot;
 use farbank_pm::fault::Named;
 use farbank_pm::pool::Identity;
 use farbank_pm::sim::Sim;
@@ -17,18 +18,22 @@ use farbank_pm::{Medium, Ticket};
 
 use crate::api::Kv;
 use crate::config::{Cleaning, Config};
+use crate::log::CLASSES;
 use crate::store::{Change, Error, Item, Key, Ops, Session, Value, Verdict, View};
 
-/// The engine with its defaults, on a pool of 16 segments of 4 KiB that may grow to 24.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct KvTarget;
-
-/// The same engine with every operation a batch by itself: values are written by [`Session::put_alone`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct KvAloneTarget;
+/// The engine, as it is explored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KvTarget {
+    /// With its defaults, on a pool of 16 segments of 4 KiB that may grow to 24.
+    Plain,
+    /// The same with every operation a batch by itself: values are written by [`Session::put_alone`].
+    Alone,
+    /// With as many classes as a large pool has, on 32 segments that are all there are; and between one cleaning and the
+    /// next but one somebody reads, so that what was emptied meanwhile is not free.
+    Crowded,
+}
 
 const SEGMENT_BYTES: u64 = 4 << 10;
-const POOL_BYTES_MAX: u64 = 8192 + 24 * SEGMENT_BYTES;
 const SESSIONS: usize = 2;
 /// Every explored pool's, so that the same calls make the same bytes.
 pub const IDENTITY: Identity = Identity {
@@ -36,9 +41,55 @@ pub const IDENTITY: Identity = Identity {
     created_unix_s: 1_700_000_000,
 };
 
+impl KvTarget {
+    fn batches(self) -> Batches {
+        match self {
+            KvTarget::Plain | KvTarget::Crowded => Batches::Many,
+            KvTarget::Alone => Batches::OfOne,
+        }
+    }
+
+    fn config(self, time: &Arc<AtomicU64>) -> Config {
+        let time = Arc::clone(time);
+        let (classes, pool_bytes_max) = match self {
+            KvTarget::Plain | KvTarget::Alone => (0, pool_bytes(24)),
+            KvTarget::Crowded => (CLASSES, 0),
+        };
+        Config {
+            clock: Arc::new(move || time.load(Relaxed)),
+            cleaning: Cleaning::Inline,
+            pool_bytes_max,
+            classes,
+            keys_expected: 0,
+            // A row a stripe: keys meet there.
+            read_cache_bytes: 1,
+            open_threads: 1,
+            // Whoever it would wait for is this thread, or one that goes on as soon as it is let.
+            patience: 8,
+        }
+    }
+
+    fn shared(self, sim: Sim, now_ms: u64) -> Result<KvShared<Sim>, String> {
+        let time = Arc::new(AtomicU64::new(now_ms));
+        let kv = Kv::open(sim, self.config(&time)).map_err(|e| e.to_string())?;
+        match kv.opened().damage.first() {
+            Some(damage) => Err(format!("damage where there is none: {damage}")),
+            None => Ok(KvShared {
+                kv,
+                time,
+                target: self,
+            }),
+        }
+    }
+}
+
 impl Target for KvTarget {
     fn name(&self) -> &str {
-        "kv"
+        match self {
+            KvTarget::Plain => "kv",
+            KvTarget::Alone => "kv-alone",
+            KvTarget::Crowded => "kv-crowded",
+        }
     }
 
     fn has_command(&self) -> bool {
@@ -46,13 +97,17 @@ impl Target for KvTarget {
     }
 
     fn shape(&self) -> Shape {
+        let segments = match self {
+            KvTarget::Plain | KvTarget::Alone => 16,
+            KvTarget::Crowded => 32,
+        };
         Shape {
-            pool_bytes: 8192 + 16 * SEGMENT_BYTES,
+            pool_bytes: pool_bytes(segments),
             keys: 12,
             // The longest do not fit into the log.
             value_bytes: (8, 1_500),
             sessions: SESSIONS,
-            batches: true,
+            batches: self.batches() == Batches::Many,
             deletes: true,
             groups: true,
             updates: true,
@@ -68,71 +123,42 @@ impl Target for KvTarget {
     }
 
     fn faults_in_threads(&self) -> &'static [Named] {
-        &crate::faults::IN_THREADS
+        match self {
+            KvTarget::Plain | KvTarget::Crowded => &crate::faults::IN_THREADS,
+            KvTarget::Alone => &crate::faults::IN_THREADS_ALONE,
+        }
     }
 
     fn shape_in_threads(&self) -> Shape {
+        let segments = match self {
+            KvTarget::Plain | KvTarget::Alone => 14,
+            KvTarget::Crowded => 32,
+        };
         Shape {
-            pool_bytes: 8192 + 14 * SEGMENT_BYTES,
+            pool_bytes: pool_bytes(segments),
             ..self.shape()
         }
     }
 
     fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
         let time = Arc::new(AtomicU64::new(now_ms));
-        let kv = Kv::create_as(sim, SEGMENT_BYTES, IDENTITY, config(&time));
+        let kv = Kv::create_as(sim, SEGMENT_BYTES, IDENTITY, self.config(&time));
         let kv = kv.map_err(|e| e.to_string())?;
-        Ok(KvSubject::over(kv, time, Batches::Many))
+        Ok(KvSubject::over(kv, time, *self))
     }
 
     fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
-        let KvShared { kv, time, .. } = open(sim, now_ms, Batches::Many)?;
-        Ok(KvSubject::over(kv, time, Batches::Many))
+        let KvShared { kv, time, target } = self.shared(sim, now_ms)?;
+        Ok(KvSubject::over(kv, time, target))
     }
 
     fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Shared>, String> {
-        Ok(Box::new(open(sim, now_ms, Batches::Many)?))
+        Ok(Box::new(self.shared(sim, now_ms)?))
     }
 }
 
-impl Target for KvAloneTarget {
-    fn name(&self) -> &str {
-        "kv-alone"
-    }
-
-    fn shape(&self) -> Shape {
-        Shape {
-            batches: false,
-            ..KvTarget.shape()
-        }
-    }
-
-    fn faults_in_threads(&self) -> &'static [Named] {
-        &crate::faults::IN_THREADS_ALONE
-    }
-
-    fn shape_in_threads(&self) -> Shape {
-        Shape {
-            batches: false,
-            ..KvTarget.shape_in_threads()
-        }
-    }
-
-    fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
-        let time = Arc::new(AtomicU64::new(now_ms));
-        let kv = Kv::create_as(sim, SEGMENT_BYTES, IDENTITY, config(&time));
-        let kv = kv.map_err(|e| e.to_string())?;
-        Ok(KvSubject::over(kv, time, Batches::OfOne))
-    }
-
-    fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
-        let KvShared { kv, time, .. } = open(sim, now_ms, Batches::OfOne)?;
-        Ok(KvSubject::over(kv, time, Batches::OfOne))
-    }
-
-    fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Shared>, String> {
-        Ok(Box::new(open(sim, now_ms, Batches::OfOne)?))
-    }
+const fn pool_bytes(segments: u64) -> u64 {
+    8192 + segments * SEGMENT_BYTES
 }
 
 /// How many operations a batch has.
@@ -144,50 +170,55 @@ pub enum Batches {
     OfOne,
 }
 
-fn open(sim: Sim, now_ms: u64, batches: Batches) -> Result<KvShared<Sim>, String> {
-    let time = Arc::new(AtomicU64::new(now_ms));
-    let kv = Kv::open(sim, config(&time)).map_err(|e| e.to_string())?;
-    match kv.opened().damage.first() {
-        Some(damage) => Err(format!("damage where there is none: {damage}")),
-        None => Ok(KvShared { kv, time, batches }),
-    }
-}
-
-fn config(time: &Arc<AtomicU64>) -> Config {
-    let time = Arc::clone(time);
-    Config {
-        clock: Arc::new(move || time.load(Relaxed)),
-        cleaning: Cleaning::Inline,
-        pool_bytes_max: POOL_BYTES_MAX,
-        keys_expected: 0,
-        // A row a stripe: keys meet there.
-        read_cache_bytes: 1,
-        open_threads: 1,
-        // Whoever it would wait for is this thread, or one that goes on as soon as it is let.
-        patience: 8,
-    }
-}
-
 /// The engine for one caller: its sessions take turns.
 struct KvSubject<M: Medium> {
     /// Gone before the store is.
     clients: Vec<SessionClient>,
     /// Keys each session has staged and not committed.
     staged: Vec<HashSet<u64>>,
+    /// Somebody who reads, now and then.
+    reader: Reader,
     kv: Kv<M>,
     time: Arc<AtomicU64>,
 }
 
+/// Who may be in segments that are emptied.
+enum Reader {
+    Nobody,
+    Outside(Arc<Slot>),
+    Inside(Arc<Slot>),
+}
+
 impl<M: Medium> KvSubject<M> {
-    fn over(kv: Kv<M>, time: Arc<AtomicU64>, batches: Batches) -> Box<dyn Subject> {
+    fn over(kv: Kv<M>, time: Arc<AtomicU64>, target: KvTarget) -> Box<dyn Subject> {
+        let reader = match target {
+            KvTarget::Plain | KvTarget::Alone => Reader::Nobody,
+            KvTarget::Crowded => Reader::Outside(kv.engine.epochs.slot()),
+        };
         Box::new(KvSubject {
             clients: (0..SESSIONS)
-                .map(|_| SessionClient::new(kv.session(), batches))
+                .map(|_| SessionClient::new(kv.session(), target.batches()))
                 .collect(),
             staged: vec![HashSet::new(); SESSIONS],
+            reader,
             kv,
             time,
         })
+    }
+
+    /// Whoever reads leaves, or comes.
+    fn turn_reader(&mut self) {
+        self.reader = match std::mem::replace(&mut self.reader, Reader::Nobody) {
+            Reader::Nobody => Reader::Nobody,
+            Reader::Outside(slot) => {
+                self.kv.engine.epochs.pin(&slot);
+                Reader::Inside(slot)
+            }
+            Reader::Inside(slot) => {
+                slot.unpin();
+                Reader::Outside(slot)
+            }
+        };
     }
 
     /// A session waits for whoever staged its key last. With one thread, that one is committed here.
@@ -216,12 +247,12 @@ impl<M: Medium> KvSubject<M> {
 struct KvShared<M: Medium> {
     kv: Kv<M>,
     time: Arc<AtomicU64>,
-    batches: Batches,
+    target: KvTarget,
 }
 
 impl<M: Medium> Shared for KvShared<M> {
     fn client(&self) -> Box<dyn Client> {
-        Box::new(SessionClient::new(self.kv.session(), self.batches))
+        Box::new(SessionClient::new(self.kv.session(), self.target.batches()))
     }
 
     fn clean(&self) -> Result<(), String> {
@@ -229,7 +260,7 @@ impl<M: Medium> Shared for KvShared<M> {
     }
 
     fn alone(self: Box<Self>) -> Box<dyn Subject> {
-        KvSubject::over(self.kv, self.time, self.batches)
+        KvSubject::over(self.kv, self.time, self.target)
     }
 }
 
@@ -431,7 +462,8 @@ impl<M: Medium> Subject for KvSubject<M> {
     }
 
     fn clean(&mut self) -> Result<(), String> {
-        // Segments are cleaned while nobody is in them; the sessions hold nothing between batches.
+        self.turn_reader();
+        // Only that one may be in segments: the sessions hold nothing between batches.
         self.kv.clean().map(|_| ()).map_err(|e| e.to_string())
     }
 
@@ -440,7 +472,15 @@ impl<M: Medium> Subject for KvSubject<M> {
     }
 
     fn close(self: Box<Self>) -> Result<(), String> {
-        let KvSubject { clients, kv, .. } = *self;
+        let KvSubject {
+            clients,
+            reader,
+            kv,
+            ..
+        } = *self;
+        if let Reader::Inside(slot) = reader {
+            slot.unpin();
+        }
         drop(clients);
         kv.close().map(|_| ()).map_err(|e| e.to_string())
     }

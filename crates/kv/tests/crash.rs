@@ -2,11 +2,11 @@
 
 use farbank_check::explore::{Config, explore, explore_seed};
 use farbank_check::target::Target;
-use farbank_kv::target::{KvAloneTarget, KvTarget};
+use farbank_kv::target::KvTarget;
 use farbank_pm::sim::Persistency;
 
 fn holds(persistency: Persistency, seeds: std::ops::Range<u64>) {
-    holds_of(&KvTarget, persistency, seeds);
+    holds_of(&KvTarget::Plain, persistency, seeds);
 }
 
 fn holds_of(target: &dyn Target, persistency: Persistency, seeds: std::ops::Range<u64>) {
@@ -17,7 +17,7 @@ fn holds_of(target: &dyn Target, persistency: Persistency, seeds: std::ops::Rang
 #[test]
 fn nothing_acknowledged_is_lost_when_every_operation_is_a_batch() {
     for persistency in [Persistency::Adr, Persistency::Page] {
-        holds_of(&KvAloneTarget, persistency, 0..1);
+        holds_of(&KvTarget::Alone, persistency, 0..1);
     }
 }
 
@@ -44,7 +44,7 @@ fn nothing_acknowledged_is_lost_however_a_crash_looks_to_recovery() {
             steps: 40,
             ..Config::new(persistency)
         };
-        let report = explore(&KvTarget, &config, 0..1, 1, &mut |_| true);
+        let report = explore(&KvTarget::Plain, &config, 0..1, 1, &mut |_| true);
         assert!(report.holds() && report.counts.cut_off == 0, "{report}");
         assert!(report.counts.leaves > 100, "{report}");
     }
@@ -65,7 +65,7 @@ fn what_was_vouched_for_stays_so_when_recovery_is_killed_and_then_loses_its_powe
         only: Some((106, Some("120".parse().expect("a number")))),
         ..Config::new(Persistency::Page)
     };
-    let report = explore_seed(&KvTarget, &config, 2);
+    let report = explore_seed(&KvTarget::Plain, &config, 2);
     assert!(report.holds(), "{report}");
     assert!(report.counts.deep_points > 0, "{report}");
 }
@@ -77,7 +77,7 @@ fn the_same_seed_gives_the_same_digest() {
             steps: 20,
             ..Config::new(persistency)
         };
-        let explored = |seed| explore_seed(&KvTarget, &config, seed).digest;
+        let explored = |seed| explore_seed(&KvTarget::Plain, &config, seed).digest;
         assert_eq!(explored(0x51), explored(0x51), "{persistency}");
         assert_ne!(explored(0x51), explored(0x52), "{persistency}");
     }

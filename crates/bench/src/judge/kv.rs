@@ -66,7 +66,7 @@ impl Contender for OurEngine {
     }
 
     fn target(&self) -> Option<(&dyn Target, Option<&'static str>)> {
-        Some((&KvTarget, None))
+        Some((&KvTarget::Plain, None))
     }
 
     fn published(&self, _: &Terms) -> Published {

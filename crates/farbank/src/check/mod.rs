@@ -20,7 +20,7 @@ use farbank_contest::v1::{self, V1Recipe};
 use farbank_contest::v2::{self, V2Recipe};
 use farbank_index::registry::Table;
 use farbank_index::target::TableTarget;
-use farbank_kv::target::{KvAloneTarget, KvTarget};
+use farbank_kv::target::KvTarget;
 use farbank_pm::sim::Persistency;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -61,6 +61,8 @@ enum TargetChoice {
     Kv,
     /// The key-value engine, every operation a batch by itself.
     KvAlone,
+    /// The key-value engine as on a large pool, with little room and readers that stay.
+    KvCrowded,
     /// The Tair MDB cache.
     Mdb,
     /// The contest engine of the slides. It has known defects and fails.
@@ -91,8 +93,9 @@ impl TargetChoice {
     /// What the explorer crashes; `None`: the tree, whose memory loses no power.
     fn target(self) -> Option<&'static dyn Target> {
         Some(match self {
-            TargetChoice::Kv => &KvTarget,
-            TargetChoice::KvAlone => &KvAloneTarget,
+            TargetChoice::Kv => &KvTarget::Plain,
+            TargetChoice::KvAlone => &KvTarget::Alone,
+            TargetChoice::KvCrowded => &KvTarget::Crowded,
             TargetChoice::Mdb => &MdbTarget,
             TargetChoice::Kid => &EngineTarget(KidRecipe),
             TargetChoice::V1 => &EngineTarget(V1Recipe(v1::Tuning::PUBLISHED)),
