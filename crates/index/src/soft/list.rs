@@ -17,7 +17,7 @@
 
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
-use farbank_pm::table::{Table, prefetch};
+use farbank_pm::table::{Table, prefetch, prefetch_for_write};
 use farbank_pm::{Off, fault};
 
 use super::link::{Link, State, To};
@@ -28,8 +28,10 @@ const HASH: usize = 0;
 const VALUE: usize = 1;
 const FAR: usize = 2;
 const LINK: usize = 3;
-/// Buckets that are split in a go: their nodes are fetched at once, and it is seldom that readers find the number changed.
-const SPLIT_AT_ONCE: u64 = 16;
+/// Buckets that are split in a go, so that it is seldom that readers find the number changed, or others somebody at it.
+const SPLIT_AT_ONCE: u64 = 64;
+/// How far ahead of a split its nodes are fetched, in buckets.
+const FETCH_AHEAD: u64 = 16;
 
 /// The list, and what leads into it.
 pub(super) struct List {
@@ -273,10 +275,12 @@ impl List {
         let buckets = self.buckets.load(Ordering::Relaxed);
         let wanted = wanted.clamp(buckets, buckets + SPLIT_AT_ONCE);
         self.heads.reserve(wanted as usize);
+        let first = (buckets + FETCH_AHEAD).min(wanted);
+        (buckets..first).for_each(|young| self.prefetch_split(young));
         for young in buckets..wanted {
-            self.prefetch_first(elder_of(young));
-        }
-        for young in buckets..wanted {
+            if young + FETCH_AHEAD < wanted {
+                self.prefetch_split(young + FETCH_AHEAD);
+            }
             self.split(young, &mut gone);
         }
         self.buckets.store(wanted, Ordering::Release);
@@ -294,6 +298,13 @@ impl List {
                 return;
             }
         }
+    }
+
+    /// Has the CPU fetch what linking the head of a bucket needs.
+    #[inline]
+    fn prefetch_split(&self, young: u64) {
+        prefetch_for_write(self.head(young));
+        self.prefetch_first(elder_of(young));
     }
 
     /// Has the CPU fetch the first node of a bucket's list.

@@ -57,7 +57,8 @@
 //!
 //! `update` replaces the value in place, a word (the paper has none). Meanwhile it holds the node: another update and a remove of that key
 //! wait for it, searches and inserts do not. New areas are made by one worker at a time; and who inserts into a pool that is
-//! full waits for those that may still be at what was removed last.
+//! full waits for those that may still be at what was removed last. An area is made while a quarter of one is left, so that nobody
+//! waits for it.
 //!
 //! The study's version flushes a slot of its stack in place of the node and has no fence (fault `soft.no_flush`), takes
 //! torn nodes for live ones when it recovers (`soft.torn_is_live`), and looks only into the areas of the thread that
@@ -180,7 +181,7 @@ impl<M: Medium> Soft<M> {
     fn over(ground: Ground<M>, config: Config, nodes: u64) -> Soft<M> {
         Soft {
             list: List::new(config.bits_for(nodes)),
-            nodes: Nodes::new(ground.lanes()),
+            nodes: Nodes::new(ground.lanes(), (config.area_nodes as usize / 4).max(1)),
             areas: Mutex::default(),
             ground,
             config,

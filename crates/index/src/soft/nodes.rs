@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::{Epochs, Slot};
 use farbank_pm::fault;
-use farbank_pm::sync::atomic::{AtomicU64, Ordering, fence};
+use farbank_pm::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use farbank_pm::sync::{Arc, CHECKED, Mutex, MutexGuard, OnceLock};
 
 use crate::locks::wait;
@@ -29,6 +29,10 @@ const BATCH: usize = if CHECKED { 2 } else { 64 };
 /// The nodes that are not in the list, by number.
 pub(super) struct Nodes {
     common: Mutex<Vec<u64>>,
+    /// How many in common are few.
+    enough: usize,
+    /// Whether somebody should see to it that there are more.
+    few: CachePadded<AtomicBool>,
     /// Each in lines of its own.
     hands: Vec<CachePadded<Hand>>,
     epochs: Epochs,
@@ -86,9 +90,12 @@ impl InHand {
 }
 
 impl Nodes {
-    pub(super) fn new(lanes: u32) -> Nodes {
+    /// For so many workers; fewer than `enough` in common are few.
+    pub(super) fn new(lanes: u32, enough: usize) -> Nodes {
         Nodes {
             common: Mutex::default(),
+            enough,
+            few: CachePadded::default(),
             hands: (0..lanes).map(|_| CachePadded::default()).collect(),
             epochs: Epochs::default(),
             rounds: CachePadded::new(AtomicU64::new(0)),
@@ -135,10 +142,24 @@ impl Nodes {
         let mut hand = self.hand(number);
         if hand.free.is_empty() && !self.set_free(&mut hand) {
             let mut common = self.common();
-            let rest = common.len().saturating_sub(BATCH);
+            let rest = common.len().saturating_sub(BATCH.min(self.enough));
             hand.free.extend(common.drain(rest..));
+            if rest < self.enough {
+                self.few.store(true, Ordering::Relaxed);
+            }
         }
         hand.free.pop()
+    }
+
+    /// Whether the nodes in common have become few, and nobody has been told.
+    #[inline]
+    pub(super) fn are_few(&self) -> bool {
+        self.few.load(Ordering::Relaxed)
+    }
+
+    /// As [`Nodes::are_few`]; the caller sees to it.
+    pub(super) fn were_few(&self) -> bool {
+        self.few.swap(false, Ordering::Relaxed)
     }
 
     /// A node for worker `number`, which is not pinned, even if that was unlinked just now.
@@ -233,7 +254,7 @@ mod tests {
 
     #[test]
     fn what_was_unlinked_is_handed_out_when_nobody_is_pinned_since_before() {
-        let nodes = Nodes::new(2);
+        let nodes = Nodes::new(2, BATCH);
         let reader = nodes.pin(1);
         let before = nodes.round();
         for node in 1..=BATCH as u64 {
@@ -250,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_few_that_were_unlinked_are_handed_out_when_wanted() {
-        let nodes = Nodes::new(2);
+        let nodes = Nodes::new(2, BATCH);
         nodes.unlinked(0, 7);
         nodes.unlinked(1, 8);
         assert_eq!(nodes.take(0), None, "it is no batch yet");

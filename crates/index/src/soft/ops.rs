@@ -54,6 +54,9 @@ impl<M: Medium> Soft<M> {
         if let Some(node) = stock.unused {
             self.nodes.give(worker.number(), node);
         }
+        if self.nodes.are_few() {
+            self.more_ahead(worker);
+        }
         self.split_if_few(worker);
         found
     }

@@ -27,6 +27,22 @@ impl<M: Medium> Soft<M> {
         }
     }
 
+    /// Makes an area while there are some nodes left, so that nobody has to wait for it. Why it cannot is told to who needs
+    /// one. The worker is not pinned.
+    #[cold]
+    pub(super) fn more_ahead(&self, worker: &mut Worker) {
+        let Ok(mut areas) = self.areas.try_lock() else {
+            return;
+        };
+        if !self.nodes.were_few() {
+            return;
+        }
+        let made = self.make_area(worker);
+        if let Ok(area) = made.and_then(|area| worker.commit(self.ground.medium()).map(|()| area)) {
+            self.nodes.put(self.add_nodes(&mut areas, area)); // I5
+        }
+    }
+
     /// A new area, durable, of free nodes, as the root's newest, on its way to durability. Nothing is changed on an error.
     fn make_area(&self, worker: &mut Worker) -> Result<Off, Refused> {
         let _for = Category::Allocator.spend();
