@@ -104,7 +104,7 @@ impl<M: Medium> Cceh<M> {
     }
 
     /// The slot of `key`: its home bucket is asked, then the others.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(&self, segment: Off, hash: u64, key: u64) -> Option<Off> {
         const PAPER: u32 = 4;
         const OTHERS: usize = (PAPER as usize - 1) * SLOTS_A_LINE as usize;
