@@ -10,16 +10,18 @@
 //!
 //! # Invariants
 //! L1  What a lock guards is changed in far memory only while its version is odd.
-//! L2  It is let go after the change is durable.
+//! L2  It is let go after the change is durable. When a drain of the table has failed, it is not, and who would wait for it is
+//!     told.
 //! L3  In an opened table, a granule whose version is 0 has not been accepted, and nobody believes what is there.
 //! L4  Unless readers are early, words read between two equal, even answers are of one state, and that state is durable.
 
 use farbank_pm::fault::Named;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering, fence};
-use farbank_pm::sync::{CHECKED, thread};
+use farbank_pm::sync::{Arc, CHECKED, thread};
 use farbank_pm::table::Table;
 use farbank_pm::{Off, fault};
 
+use crate::ground::Failure;
 use crate::index::Refused;
 
 /// Versions of every granule of a stretch of far memory.
@@ -30,6 +32,7 @@ pub(crate) struct Locks {
     found: bool,
     /// Whether readers wait for no writer and accept nothing: without L4.
     early: bool,
+    failure: Arc<Failure>,
 }
 
 /// Searches of the published codes that take no lock a writer keeps until its change is durable.
@@ -39,10 +42,11 @@ pub(crate) const EARLY_READS: Named = Named {
     source: "the published codes of CCEH, P-CLHT and Clevel",
 };
 
-/// A lock that is held; let go when dropped.
+/// A lock that is held; let go when dropped (L2).
 pub(crate) struct Guard<'a> {
     version: &'a AtomicU64,
     held: u64,
+    failure: &'a Failure,
 }
 
 /// What a lookup led to, and what it read on the way, so that it can be asked whether it still does.
@@ -71,7 +75,12 @@ impl Seen<'_> {
 impl Locks {
     /// A lock for every `granule_bytes`, rounded down to a power of two, of `far_bytes`; whether what is there was
     /// `found` by an open.
-    pub(crate) fn new(far_bytes: u64, granule_bytes: u64, found: bool) -> Locks {
+    pub(crate) fn new(
+        failure: &Arc<Failure>,
+        far_bytes: u64,
+        granule_bytes: u64,
+        found: bool,
+    ) -> Locks {
         let granule_bits = granule_bytes.ilog2();
         let count = (far_bytes >> granule_bits) as usize + 1;
         let versions = Table::new(count);
@@ -81,6 +90,7 @@ impl Locks {
             granule_bits,
             found,
             early: false,
+            failure: Arc::clone(failure),
         }
     }
 
@@ -120,7 +130,7 @@ impl Locks {
         at: Off,
         accept: impl FnOnce() -> Result<(), Refused>,
     ) -> Result<Seen<'_>, Refused> {
-        let seen = self.even(at);
+        let seen = self.even(at)?;
         if seen.was == 0 && self.found && !self.reads_early() {
             return self.begin_first(at, accept);
         }
@@ -134,18 +144,31 @@ impl Locks {
         accept: impl FnOnce() -> Result<(), Refused>,
     ) -> Result<Seen<'_>, Refused> {
         drop(self.lock(at, accept)?);
-        Ok(self.even(at))
+        self.even(at)
     }
 
     /// The version of `at`, once no writer is there.
     #[inline]
-    pub(crate) fn even(&self, at: Off) -> Seen<'_> {
+    pub(crate) fn even(&self, at: Off) -> Result<Seen<'_>, Refused> {
         let version = self.version(at);
         let was = version.load(Ordering::Acquire);
         if was.is_multiple_of(2) || self.reads_early() {
-            return Seen { version, was };
+            return Ok(Seen { version, was });
         }
-        even_later(version)
+        self.even_later(version)
+    }
+
+    #[cold]
+    fn even_later<'a>(&self, version: &'a AtomicU64) -> Result<Seen<'a>, Refused> {
+        let mut tries = 0;
+        loop {
+            self.failure.refuse()?; // L2
+            wait(&mut tries);
+            let was = version.load(Ordering::Acquire);
+            if was.is_multiple_of(2) {
+                return Ok(Seen { version, was });
+            }
+        }
     }
 
     /// Takes the lock of `at`. Whoever comes first after an open runs `accept`, under it.
@@ -155,17 +178,18 @@ impl Locks {
         at: Off,
         accept: impl FnOnce() -> Result<(), Refused>,
     ) -> Result<Guard<'_>, Refused> {
-        self.accepted(self.lock_made(at), accept)
+        self.accepted(self.lock_made(at)?, accept)
     }
 
     /// Takes the lock of `at`, which there is nothing to accept about.
     #[inline]
-    pub(crate) fn lock_made(&self, at: Off) -> Guard<'_> {
+    pub(crate) fn lock_made(&self, at: Off) -> Result<Guard<'_>, Refused> {
         let mut tries = 0;
         loop {
             if let Some(guard) = self.take(at) {
-                return guard;
+                return Ok(guard);
             }
+            self.failure.refuse()?; // L2
             wait(&mut tries);
         }
     }
@@ -193,7 +217,11 @@ impl Locks {
             .ok()?;
         // What is changed from here on is changed after the version was seen to be odd.
         fence(Ordering::Release);
-        Some(Guard { version, held })
+        Some(Guard {
+            version,
+            held,
+            failure: &self.failure,
+        })
     }
 
     #[inline]
@@ -265,21 +293,11 @@ impl Locks {
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
+        if self.failure.is_noted() {
+            return; // L2
+        }
         let next = self.held.wrapping_add(2);
         self.version.store(next, Ordering::Release);
-    }
-}
-
-/// A version, once it is even again.
-#[cold]
-fn even_later(version: &AtomicU64) -> Seen<'_> {
-    let mut tries = 0;
-    loop {
-        wait(&mut tries);
-        let was = version.load(Ordering::Acquire);
-        if was.is_multiple_of(2) {
-            return Seen { version, was };
-        }
     }
 }
 
@@ -300,7 +318,7 @@ mod tests {
 
     #[test]
     fn what_the_first_could_not_accept_nobody_believes() {
-        let locks = Locks::new(128, 64, true);
+        let locks = Locks::new(&Arc::default(), 128, 64, true);
         let at = Off(64);
         let fails = || Err(Refused::damaged("it was lost"));
         assert!(locks.lock(at, fails).is_err());

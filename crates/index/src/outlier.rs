@@ -50,13 +50,13 @@ impl<'a, M: Medium> Outlier<'a, M> {
         }
     }
 
-    pub(crate) fn get(&self) -> Option<u64> {
+    pub(crate) fn get(&self) -> Result<Option<u64>, Refused> {
         let locks = self.ground.outlier_lock();
         loop {
-            let seen = locks.even(Off(0));
+            let seen = locks.even(Off(0))?;
             let found = self.read();
             if seen.unchanged() {
-                return found;
+                return Ok(found);
             }
         }
     }
@@ -80,7 +80,7 @@ impl<'a, M: Medium> Outlier<'a, M> {
     ) -> Result<Option<u64>, Refused> {
         let _for = Category::KeyValue.spend();
         let medium = self.ground.medium();
-        let _guard = self.ground.outlier_lock().lock_made(Off(0));
+        let _guard = self.ground.outlier_lock().lock_made(Off(0))?;
         let found = self.read();
         if let Some((value, present)) = to(found) {
             medium.store(&mut worker.lane, self.value(), value);

@@ -1,9 +1,12 @@
 //! Every table under the crash explorer, with parts so small that it grows in every run.
 
+use std::collections::BTreeMap;
+
 use farbank_check::explore::{Config, explore};
-use farbank_index::registry::Table;
+use farbank_index::Plan;
+use farbank_index::registry::{Preset, Size, Table};
 use farbank_index::target::TableTarget;
-use farbank_pm::sim::Persistency;
+use farbank_pm::sim::{Persistency, Rng, Sim};
 
 fn holds(persistency: Persistency, seeds: std::ops::Range<u64>) {
     for table in Table::ALL {
@@ -17,6 +20,76 @@ fn holds(persistency: Persistency, seeds: std::ops::Range<u64>) {
 #[test]
 fn nothing_acknowledged_is_lost_when_caches_are_not_durable() {
     holds(Persistency::Adr, 0..3);
+}
+
+/// Whoever does not mind an error and asks for more is refused; and what is in far memory then is what a crash may leave, however
+/// much was asked for.
+#[test]
+fn who_goes_on_after_a_drain_has_failed_harms_nothing() {
+    for (n, table) in Table::ALL.into_iter().enumerate() {
+        for fails in (1..200).step_by(3) {
+            let (sim, kept) = used_until_a_drain_fails(table, fails, 200 * n as u64 + fails);
+            let crash = sim.crash_state();
+            for cut in crash.images(8, fails) {
+                let image = Sim::from_image(crash.image(&cut), Persistency::Adr);
+                let found = table.open(image).and_then(|found| {
+                    found.check()?;
+                    let mut worker = found.worker()?;
+                    let values = kept.keys().map(|key| found.get(&mut worker, *key));
+                    Ok(values.collect::<Result<Vec<_>, _>>()?)
+                });
+                let found = found.unwrap_or_else(|e| panic!("{table:?}, drain {fails}: {e}"));
+                for ((key, may), found) in kept.iter().zip(found) {
+                    assert!(
+                        may.contains(&found),
+                        "{table:?}, drain {fails}: {key} is {found:?}, not one of {may:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// A small table that two workers have changed and gone on changing when the drain had failed; and what each key may have.
+fn used_until_a_drain_fails(
+    table: Table,
+    fails: u64,
+    seed: u64,
+) -> (Sim, BTreeMap<u64, Vec<Option<u64>>>) {
+    let sim = Sim::new(256 << 10, Persistency::Adr);
+    let plan = Plan {
+        chunk_bytes: 4 << 10,
+        ..Plan::default()
+    };
+    let made = table.create(sim.clone(), &plan, Size::Small, Preset::Farbank);
+    let made = made.unwrap();
+    let mut workers = [(); 2].map(|()| made.worker().unwrap());
+    let (mut rng, mut kept) = (Rng::new(seed), BTreeMap::new());
+    sim.fail_drain(fails);
+    for n in 0..400 {
+        let (key, worker) = (rng.below(40), &mut workers[rng.below(2) as usize]);
+        let may: &mut Vec<Option<u64>> = kept.entry(key).or_insert(vec![None]);
+        let (was, poisoned) = (*may.last().unwrap(), sim.is_poisoned());
+        let (answer, then) = match rng.below(3) {
+            0 => (made.insert(worker, key, n), was.or(Some(n))),
+            1 => (made.update(worker, key, n), was.and(Some(n))),
+            _ => (made.remove(worker, key), None),
+        };
+        match answer {
+            Ok(answer) if !poisoned => {
+                assert_eq!(answer, was, "{table:?}, drain {fails}: {key}");
+                *may = vec![then];
+            }
+            // Nothing was to be changed.
+            Ok(answer) => assert!(may.contains(&answer), "{table:?}, drain {fails}: {key}"),
+            // The one whose drain failed may be kept or lost.
+            Err(_) => {
+                assert!(sim.is_poisoned(), "{table:?}: {answer:?}");
+                may.insert(0, then);
+            }
+        }
+    }
+    (sim, kept)
 }
 
 /// A medium that fails, then a kill, then a power cut: runs that find a published segment freed if a split that failed frees it.

@@ -137,7 +137,8 @@ pub struct Cceh<M> {
 impl<M: Medium> Cceh<M> {
     fn over(ground: Ground<M>, config: Config, found: bool) -> Cceh<M> {
         Cceh {
-            locks: Locks::new(ground.medium().len(), config.segment_bytes(), found)
+            locks: ground
+                .locks(config.segment_bytes(), found)
                 .read_early(config.early_reads),
             directory: Extendible::of(&ground, config.segment_bytes()),
             ground,
@@ -187,7 +188,7 @@ impl<M: Medium> Index for Cceh<M> {
 
     fn get(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
         match key {
-            EMPTY => Ok(Outlier::of(&self.ground).get()),
+            EMPTY => Outlier::of(&self.ground).get(),
             _ => self.get_hashed(worker, hash(key), key),
         }
     }
@@ -211,7 +212,7 @@ impl<M: Medium> Index for Cceh<M> {
     }
 
     fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) -> Result<(), Refused> {
-        if let Some(value) = Outlier::of(&self.ground).get() {
+        if let Some(value) = Outlier::of(&self.ground).get()? {
             each(EMPTY, value);
         }
         self.directory.each_segment(&self.ground, |segment, hash| {

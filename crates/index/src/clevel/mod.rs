@@ -164,7 +164,7 @@ impl<M: Medium> Clevel<M> {
             levels: std::array::from_fn(|n| root(level_root(n as u64))),
             growing: Mutex::new(()),
             stripes,
-            locks: Locks::new(stripes, 1, false).read_early(config.early_reads),
+            locks: Locks::new(ground.failure(), stripes, 1, false).read_early(config.early_reads),
             ground,
             config,
         }

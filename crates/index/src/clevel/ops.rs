@@ -26,7 +26,7 @@ impl<M: Medium> Clevel<M> {
         value: u64,
     ) -> Result<Option<u64>, Refused> {
         loop {
-            let guard = self.hold(hash);
+            let guard = self.hold(hash)?;
             if let Some(found) = self.find(hash, key)? {
                 return Ok(Some(self.ground.medium().load(value_of(found.pair))));
             }
@@ -47,7 +47,7 @@ impl<M: Medium> Clevel<M> {
     pub(super) fn get_hashed(&self, hash: u64, key: u64) -> Result<Option<u64>, Refused> {
         let stripe = self.stripe(hash);
         loop {
-            let seen = self.locks.even(stripe);
+            let seen = self.locks.even(stripe)?;
             let meta = self.meta();
             let found = self.find(hash, key);
             let value = |found: Found| self.ground.medium().load(value_of(found.pair));
@@ -66,7 +66,7 @@ impl<M: Medium> Clevel<M> {
         key: u64,
         value: u64,
     ) -> Result<Option<u64>, Refused> {
-        let _guard = self.hold(hash);
+        let _guard = self.hold(hash)?;
         let Some(found) = self.find(hash, key)? else {
             return Ok(None);
         };
@@ -87,7 +87,7 @@ impl<M: Medium> Clevel<M> {
         hash: u64,
         key: u64,
     ) -> Result<Option<u64>, Refused> {
-        let _guard = self.hold(hash);
+        let _guard = self.hold(hash)?;
         let Some(found) = self.find(hash, key)? else {
             return Ok(None);
         };
@@ -103,7 +103,7 @@ impl<M: Medium> Clevel<M> {
         Off(hash & (self.stripes - 1))
     }
 
-    pub(super) fn hold(&self, hash: u64) -> Guard<'_> {
+    pub(super) fn hold(&self, hash: u64) -> Result<Guard<'_>, Refused> {
         self.locks.lock_made(self.stripe(hash))
     }
 

@@ -83,15 +83,16 @@ impl<M: Medium> Clevel<M> {
     }
 
     /// Waits until nobody changes the table who may have seen an older `META` (I5).
-    fn await_writers(&self) {
+    fn await_writers(&self) -> Result<(), Refused> {
         for stripe in 0..self.stripes {
-            drop(self.locks.lock_made(Off(stripe)));
+            drop(self.locks.lock_made(Off(stripe))?);
         }
+        Ok(())
     }
 
     /// Moves what is in the bottom level up, and drops the level; whether there was room for all.
     fn empty_bottom(&self, worker: &mut Worker) -> Result<bool, Refused> {
-        self.await_writers();
+        self.await_writers()?;
         let meta = self.meta();
         let level = self.level(meta.bottom);
         let word = self.ground.medium().load(self.ground.root(CURSOR));
@@ -113,7 +114,7 @@ impl<M: Medium> Clevel<M> {
                 count: meta.count - 1,
             },
         )?;
-        self.await_writers();
+        self.await_writers()?;
         self.ground.free(worker, freed); // readers look at `META` again before they believe (I6)
         Ok(true)
     }
@@ -129,7 +130,7 @@ impl<M: Medium> Clevel<M> {
             // Its pair may be freed, and be another key's, until that key is held.
             let pair = self.pair_of(slot, word)?;
             let hash = hash(medium.load(pair));
-            let _guard = self.hold(hash);
+            let _guard = self.hold(hash)?;
             let settled = medium.load(slot) == word;
             if !settled || crate::hash::hash(medium.load(pair)) != hash {
                 continue;

@@ -187,7 +187,8 @@ impl<M: Medium> Clht<M> {
     fn over(ground: Ground<M>, config: Config, found: bool) -> Clht<M> {
         let array = ground.medium().load(ground.root(ARRAY));
         let table = Clht {
-            locks: Locks::new(ground.medium().len(), config.lock_bytes(), found)
+            locks: ground
+                .locks(config.lock_bytes(), found)
                 .read_early(config.early_reads),
             array: AtomicU64::new(array),
             growing: Mutex::new(()),
@@ -247,7 +248,7 @@ impl<M: Medium> Index for Clht<M> {
 
     fn get(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
         match key {
-            EMPTY => Ok(Outlier::of(&self.ground).get()),
+            EMPTY => Outlier::of(&self.ground).get(),
             _ => self.get_hashed(worker, hash(key), key),
         }
     }
@@ -271,7 +272,7 @@ impl<M: Medium> Index for Clht<M> {
     }
 
     fn each(&self, worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) -> Result<(), Refused> {
-        if let Some(value) = Outlier::of(&self.ground).get() {
+        if let Some(value) = Outlier::of(&self.ground).get()? {
             each(EMPTY, value);
         }
         let array = self.array();

@@ -127,7 +127,7 @@ impl<M: Medium> DashEh<M> {
     fn over(ground: Ground<M>, config: Config, found: bool) -> DashEh<M> {
         let form = Form::of(config.shape, None, config.as_published);
         DashEh {
-            locks: Locks::new(ground.medium().len(), form.segment_bytes, found),
+            locks: ground.locks(form.segment_bytes, found),
             directory: Extendible::of(&ground, form.segment_bytes),
             form,
             ground,

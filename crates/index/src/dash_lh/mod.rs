@@ -164,7 +164,7 @@ impl<M: Medium> DashLh<M> {
         let segments = ground.medium().len() / form.segment_bytes;
         let zeroths = 0..=segments >> config.array_bits;
         DashLh {
-            locks: Locks::new(ground.medium().len(), form.segment_bytes, found),
+            locks: ground.locks(form.segment_bytes, found),
             directory: Off(word(DIRECTORY)),
             zeroths: zeroths.map(|_| AtomicU64::new(0)).collect(),
             form,

@@ -25,6 +25,7 @@
 //! B4  A worker's group is named in its line before its first block is taken.
 //! B5  A group is one worker's at a time; only that worker sets its bits, whoever frees clears them.
 //! B6  A record of a run is gone for good before its chunks are used for anything else.
+//! B7  When a drain has failed, nobody names anything any more: what each named last is in doubt until the next open.
 //!
 //! # Crash argument
 //! | crash between               | recovery sees                    | and does                             |
@@ -39,10 +40,10 @@
 use std::collections::BTreeSet;
 
 use farbank_pm::model::Category;
-use farbank_pm::sync::Mutex;
+use farbank_pm::sync::{Arc, Mutex};
 use farbank_pm::{LINE, Lane, Medium, Off, WORD};
 
-use super::{Ground, OpenError, Worker};
+use super::{Failure, Ground, OpenError, Worker};
 use crate::index::Refused;
 
 /// Classes of blocks a table may have.
@@ -165,6 +166,7 @@ pub(super) struct Heap {
     uses: Mutex<Vec<Use>>,
     shelves: Vec<Mutex<Shelf>>,
     lanes_free: Mutex<BTreeSet<u32>>,
+    pub(super) failure: Arc<Failure>,
 }
 
 impl Heap {
@@ -195,6 +197,7 @@ impl Heap {
             uses: Mutex::new(vec![Use::Free; chunks as usize]),
             shelves: classes.iter().map(|_| Mutex::default()).collect(),
             lanes_free: Mutex::new((0..lanes).collect()),
+            failure: Arc::default(),
         })
     }
 
@@ -427,7 +430,8 @@ impl<M: Medium> Ground<M> {
     /// the worker's next drain, and make that durable before taking another (B2).
     pub(crate) fn allocate(&self, worker: &mut Worker, class: usize) -> Result<Off, Refused> {
         let _for = Category::Allocator.spend();
-        let medium = self.medium();
+        let (medium, heap) = (self.medium(), &self.heap);
+        heap.failure.refuse()?; // B7
         loop {
             let Some(n) = worker.groups[class].take() else {
                 self.adopt(worker, class)?;
@@ -436,7 +440,7 @@ impl<M: Medium> Ground<M> {
             let group = &worker.groups[class];
             medium.store(&mut worker.lane, group.at, n + 1); // B1
             self.change_bit(&mut worker.lane, group.at, n, true);
-            return Ok(self.heap.nth_block(group.first, n, class).at);
+            return Ok(heap.nth_block(group.first, n, class).at);
         }
     }
 

@@ -12,6 +12,7 @@
 //! all when the table is made. The root's words are the table's own: a word is replaced by one store. Chunks are
 //! the pool's segments; `heap.rs` hands them out.
 
+mod failure;
 mod follow;
 mod heap;
 mod recover;
@@ -27,6 +28,7 @@ use farbank_pm::{LINE, Lane, Medium, Off, Poisoned, WORD};
 
 use crate::index::Refused;
 use crate::locks::Locks;
+pub(crate) use failure::Failure;
 use heap::Heap;
 pub(crate) use heap::{Block, Class};
 pub(crate) use run::Run;
@@ -240,8 +242,8 @@ impl<M: Medium> Ground<M> {
         Ok(Ground {
             pool,
             config,
+            outlier_lock: Locks::new(&heap.failure, 0, 1, false),
             heap: Arc::new(heap),
-            outlier_lock: Locks::new(0, 1, false),
         })
     }
 
@@ -321,6 +323,16 @@ impl<M: Medium> Ground<M> {
     /// The line of the key that means empty.
     pub(crate) fn outlier(&self) -> Off {
         self.pool.segment(0).plus(ROOT * WORD as u64)
+    }
+
+    /// The first drain of the table that failed, if one has.
+    pub(crate) fn failure(&self) -> &Arc<Failure> {
+        &self.heap.failure
+    }
+
+    /// A lock for every `granule_bytes` of the medium, rounded down to a power of two; whether what is there was `found`.
+    pub(crate) fn locks(&self, granule_bytes: u64, found: bool) -> Locks {
+        Locks::new(self.failure(), self.medium().len(), granule_bytes, found)
     }
 
     /// Its lock, at offset 0.

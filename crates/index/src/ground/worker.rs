@@ -67,6 +67,7 @@ impl Worker {
         at: Off,
         word: u64,
     ) -> Result<(), Refused> {
+        self.heap.failure.refuse()?; // B7
         medium.store(&mut self.lane, at, word);
         medium.flush(&mut self.lane, at, WORD);
         self.commit(medium)
@@ -76,7 +77,10 @@ impl Worker {
     #[track_caller]
     pub(crate) fn commit<M: Medium>(&mut self, medium: &M) -> Result<(), Refused> {
         let ticket = medium.drain(&mut self.lane);
-        medium.settle(ticket)?;
+        if let Err(poisoned) = medium.settle(ticket) {
+            self.heap.failure.note(&poisoned);
+            return Err(poisoned.into());
+        }
         for run in self.freed.drain(..) {
             self.heap.shelve(run);
         }

@@ -173,7 +173,7 @@ impl<M: Medium> LevelHash<M> {
             growing: Mutex::new(()),
             closed: AtomicBool::new(false),
             stripes: 1,
-            locks: Locks::new(0, 1, found),
+            locks: Locks::new(ground.failure(), 0, 1, found),
             ground,
             config,
         };
