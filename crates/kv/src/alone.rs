@@ -79,8 +79,7 @@ impl<M: Medium> Worker<M> {
         };
         let mut header = header_of(draft);
         let len = engine.record_len(&header);
-        if len > engine.geometry.inline_max() || engine.occupied() + len as u64 > engine.capacity()
-        {
+        if len > engine.geometry.inline_max() || !engine.fits(len) {
             return Ok(None);
         }
         let body = [draft.key.bytes, value.bytes];

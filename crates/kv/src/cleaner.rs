@@ -192,12 +192,13 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Empties the oldest segments, one after the other, until tombstones that wait for them are gone
-    /// and `len` bytes fit; false if that does not happen. The caller is unpinned and holds no lock.
-    pub(crate) fn make_tombstones_go(&self, len: u64) -> Result<bool, Poisoned> {
+    /// and `len` bytes fit; false if that does not happen, at once if tombstones are not what is in the way. The caller
+    /// is unpinned and holds no lock.
+    pub(crate) fn make_tombstones_go(&self, len: usize) -> Result<bool, Poisoned> {
         let mut cleaner = self.cleaner.lock().expect("no holder panics");
         for _ in 0..self.pool.segments() {
-            if self.occupied() + len <= self.capacity() {
-                return Ok(true);
+            if self.fits(len) || !self.would_fit(len) {
+                return Ok(self.fits(len));
             }
             let oldest = (0..self.pool.segments())
                 .filter(|s| self.is_candidate(*s))
@@ -255,8 +256,7 @@ impl<M: Medium> Engine<M> {
     fn choose(&self) -> Vec<u32> {
         let payload = self.geometry.payload() as u64;
         let now = self.written.load(Relaxed);
-        let buried = self.tombs.load(Relaxed).max(0) as u64;
-        let too_many_tombs = buried > u64::from(self.pool.segments()) * payload / 12;
+        let too_many_tombs = self.buried() > u64::from(self.pool.segments()) * payload / 12;
         let mut scored: Vec<(f64, u32)> = Vec::new();
         let mut oldest: Option<(u64, u32)> = None;
         for segment in 0..self.pool.segments() {

@@ -25,6 +25,9 @@ use crate::segment::{FIRST, Info, OVERHEAD, Place, State};
 use crate::store::{DATABASES, Opened};
 use crate::stripe::{Pending, Stripe};
 
+/// Of what a pool takes, tombstones have one part in so many for themselves.
+const TOMBSTONES_SHARE: u64 = 64;
+
 /// How the pool is cut, and the secrets derived from its id.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
@@ -503,18 +506,41 @@ impl<M: Medium> Engine<M> {
         );
     }
 
+    /// Bytes of values that must be kept, with their records.
+    fn kept(&self) -> u64 {
+        let extents = i64::from(self.extents.load(Relaxed)) * self.geometry.payload() as i64;
+        (self.live.load(Relaxed) + extents).max(0) as u64
+    }
+
+    /// Bytes of tombstones that must be kept.
+    pub(crate) fn buried(&self) -> u64 {
+        self.tombs.load(Relaxed).max(0) as u64
+    }
+
     /// Bytes of records that must be kept.
     pub(crate) fn occupied(&self) -> u64 {
-        let records = self.live.load(Relaxed) + self.tombs.load(Relaxed);
-        let extents = i64::from(self.extents.load(Relaxed)) * self.geometry.payload() as i64;
-        (records + extents).max(0) as u64
+        self.kept() + self.buried()
+    }
+
+    /// Whether there is room for `len` bytes of values more.
+    #[inline]
+    pub(crate) fn fits(&self, len: usize) -> bool {
+        self.would_fit(len) && self.occupied() + len as u64 <= self.capacity()
+    }
+
+    /// Whether there would be, without any tombstones. Values leave them a share: a pool that is full of values takes
+    /// many deletes, and values in place of those deleted, before the segments that tombstones wait for must go, which moves
+    /// most of the pool.
+    #[inline]
+    pub(crate) fn would_fit(&self, len: usize) -> bool {
+        let capacity = self.capacity();
+        self.kept() + len as u64 <= capacity - capacity / TOMBSTONES_SHARE
     }
 
     /// Open segments from before this stamp should be given up: tombstones that wait for them are many.
     pub(crate) fn rotation_limit(&self) -> Option<u64> {
         let segments = u64::from(self.pool.segments());
-        let buried = self.tombs.load(Relaxed).max(0) as u64;
-        let many = buried > segments * self.geometry.payload() as u64 / 24;
+        let many = self.buried() > self.capacity() / TOMBSTONES_SHARE / 2;
         many.then(|| self.stamp.load(Relaxed).saturating_sub(segments / 8))
     }
 

@@ -104,7 +104,7 @@ impl<M: Medium> Worker<M> {
 
     /// Room for a group's record, or for its table and its extents.
     fn room_for_group(&mut self, class: usize, bytes: usize, extents: u32) -> Result<(), Error> {
-        if self.engine.occupied() + bytes as u64 > self.engine.capacity() {
+        if !self.engine.fits(bytes) {
             self.grow_or_refuse(bytes)?;
         }
         let keep = self.engine.cleaner_reserve() + self.engine.delete_reserve() + extents;
@@ -430,7 +430,7 @@ impl Plan {
         } else {
             self.table_len()
         };
-        engine.occupied() + self.bytes as u64 <= engine.capacity()
+        engine.fits(self.bytes)
             && worker
                 .log
                 .make_room(&engine, class, len, keep, None)

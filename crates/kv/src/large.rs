@@ -109,7 +109,7 @@ impl<M: Medium> Worker<M> {
 
     fn take_extent(&mut self, len: usize) -> Result<u32, Error> {
         let engine = self.engine.clone();
-        if engine.occupied() + len as u64 > engine.capacity() {
+        if !engine.fits(len) {
             self.grow_or_refuse(len)?;
         }
         let keep = engine.cleaner_reserve() + engine.delete_reserve();

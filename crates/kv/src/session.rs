@@ -275,7 +275,7 @@ impl<M: Medium> Worker<M> {
 
     /// Room for a record in `class`, made by others if need be. Nothing may be locked.
     pub(crate) fn room_for(&mut self, class: usize, len: usize, delete: bool) -> Result<(), Error> {
-        if !delete && self.engine.occupied() + len as u64 > self.engine.capacity() {
+        if !delete && !self.engine.fits(len) {
             self.grow_or_refuse(len)?;
         }
         let deletes = if delete {
@@ -294,7 +294,7 @@ impl<M: Medium> Worker<M> {
 
     pub(crate) fn grow_or_refuse(&mut self, len: usize) -> Result<(), Error> {
         let engine = Arc::clone(&self.engine);
-        while engine.occupied() + len as u64 > engine.capacity() {
+        while !engine.fits(len) {
             if engine.grow_pool() {
                 continue;
             }
@@ -302,7 +302,7 @@ impl<M: Medium> Worker<M> {
             let ticket = self.commit_batch()?;
             self.settle(ticket)?;
             self.unpin();
-            if !engine.make_tombstones_go(len as u64)? {
+            if !engine.make_tombstones_go(len)? {
                 return Err(Error::Full);
             }
         }

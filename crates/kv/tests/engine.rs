@@ -551,6 +551,37 @@ fn a_full_pool_refuses_writes_takes_deletes_and_keeps_every_byte() {
 }
 
 #[test]
+fn a_full_pool_refuses_at_once_and_takes_values_in_place_of_others_without_moving_the_rest() {
+    let kv = memory(8 << 20, 16 << 10);
+    let mut user = User::of(&kv);
+    let mut stored = 0_u32;
+    while user.try_set(&stored.to_le_bytes(), &[1; 500]).is_ok() {
+        stored += 1;
+    }
+    let before = kv_stats(&kv);
+    for n in 0..100 {
+        let refused = user.try_set(&(stored + n).to_le_bytes(), &[1; 500]);
+        assert_eq!(refused, Err(Error::Full));
+    }
+    assert_eq!(kv_stats(&kv).moved_bytes, before.moved_bytes);
+    for n in 0..30_000_u32 {
+        assert!(user.delete(&n.to_le_bytes()), "delete {n}");
+        user.try_set(&(stored + n).to_le_bytes(), &[1; 500])
+            .unwrap();
+    }
+    let after = kv_stats(&kv);
+    let moved = after.moved_bytes - before.moved_bytes;
+    let written = after.user_bytes - before.user_bytes;
+    println!("{moved} bytes moved, {written} written");
+    assert!(
+        moved < 16 * written,
+        "{moved} bytes moved, {written} written"
+    );
+    drop(user);
+    kv.verify().unwrap();
+}
+
+#[test]
 fn uniform_updates_and_a_change_of_sizes_are_never_refused_while_the_data_fits() {
     let kv = memory(8 << 20, 16 << 10);
     let mut user = User::of(&kv);
