@@ -15,6 +15,8 @@ const LANE_SEEDS: [(&str, &str); 4] = [
 ];
 /// Those of the engine with batches of one, in each mode.
 const ALONE_SEEDS: &str = "0..2";
+/// Those of the engine with four classes, in each mode.
+const CLASSES_SEEDS: [(&str, &str); 2] = [("adr", "0..3"), ("page", "0..3")];
 /// The persistent hash indexes, each with the seeds in which a release finds a million distinct images of it.
 pub(crate) const TABLES: [(&str, &str); 7] = [
     ("cceh", "0..700"),
@@ -98,14 +100,17 @@ pub(crate) fn crash(size: Size) -> Result<(), String> {
         command.args(["--target", "mdb", "--persistency", mode]);
         output(command.args(["--seeds", seeds]))?;
     }
+    let kv = |target, mode, seeds| {
+        let mut command = check("crash")?;
+        command.args(["--target", target, "--persistency", mode]);
+        output(command.args(["--seeds", seeds])).map(|_| ())
+    };
     for (mode, seeds) in LANE_SEEDS {
-        let kv = |target, seeds| {
-            let mut command = check("crash")?;
-            command.args(["--target", target, "--persistency", mode]);
-            output(command.args(["--seeds", seeds])).map(|_| ())
-        };
-        kv("kv", seeds)?;
-        kv("kv-alone", ALONE_SEEDS)?;
+        kv("kv", mode, seeds)?;
+        kv("kv-alone", mode, ALONE_SEEDS)?;
+    }
+    for (mode, seeds) in CLASSES_SEEDS {
+        kv("kv-classes", mode, seeds)?;
     }
     if size == Size::Lane {
         return Ok(());

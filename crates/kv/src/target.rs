@@ -1,4 +1,4 @@
-//! The engine as the explorers see it: `check crash --target kv`, `kv-alone`, and `kv-crowded`.
+//! The engine as the explorers see it: `check crash --target kv`, `kv-alone`, and `kv-classes`.
 //!
 //! A pool of a few small segments, so that records, groups, large values, the cleaner and recovery meet
 //! in every run. A subject's operations all happen in the caller's thread; clients run in their own.
@@ -30,7 +30,7 @@ pub enum KvTarget {
     Alone,
     /// With as many classes as a large pool has, on 32 segments that are all there are; and between one cleaning and the
     /// next but one somebody reads, so that what was emptied meanwhile is not free.
-    Crowded,
+    Classes,
 }
 
 const SEGMENT_BYTES: u64 = 4 << 10;
@@ -44,7 +44,7 @@ pub const IDENTITY: Identity = Identity {
 impl KvTarget {
     fn batches(self) -> Batches {
         match self {
-            KvTarget::Plain | KvTarget::Crowded => Batches::Many,
+            KvTarget::Plain | KvTarget::Classes => Batches::Many,
             KvTarget::Alone => Batches::OfOne,
         }
     }
@@ -53,7 +53,7 @@ impl KvTarget {
         let time = Arc::clone(time);
         let (classes, pool_bytes_max) = match self {
             KvTarget::Plain | KvTarget::Alone => (0, pool_bytes(24)),
-            KvTarget::Crowded => (CLASSES, 0),
+            KvTarget::Classes => (CLASSES, 0),
         };
         Config {
             clock: Arc::new(move || time.load(Relaxed)),
@@ -88,7 +88,7 @@ impl Target for KvTarget {
         match self {
             KvTarget::Plain => "kv",
             KvTarget::Alone => "kv-alone",
-            KvTarget::Crowded => "kv-crowded",
+            KvTarget::Classes => "kv-classes",
         }
     }
 
@@ -99,7 +99,7 @@ impl Target for KvTarget {
     fn shape(&self) -> Shape {
         let segments = match self {
             KvTarget::Plain | KvTarget::Alone => 16,
-            KvTarget::Crowded => 32,
+            KvTarget::Classes => 32,
         };
         Shape {
             pool_bytes: pool_bytes(segments),
@@ -124,7 +124,7 @@ impl Target for KvTarget {
 
     fn faults_in_threads(&self) -> &'static [Named] {
         match self {
-            KvTarget::Plain | KvTarget::Crowded => &crate::faults::IN_THREADS,
+            KvTarget::Plain | KvTarget::Classes => &crate::faults::IN_THREADS,
             KvTarget::Alone => &crate::faults::IN_THREADS_ALONE,
         }
     }
@@ -132,7 +132,7 @@ impl Target for KvTarget {
     fn shape_in_threads(&self) -> Shape {
         let segments = match self {
             KvTarget::Plain | KvTarget::Alone => 14,
-            KvTarget::Crowded => 32,
+            KvTarget::Classes => 32,
         };
         Shape {
             pool_bytes: pool_bytes(segments),
@@ -193,7 +193,7 @@ impl<M: Medium> KvSubject<M> {
     fn over(kv: Kv<M>, time: Arc<AtomicU64>, target: KvTarget) -> Box<dyn Subject> {
         let reader = match target {
             KvTarget::Plain | KvTarget::Alone => Reader::Nobody,
-            KvTarget::Crowded => Reader::Outside(kv.engine.epochs.slot()),
+            KvTarget::Classes => Reader::Outside(kv.engine.epochs.slot()),
         };
         Box::new(KvSubject {
             clients: (0..SESSIONS)

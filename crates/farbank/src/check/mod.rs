@@ -61,8 +61,8 @@ enum TargetChoice {
     Kv,
     /// The key-value engine, every operation a batch by itself.
     KvAlone,
-    /// The key-value engine as on a large pool, with little room and readers that stay.
-    KvCrowded,
+    /// The key-value engine with as many classes as on a large pool, and a reader that stays.
+    KvClasses,
     /// The Tair MDB cache.
     Mdb,
     /// The contest engine of the slides. It has known defects and fails.
@@ -95,7 +95,7 @@ impl TargetChoice {
         Some(match self {
             TargetChoice::Kv => &KvTarget::Plain,
             TargetChoice::KvAlone => &KvTarget::Alone,
-            TargetChoice::KvCrowded => &KvTarget::Crowded,
+            TargetChoice::KvClasses => &KvTarget::Classes,
             TargetChoice::Mdb => &MdbTarget,
             TargetChoice::Kid => &EngineTarget(KidRecipe),
             TargetChoice::V1 => &EngineTarget(V1Recipe(v1::Tuning::PUBLISHED)),
