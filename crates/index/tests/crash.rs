@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use farbank_check::explore::{Config, explore};
-use farbank_index::Plan;
 use farbank_index::registry::{Preset, Size, Table};
 use farbank_index::target::TableTarget;
+use farbank_index::{Index, Plan};
 use farbank_pm::sim::{Persistency, Rng, Sim};
 
 fn holds(persistency: Persistency, seeds: std::ops::Range<u64>) {
@@ -50,19 +50,23 @@ fn who_goes_on_after_a_drain_has_failed_harms_nothing() {
     }
 }
 
-/// A small table that two workers have changed and gone on changing when the drain had failed; and what each key may have.
-fn used_until_a_drain_fails(
-    table: Table,
-    fails: u64,
-    seed: u64,
-) -> (Sim, BTreeMap<u64, Vec<Option<u64>>>) {
+fn small(table: Table) -> (Sim, Box<dyn Index>) {
     let sim = Sim::new(256 << 10, Persistency::Adr);
     let plan = Plan {
         chunk_bytes: 4 << 10,
         ..Plan::default()
     };
     let made = table.create(sim.clone(), &plan, Size::Small, Preset::Farbank);
-    let made = made.unwrap();
+    (sim, made.unwrap())
+}
+
+/// A small table that two workers have changed and gone on changing when the drain had failed; and what each key may have.
+fn used_until_a_drain_fails(
+    table: Table,
+    fails: u64,
+    seed: u64,
+) -> (Sim, BTreeMap<u64, Vec<Option<u64>>>) {
+    let (sim, made) = small(table);
     let mut workers = [(); 2].map(|()| made.worker().unwrap());
     let (mut rng, mut kept) = (Rng::new(seed), BTreeMap::new());
     sim.fail_drain(fails);
@@ -90,6 +94,36 @@ fn used_until_a_drain_fails(
         }
     }
     (sim, kept)
+}
+
+/// What a failed drain was about stays locked: whoever comes there is told, and waits for nobody.
+#[test]
+fn nobody_waits_for_who_has_failed() {
+    for table in Table::ALL {
+        for fails in (1..200).step_by(8) {
+            let (sim, made) = small(table);
+            sim.fail_drain(fails);
+            std::thread::scope(|scope| {
+                for thread in 0..3 {
+                    let made = &made;
+                    scope.spawn(move || {
+                        let mut worker = made.worker().unwrap();
+                        let mut rng = Rng::new(fails * 4 + thread);
+                        for n in 0..400 {
+                            let key = rng.below(40);
+                            let _ = match rng.below(4) {
+                                0 => made.insert(&mut worker, key, n),
+                                1 => made.update(&mut worker, key, n),
+                                2 => made.remove(&mut worker, key),
+                                _ => made.get(&mut worker, key),
+                            };
+                        }
+                    });
+                }
+            });
+            assert!(sim.is_poisoned(), "{table:?}: fewer than {fails} drains");
+        }
+    }
 }
 
 /// A medium that fails, then a kill, then a power cut: runs that find a published segment freed if a split that failed frees it.

@@ -29,7 +29,7 @@ const BATCH: usize = if CHECKED { 2 } else { 64 };
 /// The nodes that are not in the list, by number.
 pub(super) struct Nodes {
     common: Mutex<Vec<u64>>,
-    /// How many in common are few.
+    /// Fewer in common are few.
     enough: usize,
     /// Whether somebody should see to it that there are more.
     few: CachePadded<AtomicBool>,
