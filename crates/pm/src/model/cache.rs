@@ -1,10 +1,10 @@
 //! The processor's last-level cache: which lines are resident, and which of them are dirty.
 //!
-//! Sets of eight ways, the least lately used one replaced. A line found in it costs a load no more
+//! Sets of eleven ways, as Cascade Lake's are, the least lately used one replaced. A line found in it costs a load no more
 //! than the cache; a dirty one that is replaced goes to the memory controller in whatever order sets
 //! overflow, which is why plain stores combine badly.
 
-const WAYS: usize = 8;
+const WAYS: usize = 11;
 const EMPTY: u32 = u32::MAX;
 const DIRTY: u32 = 1 << 31;
 
@@ -13,7 +13,6 @@ const DIRTY: u32 = 1 << 31;
 pub(super) struct Cache {
     /// Lines of each set, the one used last first.
     sets: Vec<[u32; WAYS]>,
-    mask: u32,
 }
 
 /// What was looked for, and what had to leave.
@@ -25,20 +24,18 @@ pub(super) struct Touched {
 }
 
 impl Cache {
-    /// A cache of about `bytes`, rounded down to a power of two of sets.
+    /// A cache of `bytes`, rounded down to whole sets.
     pub(super) fn new(bytes: u64) -> Cache {
         let sets = (bytes / 64 / WAYS as u64).max(1);
-        let sets = 1 << sets.ilog2();
         Cache {
-            sets: vec![[EMPTY; WAYS]; sets],
-            mask: sets as u32 - 1,
+            sets: vec![[EMPTY; WAYS]; sets as usize],
         }
     }
 
     fn set(&mut self, line: u32) -> &mut [u32; WAYS] {
         // Sets are chosen by a hash of the address, as on the processor.
-        let hash = line.wrapping_mul(0x9e37_79b1);
-        let set = (hash >> 7 ^ line) & self.mask;
+        let hash = u64::from(line.wrapping_mul(0x9e37_79b1));
+        let set = hash * self.sets.len() as u64 >> u32::BITS;
         &mut self.sets[set as usize]
     }
 

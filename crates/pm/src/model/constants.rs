@@ -32,7 +32,7 @@ pub struct Constant {
 }
 
 /// Version of the model: changes with its equations or constants, and is printed with every figure.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 macro_rules! constants {
     ($($(#[$doc:meta])* $id:ident = $value:expr, $unit:expr, $origin:ident, $source:expr;)*) => {
