@@ -35,7 +35,7 @@ impl Cache {
     fn set(&mut self, line: u32) -> &mut [u32; WAYS] {
         // Sets are chosen by a hash of the address, as on the processor.
         let hash = u64::from(line.wrapping_mul(0x9e37_79b1));
-        let set = hash * self.sets.len() as u64 >> u32::BITS;
+        let set = (hash * self.sets.len() as u64) >> u32::BITS;
         &mut self.sets[set as usize]
     }
 
