@@ -5,12 +5,12 @@
 pub mod cache;
 pub mod chart;
 pub mod counted;
-pub mod cpu;
 pub mod figure;
 pub mod index;
 pub mod judge;
 pub mod kill;
 pub mod kv;
+pub mod machine;
 mod misses;
 pub mod modelled;
 pub mod power;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum, value_parser};
 use farbank_bench::figure::{Error, Figure, Report, Step};
-use farbank_bench::{cpu, kv, modelled, server};
+use farbank_bench::{kv, machine, modelled, server};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -542,7 +542,7 @@ impl Machine {
 
 /// The processor's name, from `/proc/cpuinfo`.
 fn cpu_name(cpuinfo: &str) -> Option<&str> {
-    cpu::values(cpuinfo, "model name").next()
+    machine::values(cpuinfo, "model name").next()
 }
 
 /// A bar for people; hidden elsewhere.

@@ -9,6 +9,7 @@ use farbank_pm::media::Mapped;
 
 use super::Options;
 use crate::figure::Error;
+use crate::machine;
 
 /// One of those that are measured beside each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ impl Contender {
     /// Makes an empty one with room for `records` keys.
     pub(super) fn make(&self, options: &Options, records: u64) -> Result<Box<dyn Subject>, Error> {
         let words: Box<dyn Subject> = match self {
-            Contender::Table(table) => Box::new(new_table(options, *table, records)?),
+            Contender::Table(table) => Box::new(new_table(options, *table, records, Pages::There)?),
             Contender::Papaya => Box::new(Papaya::default()),
             Contender::Plugin(library) => return Ok(Box::new(plugin(library, options)?)),
         };
@@ -69,16 +70,29 @@ pub(super) fn pool_bytes(options: &Options, records: u64) -> u64 {
     (64 << 20) + 320 * records + 96 * options.slots
 }
 
-/// A table on memory of this process with real flushes and fences, unless they are to be left out. Its pages are there before
-/// it is made, as those of a pool are: no insert pays for what the kernel does at a page's first touch.
+/// When a table's pages are the kernel's work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pages {
+    /// Before the table is made, as those of a pool are: no insert pays for a page's first touch. Those beyond half of
+    /// what the machine has to spare are not, as no table needs all of its room.
+    There,
+    /// At their first touch: what is only counted can be as large as what it uses.
+    AsTouched,
+}
+
+/// A table on memory of this process with real flushes and fences, unless they are to be left out.
 pub(super) fn new_table(
     options: &Options,
     table: Table,
     records: u64,
+    pages: Pages,
 ) -> Result<Box<dyn Index>, Error> {
     let medium = Mapped::anonymous(pool_bytes(options, records));
     let medium = medium.map_err(Error::doing("map memory"))?;
-    medium.prefault(&mut |_, _| {});
+    if pages == Pages::There {
+        let most = machine::available_bytes().map_or(u64::MAX, |bytes| bytes / 2);
+        medium.prefault_first(most, &mut |_, _| {});
+    }
     let medium = match options.durable {
         true => medium,
         false => medium.without_durability(),

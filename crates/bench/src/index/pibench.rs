@@ -11,8 +11,8 @@ use super::Options;
 use super::contender::Contender;
 use super::keys::Distribution;
 use super::run::{Drawn, Mixed, mixed, most_records};
-use crate::cpu;
 use crate::figure::Error;
+use crate::machine;
 
 /// Runs PiBench's load and mix; what it prints of that.
 pub(super) fn run(options: &Options, contender: &Contender) -> Result<String, Error> {
@@ -51,12 +51,12 @@ fn environment() -> String {
     let (cpus, model, cache) = match fs::read_to_string("/proc/cpuinfo") {
         Ok(info) => {
             let last = |name| {
-                cpu::values(&info, name)
+                machine::values(&info, name)
                     .last()
                     .unwrap_or_default()
                     .to_owned()
             };
-            let cpus = cpu::values(&info, "model name").count();
+            let cpus = machine::values(&info, "model name").count();
             (cpus, last("model name"), last("cache size"))
         }
         Err(_) => (0, unknown.into(), unknown.into()),

@@ -7,7 +7,7 @@ use farbank_index::{Plan, Worker};
 use farbank_pm::media::{AnyMedium, OpenOptions, create_path, open_path};
 
 use super::Options;
-use super::contender::{new_table, pool_bytes, refused};
+use super::contender::{Pages, new_table, pool_bytes, refused};
 use super::keys::{Engine, key_of, odd};
 use super::phase::quantile;
 use crate::chart::Charts;
@@ -21,7 +21,7 @@ const POINTS: u64 = 200;
 
 /// Flushes, fences and bytes an operation, growth and allocator included.
 pub(super) fn counts(options: &Options, table: Table) -> Result<Vec<Figure>, Error> {
-    let made = new_table(options, table, options.records)?;
+    let made = new_table(options, table, options.records, Pages::AsTouched)?;
     let (index, count) = (&*made, options.records);
     let mut worker = index.worker().map_err(refused)?;
     let mut figures = Vec::new();
@@ -72,7 +72,7 @@ pub(super) fn load_factor(
     table: Table,
     charts: &mut Charts,
 ) -> Result<Vec<Figure>, Error> {
-    let made = new_table(options, table, options.records)?;
+    let made = new_table(options, table, options.records, Pages::AsTouched)?;
     let mut worker = made.worker().map_err(refused)?;
     let mut key = insert_keys(options);
     let every = (options.records / POINTS).max(1);
@@ -114,7 +114,7 @@ pub(super) fn load_factor(
 
 /// How long the inserts take in which the table changes its structure, and what share of the run that is.
 pub(super) fn resize(options: &Options, table: Table) -> Result<Vec<Figure>, Error> {
-    let made = new_table(options, table, options.records)?;
+    let made = new_table(options, table, options.records, Pages::There)?;
     let mut worker = made.worker().map_err(refused)?;
     let mut key = insert_keys(options);
     let mut changes_ns = Vec::new();

@@ -222,7 +222,12 @@ impl Mapped {
 
     /// Makes every page present and writable now, instead of at its first use.
     pub fn prefault(&self, progress: Progress<'_>) {
-        self.window.prefault(true, progress);
+        self.prefault_first(self.len(), progress);
+    }
+
+    /// The same of the first `bytes`.
+    pub fn prefault_first(&self, bytes: u64, progress: Progress<'_>) {
+        self.window.prefault(bytes, true, progress);
     }
 
     /// Zeroes everything, durably on return: how a device becomes fit for a new pool.

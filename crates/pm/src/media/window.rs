@@ -339,10 +339,10 @@ impl Window {
         let _ = unsafe { self.advise(0, self.len(), Advice::LinuxHugepage) };
     }
 
-    /// Makes every page present, for writing if `write`, calling `progress(done, total)` in bytes.
-    pub(crate) fn prefault(&self, write: bool, progress: &mut dyn FnMut(u64, u64)) {
+    /// Makes every page of the first `bytes` present, for writing if `write`, calling `progress(done, total)` in bytes.
+    pub(crate) fn prefault(&self, bytes: u64, write: bool, progress: &mut dyn FnMut(u64, u64)) {
         const STEP: u64 = 64 << 20;
-        let total = self.len();
+        let total = bytes.min(self.len());
         let advice = if write {
             Advice::LinuxPopulateWrite
         } else {

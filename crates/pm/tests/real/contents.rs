@@ -304,11 +304,14 @@ fn in_memory_file(folder: &tempfile::TempDir) -> Mapped {
 
 #[test]
 fn prefaulting_tells_its_progress_and_changes_nothing() {
+    const PART: u64 = 4 << 10;
     let medium = memory(BYTES as u64);
     let model = fill(&medium, 4);
     let mut told = Vec::new();
     medium.prefault(&mut |done, total| told.push((done, total)));
     assert_eq!(told.last(), Some(&(BYTES as u64, BYTES as u64)));
+    medium.prefault_first(PART, &mut |done, total| told.push((done, total)));
+    assert_eq!(told.last(), Some(&(PART, PART)));
     assert!(medium.matches(Off(0), &model));
 }
 
