@@ -6,6 +6,8 @@ use farbank_index::registry::{Size, Table};
 use farbank_index::{Index, Plan, Refused, Worker, hash};
 use farbank_pibench::Plugin;
 use farbank_pm::media::Mapped;
+use farbank_pm::model::{Modelled, Trace};
+use farbank_pm::pool::Identity;
 
 use super::Options;
 use crate::figure::Error;
@@ -100,6 +102,37 @@ pub(super) fn new_table(
     let size = Size::Slots(options.slots);
     let made = table.create(medium, &Plan::default(), size, options.preset);
     made.map_err(|error| Error::Failed(error.to_string()))
+}
+
+/// The same pool for the same options.
+const IDENTITY: Identity = Identity {
+    id: *b"farbank modelled",
+    created_unix_s: 1_700_000_000,
+};
+
+/// A table on the model for so many workers, and its trace, which does not record yet.
+pub(super) fn modelled_table(
+    options: &Options,
+    table: Table,
+    workers: u32,
+) -> Result<(Box<dyn Index>, Trace), Error> {
+    let memory = Mapped::anonymous(pool_bytes(options, options.records));
+    let medium = Modelled::new(memory.map_err(Error::doing("map memory"))?);
+    let medium = match options.durable {
+        true => medium,
+        false => medium.without_durability(),
+    };
+    let trace = medium.trace();
+    trace.record(false);
+    let plan = Plan {
+        lanes: workers + 1,
+        identity: Some(IDENTITY),
+        ..Plan::default()
+    };
+    let size = Size::Slots(options.slots);
+    let made = table.create(medium, &plan, size, options.preset);
+    let made = made.map_err(|error| Error::Failed(error.to_string()))?;
+    Ok((made, trace))
 }
 
 pub(super) fn refused(refused: Refused) -> Error {

@@ -310,4 +310,17 @@ mod tests {
         let orders = || run(&options, &mut |_| true).expect("it can be run").figures;
         assert_eq!(orders(), orders());
     }
+
+    #[test]
+    fn without_flushes_the_model_has_nothing_written_back_of_what_the_cache_holds() {
+        let mut options = options(Experiment::Bytes);
+        let lines = |options: &Options| {
+            let found = figures(options).into_iter();
+            let lines = found.filter(|figure| figure.name == "insert: lines written");
+            lines.map(|figure| figure.value).collect::<Vec<_>>()
+        };
+        assert!(lines(&options).iter().all(|bytes| *bytes >= 64.0));
+        options.durable = false;
+        assert_eq!(lines(&options), [0.0; Table::ALL.len()]);
+    }
 }

@@ -4,14 +4,12 @@
 //! [`Machine`]. The study's machine is modelled: 128 GB DIMMs, two sockets. An operation is executed whole, so locks
 //! in DRAM are never waited for: what is modelled is the media, not contention.
 
-use farbank_index::registry::{Size, Table};
-use farbank_index::{Index, Plan, Worker};
-use farbank_pm::media::Mapped;
-use farbank_pm::model::{Category, Config, Machine, Modelled, Outcome};
-use farbank_pm::pool::Identity;
+use farbank_index::registry::Table;
+use farbank_index::{Index, Worker};
+use farbank_pm::model::{Category, Config, Machine, Outcome};
 
 use super::Options;
-use super::contender::{pool_bytes, refused};
+use super::contender::{modelled_table, refused};
 use super::keys::odd;
 use crate::figure::{Error, Figure, Report};
 
@@ -25,11 +23,6 @@ const XPLINE_BYTES: f64 = 256.0;
 const WINDOW_S: f64 = 0.015;
 /// Windows that are printed.
 const WINDOWS: usize = 12;
-/// The same pool for the same options.
-pub(super) const IDENTITY: Identity = Identity {
-    id: *b"farbank modelled",
-    created_unix_s: 1_700_000_000,
-};
 
 /// What the workers do to the n-th key.
 type Op = fn(&dyn Index, &mut Worker, u64) -> Result<(), Error>;
@@ -52,17 +45,7 @@ fn run(
     table: Table,
     config: impl Fn() -> Config,
 ) -> Result<Vec<(&'static str, Outcome)>, Error> {
-    let memory = Mapped::anonymous(pool_bytes(options, options.records));
-    let medium = Modelled::new(memory.map_err(Error::doing("map memory"))?);
-    let trace = medium.trace();
-    trace.record(false);
-    let plan = Plan {
-        lanes: options.threads + 1,
-        identity: Some(IDENTITY),
-        ..Plan::default()
-    };
-    let made = table.create(medium, &plan, Size::Slots(options.slots), options.preset);
-    let made = made.map_err(|error| Error::Failed(error.to_string()))?;
+    let (made, trace) = modelled_table(options, table, options.threads)?;
     let workers: Result<Vec<Worker>, _> = (0..options.threads).map(|_| made.worker()).collect();
     let mut workers = workers.map_err(refused)?;
     trace.record(true);

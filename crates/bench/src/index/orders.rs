@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   each table, on 1, 8, 32 and 64 workers:  grow from empty ─▶ search ─▶ mixes ─▶ delete ─▶ rates
-//!                                                                                             │
+//!     (on 32 once more from the other socket, and once more on one DIMM)                      │
 //!                                       the pairs of a published order that hold ◀────────────┘
 //! ```
 //!
@@ -26,16 +26,15 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::thread;
 
-use farbank_index::registry::{Preset, Size, Table};
-use farbank_index::{Index, Plan, Refused, Worker};
-use farbank_pm::media::Mapped;
-use farbank_pm::model::{Config, Machine, Modelled, Outcome, Trace, constants};
+use farbank_index::registry::{Preset, Table};
+use farbank_index::{Index, Refused, Worker};
+use farbank_pm::model::{Config, Machine, Outcome, Trace, constants};
 use farbank_pm::{LINE, Off};
 
 use super::Options;
-use super::contender::{pool_bytes, refused};
+use super::contender::{modelled_table, pool_bytes, refused};
 use super::keys::{Engine, key_of};
-use super::model::{ALL_DIMMS, IDENTITY};
+use super::model::ALL_DIMMS;
 use crate::figure::{Error, Figure, Report, Step};
 
 /// The study's tables.
@@ -153,6 +152,9 @@ const ORDERS: [(u32, &[Phase], &str); 9] = [
     ),
 ];
 
+/// Of how many times as fast inserts of [`MANY`] workers are on all DIMMs as on one, as published.
+const SCALING_ORDER: &str = "cceh ~ dash-eh > clevel ~ clht > level ~ soft";
+
 /// Share of a run that changes of the structure take, in percent, as published.
 const RESIZE_PERCENT: [(Table, f64); 4] = [
     (Table::Level, 24.8),
@@ -172,6 +174,15 @@ const WITHIN: f64 = 0.3;
 
 /// Millions of operations a second: of a table, on so many workers, in a phase.
 type Rates = Vec<(Table, u32, Phase, f64)>;
+
+/// What tables do on the model.
+#[derive(Default)]
+struct Found {
+    rates: Rates,
+    /// How many times as fast inserts are on all DIMMs as on one.
+    scaling: Vec<(Table, f64)>,
+    figures: Vec<Figure>,
+}
 
 /// A table, those at it, and what is known of it.
 struct Rig<'a> {
@@ -199,18 +210,8 @@ enum Met {
 
 impl<'a> Rig<'a> {
     fn new(options: &'a Options, table: Table) -> Result<Rig<'a>, Error> {
-        let memory = Mapped::anonymous(pool_bytes(options, options.records));
-        let medium = Modelled::new(memory.map_err(Error::doing("map memory"))?);
-        let trace = medium.trace();
-        trace.record(false);
-        let plan = Plan {
-            lanes: THREADS[THREADS.len() - 1] + 1,
-            identity: Some(IDENTITY),
-            ..Plan::default()
-        };
-        let size = Size::Slots(options.slots);
-        let made = table.create(medium, &plan, size, options.preset);
-        let made = made.map_err(|error| Error::Failed(error.to_string()))?;
+        let most = THREADS[THREADS.len() - 1];
+        let (made, trace) = modelled_table(options, table, most)?;
         trace.record(true);
         Ok(Rig {
             options,
@@ -377,9 +378,9 @@ impl<'a> Rig<'a> {
     }
 }
 
-fn config(options: &Options) -> Config {
+fn config(options: &Options, dimms: u32) -> Config {
     let share = options.records as f64 / STUDY_OPERATIONS;
-    let study = Config::small_dimms(ALL_DIMMS);
+    let study = Config::small_dimms(dimms);
     Config {
         seed: options.seed,
         places: false,
@@ -389,27 +390,24 @@ fn config(options: &Options) -> Config {
 }
 
 /// Grows and uses one table, on so many workers.
-fn rates(
-    options: &Options,
-    (table, threads): (Table, u32),
-    all: &mut Rates,
-    figures: &mut Vec<Figure>,
-) -> Result<(), Error> {
+fn found(options: &Options, (table, threads): (Table, u32)) -> Result<Found, Error> {
+    let study = || config(options, ALL_DIMMS);
     let mut rig = Rig::new(options, table)?;
+    let (mut rates, mut figures) = (Rates::new(), Vec::new());
     let mut tell = |phase: Phase, outcome: &Outcome| {
         let rate = outcome.throughput() / 1e6;
         let name = format!("{}, threads: {threads}", phase.name());
         figures.push(Figure::modelled(table.name(), name, rate).unit("M/s"));
-        all.push((table, threads, phase, rate));
+        rates.push((table, threads, phase, rate));
     };
-    let (grown, reshaped) = rig.play(Phase::Insert, config(options), threads, options.records)?;
+    let (grown, reshaped) = rig.play(Phase::Insert, study(), threads, options.records)?;
     tell(Phase::Insert, &grown);
     for phase in PHASES {
         let operations = match phase {
             Phase::Delete => options.records, // lists get shorter
             _ => options.records / PHASE_ONE_IN,
         };
-        let (outcome, _) = rig.play(phase, config(options), threads, operations)?;
+        let (outcome, _) = rig.play(phase, study(), threads, operations)?;
         tell(phase, &outcome);
     }
     let beside = |name: &str, value: f64, published: f64| {
@@ -422,21 +420,31 @@ fn rates(
         let share = 100.0 * longest_ps / grown.elapsed_ps as f64;
         figures.push(beside("changes of structure, share of the run", share, percent).unit("%"));
     }
-    if let (MANY, Some(times)) = (threads, published(&REMOTE_TIMES)) {
-        let remote = Config {
-            remote_from: 0,
-            ..config(options)
+    let mut scaling = Vec::new();
+    if threads == MANY {
+        let times = |config| {
+            let mut rig = Rig::new(options, table)?;
+            let (other, _) = rig.play(Phase::Insert, config, threads, options.records)?;
+            Ok::<f64, Error>(grown.throughput() / other.throughput())
         };
-        let mut rig = Rig::new(options, table)?;
-        let (far, _) = rig.play(Phase::Insert, remote, threads, options.records)?;
-        let slower = grown.throughput() / far.throughput();
-        figures.push(beside(
-            "insert, remote, times slower than local",
-            slower,
-            times,
-        ));
+        if let Some(published) = published(&REMOTE_TIMES) {
+            let remote = Config {
+                remote_from: 0,
+                ..study()
+            };
+            let name = "insert, remote, times slower than local";
+            figures.push(beside(name, times(remote)?, published));
+        }
+        let wider = times(config(options, 1))?;
+        let name = format!("insert, {ALL_DIMMS} DIMMs, times one");
+        figures.push(Figure::modelled(table.name(), name, wider));
+        scaling.push((table, wider));
     }
-    Ok(())
+    Ok(Found {
+        rates,
+        scaling,
+        figures,
+    })
 }
 
 /// Which pairs of an order hold, and what is to be said of those that do not.
@@ -492,7 +500,7 @@ fn together(rates: &Rates, table: &str, threads: u32, phases: &[Phase]) -> f64 {
 fn side_by_side(
     options: &Options,
     watch: &mut dyn FnMut(Step<'_>) -> bool,
-) -> Result<Vec<(Rates, Vec<Figure>)>, Error> {
+) -> Result<Found, Error> {
     let jobs = TABLES.map(|table| THREADS.map(|threads| (table, threads)));
     let (jobs, next) = (jobs.as_flattened(), &AtomicUsize::new(0));
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
@@ -504,10 +512,8 @@ fn side_by_side(
                 loop {
                     let n = next.fetch_add(1, Relaxed);
                     let Some(job) = jobs.get(n) else { return };
-                    let (mut all, mut figures) = (Rates::new(), Vec::new());
-                    let done = rates(options, *job, &mut all, &mut figures);
                     // Nobody listens any more: another failed.
-                    if tell.send((n, done.map(|()| (all, figures)))).is_err() {
+                    if tell.send((n, found(options, *job))).is_err() {
                         return;
                     }
                 }
@@ -528,7 +534,13 @@ fn side_by_side(
             done.push((n, found?));
         }
         done.sort_by_key(|(n, _)| *n);
-        Ok(done.into_iter().map(|(_, found)| found).collect())
+        let mut all = Found::default();
+        for (_, found) in done {
+            all.rates.extend(found.rates);
+            all.scaling.extend(found.scaling);
+            all.figures.extend(found.figures);
+        }
+        Ok(all)
     })
 }
 
@@ -537,29 +549,40 @@ pub(super) fn orders(
     options: &Options,
     watch: &mut dyn FnMut(Step<'_>) -> bool,
 ) -> Result<Report, Error> {
-    let (mut report, mut all) = (Report::default(), Rates::new());
-    for (rates, figures) in side_by_side(options, watch)? {
-        all.extend(rates);
-        report.figures.extend(figures);
-    }
-    report.notes.push(config(options).label());
-    let (mut pairs, mut hold) = (0, 0);
-    for (threads, phases, order) in ORDERS {
-        let judged = judge(order, |table| together(&all, table, threads, phases));
-        let name = match phases {
-            [phase] => phase.name(),
-            _ => "mixes".into(),
-        };
-        let name = format!("{name}, threads: {threads}, pairs of {}", judged.pairs);
+    let found = side_by_side(options, watch)?;
+    let mut report = Report {
+        figures: found.figures,
+        notes: vec![config(options, ALL_DIMMS).label()],
+        ..Report::default()
+    };
+    let mut tell = |what: String, order: &str, judged: &Judged| {
+        let name = format!("{what}, pairs of {}", judged.pairs);
         let figure = Figure::modelled("orders", &*name, f64::from(judged.hold));
         report.figures.push(figure);
         report.notes.push(format!(
             "{name}: {order}; not: {}",
             judged.misses.join(", ")
         ));
+    };
+    let (mut pairs, mut hold) = (0, 0);
+    for (threads, phases, order) in ORDERS {
+        let judged = judge(order, |table| {
+            together(&found.rates, table, threads, phases)
+        });
+        let name = match phases {
+            [phase] => phase.name(),
+            _ => "mixes".into(),
+        };
+        tell(format!("{name}, threads: {threads}"), order, &judged);
         pairs += judged.pairs;
         hold += judged.hold;
     }
+    let judged = judge(SCALING_ORDER, |name| {
+        let of = found.scaling.iter().find(|(table, _)| table.name() == name);
+        of.map_or(f64::NAN, |(_, times)| *times)
+    });
+    let what = format!("insert, {ALL_DIMMS} DIMMs by one, threads: {MANY}");
+    tell(what, SCALING_ORDER, &judged);
     let shown = report.figures.iter().filter_map(|figure| {
         let published = figure.published?.value;
         Some((figure.value - published).abs() <= WITHIN * published)

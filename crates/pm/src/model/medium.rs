@@ -157,6 +157,7 @@ fn lines_of(at: Off, len: usize) -> std::ops::Range<u32> {
 pub struct Modelled<M> {
     inner: M,
     trace: Trace,
+    writes_back: bool,
 }
 
 impl<M: Medium> Modelled<M> {
@@ -169,7 +170,16 @@ impl<M: Medium> Modelled<M> {
         Modelled {
             inner,
             trace: Trace::default(),
+            writes_back: true,
         }
+    }
+
+    /// Leaves write-backs and fences out of what is remembered: for what durability costs. What is stored stays in the
+    /// cache until that evicts it.
+    #[must_use]
+    pub fn without_durability(mut self) -> Modelled<M> {
+        self.writes_back = false;
+        self
     }
 
     /// What is remembered.
@@ -240,33 +250,40 @@ impl<M: Medium> Medium for Modelled<M> {
     fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         let place = Some(Location::caller());
-        let through = [Act::Store, Act::Flush];
+        let through: &[Act] = match self.writes_back {
+            true => &[Act::Store, Act::Flush],
+            false => &[Act::Store],
+        };
         let end = at.0 + len as u64;
         let first = at.0.next_multiple_of(LINE as u64);
         let last = end / LINE as u64 * LINE as u64;
-        if len < NON_TEMPORAL_FROM_BYTES || first >= last {
-            self.trace.lines(&through, at, len, place);
+        if !self.writes_back || len < NON_TEMPORAL_FROM_BYTES || first >= last {
+            self.trace.lines(through, at, len, place);
         } else {
             self.trace
-                .lines(&through, at, (first - at.0) as usize, place);
+                .lines(through, at, (first - at.0) as usize, place);
             self.trace
                 .lines(&[Act::Around], Off(first), (last - first) as usize, place);
             self.trace
-                .lines(&through, Off(last), (end - last) as usize, place);
+                .lines(through, Off(last), (end - last) as usize, place);
         }
         self.inner.copy_in(lane, at, parts);
     }
 
     #[track_caller]
     fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
-        self.trace
-            .lines(&[Act::Flush], at, len, Some(Location::caller()));
+        if self.writes_back {
+            self.trace
+                .lines(&[Act::Flush], at, len, Some(Location::caller()));
+        }
         self.inner.flush(lane, at, len);
     }
 
     #[track_caller]
     fn drain(&self, lane: &mut Lane) -> Ticket {
-        self.trace.push(Step::new(Act::Fence, 0));
+        if self.writes_back {
+            self.trace.push(Step::new(Act::Fence, 0));
+        }
         self.inner.drain(lane)
     }
 

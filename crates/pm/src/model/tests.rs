@@ -341,6 +341,23 @@ fn over_the_simulator_the_same_calls_are_the_same_steps() {
 }
 
 #[test]
+fn without_durability_stores_and_loads_are_all_that_is_played() {
+    let medium = Modelled::new(Mapped::anonymous(1 << 16).unwrap()).without_durability();
+    let mut lane = Lane::new(0);
+    medium.copy_in(&mut lane, Off(4096 + 8), &[&[1; 1000]]);
+    medium.copy_in(&mut lane, Off(8192), &[&[1; 8]]);
+    medium.store(&mut lane, Off(8200), 1);
+    medium.flush(&mut lane, Off(8200), 8);
+    medium.drain(&mut lane);
+    assert_eq!(medium.load(Off(8200)), 1);
+    let mut steps = Vec::new();
+    medium.trace().take(&mut steps);
+    let acts = |act| steps.iter().filter(|step| step.act == act).count();
+    assert_eq!((acts(Act::Store), acts(Act::Load)), (16 + 2, 1));
+    assert_eq!(steps.len(), 16 + 2 + 1);
+}
+
+#[test]
 fn plain_stores_go_no_faster_than_the_media_takes_what_the_cache_evicts() {
     let micro = Micro {
         access: Access::Store,
