@@ -205,6 +205,14 @@ pub struct Step<'a> {
 /// Told how far a measurement has come, several times a second; answers whether to go on.
 pub type Watch<'a> = &'a mut dyn FnMut(Step<'_>) -> bool;
 
+/// Tells how far it is; an error if it is not to go on.
+pub(crate) fn look(watch: Watch<'_>, what: &str, done: u64, all: u64) -> Result<(), Error> {
+    match watch(Step { what, done, all }) {
+        true => Ok(()),
+        false => Err(Error::Stopped),
+    }
+}
+
 /// Why a measurement could not be made.
 #[derive(Debug)]
 #[non_exhaustive]

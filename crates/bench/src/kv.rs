@@ -24,7 +24,7 @@ use farbank_pm::sim::Rng;
 use farbank_pm::table::Table;
 
 use crate::counted::{Counted, Meter};
-use crate::figure::{Error, Figure, Report, Step, Watch, median};
+use crate::figure::{Error, Figure, Report, Step, Watch, look, median};
 use crate::stat;
 use crate::temp::TempFile;
 
@@ -98,14 +98,6 @@ pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
         }
     }
     Ok(report)
-}
-
-fn look(watch: Watch<'_>, what: &str, done: u64, all: u64) -> Result<(), Error> {
-    if watch(Step { what, done, all }) {
-        Ok(())
-    } else {
-        Err(Error::Stopped)
-    }
 }
 
 fn config() -> Config {

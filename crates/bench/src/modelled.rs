@@ -17,7 +17,7 @@ use farbank_pm::model::{self, Category, Hotspot, Machine, Modelled, Outcome, Tra
 use farbank_pm::pool::Identity;
 use farbank_pm::sim::{Rng, brief};
 
-use crate::figure::{Error, Figure, Report, Step, Watch};
+use crate::figure::{Error, Figure, Report, Watch, look};
 use crate::misses;
 
 /// What is run.
@@ -223,13 +223,6 @@ fn load(store: &dyn Store, options: &Options, watch: Watch<'_>) -> Result<Mix, E
         put(&mut *session, key, &mix.value[..bytes])?;
     }
     Ok(mix)
-}
-
-fn look(watch: Watch<'_>, what: &str, done: u64, all: u64) -> Result<(), Error> {
-    match watch(Step { what, done, all }) {
-        true => Ok(()),
-        false => Err(Error::Stopped),
-    }
 }
 
 fn run_one(options: &Options, workers: usize, watch: Watch<'_>) -> Result<Run, Error> {

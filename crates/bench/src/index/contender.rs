@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use farbank_index::registry::{Size, Table};
 use farbank_index::{Index, Plan, Refused, Worker, hash};
 use farbank_pibench::Plugin;
+use farbank_pm::Medium as _;
 use farbank_pm::media::Mapped;
 use farbank_pm::model::{Modelled, Trace};
 use farbank_pm::pool::Identity;
 
 use super::Options;
-use crate::figure::Error;
+use crate::figure::{Error, Watch, look};
 use crate::machine;
 
 /// One of those that are measured beside each other.
@@ -36,9 +37,17 @@ impl Contender {
     }
 
     /// Makes an empty one with room for `records` keys.
-    pub(super) fn make(&self, options: &Options, records: u64) -> Result<Box<dyn Subject>, Error> {
+    pub(super) fn make(
+        &self,
+        options: &Options,
+        records: u64,
+        watch: Watch<'_>,
+    ) -> Result<Box<dyn Subject>, Error> {
         let words: Box<dyn Subject> = match self {
-            Contender::Table(table) => Box::new(new_table(options, *table, records, Pages::There)?),
+            Contender::Table(table) => {
+                let pages = Pages::There(watch);
+                Box::new(new_table(options, *table, records, pages)?)
+            }
             Contender::Papaya => Box::new(Papaya::default()),
             Contender::Plugin(library) => return Ok(Box::new(plugin(library, options)?)),
         };
@@ -73,13 +82,28 @@ pub(super) fn pool_bytes(options: &Options, records: u64) -> u64 {
 }
 
 /// When a table's pages are the kernel's work.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pages {
+pub(super) enum Pages<'a> {
     /// Before the table is made, as those of a pool are: no insert pays for a page's first touch. Those beyond half of
     /// what the machine has to spare are not, as no table needs all of its room.
-    There,
+    There(Watch<'a>),
     /// At their first touch: what is only counted can be as large as what it uses.
     AsTouched,
+}
+
+impl Pages<'_> {
+    fn prepare(self, medium: &Mapped) -> Result<(), Error> {
+        const STEP: u64 = 256 << 20;
+        let Pages::There(watch) = self else {
+            return Ok(());
+        };
+        let spare = machine::available_bytes().map_or(u64::MAX, |bytes| bytes / 2);
+        let most = spare.min(medium.len());
+        for from in (0..most).step_by(STEP as usize) {
+            look(watch, "memory", from, most)?;
+            medium.prefault_part(from..from + STEP);
+        }
+        Ok(())
+    }
 }
 
 /// A table on memory of this process with real flushes and fences, unless they are to be left out.
@@ -87,14 +111,11 @@ pub(super) fn new_table(
     options: &Options,
     table: Table,
     records: u64,
-    pages: Pages,
+    pages: Pages<'_>,
 ) -> Result<Box<dyn Index>, Error> {
     let medium = Mapped::anonymous(pool_bytes(options, records));
     let medium = medium.map_err(Error::doing("map memory"))?;
-    if pages == Pages::There {
-        let most = machine::available_bytes().map_or(u64::MAX, |bytes| bytes / 2);
-        medium.prefault_first(most, &mut |_, _| {});
-    }
+    pages.prepare(&medium)?;
     let medium = match options.durable {
         true => medium,
         false => medium.without_durability(),
@@ -201,7 +222,7 @@ impl std::hash::Hasher for TableHasher {
 }
 
 #[derive(Default)]
-struct Papaya(papaya::HashMap<u64, u64, TableHash>);
+pub(super) struct Papaya(papaya::HashMap<u64, u64, TableHash>);
 
 impl Subject for Papaya {
     fn session(&self) -> Result<Box<dyn Session + '_>, Error> {

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 use farbank_index::registry::Preset;
 
-use crate::figure::{Error, Report, Step};
+use crate::figure::{Error, Report, Step, Watch};
 pub use contender::Contender;
 pub use farbank_pibench::MOST_BYTES;
 use keys::Distribution;
@@ -126,7 +126,7 @@ pub struct Options {
 }
 
 /// Runs it. `watch` answers whether to go on.
-pub fn run(options: &Options, watch: &mut dyn FnMut(Step<'_>) -> bool) -> Result<Report, Error> {
+pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
     if options.experiment == Experiment::Array {
         return Ok(array::array(options));
     }
@@ -134,15 +134,14 @@ pub fn run(options: &Options, watch: &mut dyn FnMut(Step<'_>) -> bool) -> Result
         return orders::orders(options, watch);
     }
     let (mut report, mut beside) = (Report::default(), Vec::new());
-    for (done, contender) in (0..).zip(&options.contenders) {
-        let step = Step {
-            what: contender.name(),
-            done,
-            all: options.contenders.len() as u64,
+    for contender in &options.contenders {
+        let watch: Watch<'_> = &mut |step: Step<'_>| {
+            let what = format!("{}: {}", contender.name(), step.what);
+            watch(Step {
+                what: &what,
+                ..step
+            })
         };
-        if !watch(step) {
-            return Err(Error::Stopped);
-        }
         let table = || match contender {
             Contender::Table(table) => Ok(*table),
             other => Err(Error::Failed(format!(
@@ -151,16 +150,18 @@ pub fn run(options: &Options, watch: &mut dyn FnMut(Step<'_>) -> bool) -> Result
             ))),
         };
         let figures = match options.experiment {
-            Experiment::Throughput => run::throughput(options, contender, &mut beside)?,
-            Experiment::Latency => run::latency(options, contender, &mut report.charts)?,
-            Experiment::Mix => run::mix(options, contender)?,
-            Experiment::Counts => study::counts(options, table()?)?,
-            Experiment::LoadFactor => study::load_factor(options, table()?, &mut report.charts)?,
-            Experiment::Resize => study::resize(options, table()?)?,
-            Experiment::Recovery => study::recovery(options, table()?)?,
-            Experiment::Bytes => model::bytes(options, table()?, &mut report.notes)?,
-            Experiment::Dimms => model::dimms(options, table()?, &mut report)?,
-            Experiment::Numa => model::numa(options, table()?)?,
+            Experiment::Throughput => run::throughput(options, contender, &mut beside, watch)?,
+            Experiment::Latency => run::latency(options, contender, &mut report.charts, watch)?,
+            Experiment::Mix => run::mix(options, contender, watch)?,
+            Experiment::Counts => study::counts(options, table()?, watch)?,
+            Experiment::LoadFactor => {
+                study::load_factor(options, table()?, &mut report.charts, watch)?
+            }
+            Experiment::Resize => study::resize(options, table()?, watch)?,
+            Experiment::Recovery => study::recovery(options, table()?, watch)?,
+            Experiment::Bytes => model::bytes(options, table()?, &mut report.notes, watch)?,
+            Experiment::Dimms => model::dimms(options, table()?, &mut report, watch)?,
+            Experiment::Numa => model::numa(options, table()?, watch)?,
             Experiment::Orders | Experiment::Array => unreachable!("they are of no one contender"),
         };
         report.figures.extend(figures);
@@ -250,8 +251,10 @@ mod tests {
         let mut options = options(Experiment::Mix);
         options.contenders.push(Contender::Papaya);
         let tallies = options.contenders.iter().map(|contender| {
-            let subject = contender.make(&options, 6_000).expect("there is memory");
-            let mixed = run::mixed(&options, &*subject).expect("it can be run");
+            let subject = contender
+                .make(&options, 6_000, &mut |_| true)
+                .expect("there is memory");
+            let mixed = run::mixed(&options, &*subject, &mut |_| true).expect("it can be run");
             assert_eq!(mixed.run.ends.iter().sum::<u64>(), options.operations);
             assert_eq!(mixed.run.samples.iter().sum::<u64>(), options.operations);
             assert_eq!(mixed.run.times_ns.len() as u64, options.operations / 10);
@@ -266,9 +269,9 @@ mod tests {
         let mut options = options(Experiment::Mix);
         options.seconds = Some(1);
         options.sampling_ms = 300;
-        let subject = Contender::Papaya.make(&options, run::most_records(&options));
-        let mixed =
-            run::mixed(&options, &*subject.expect("there is memory")).expect("it can be run");
+        let subject = Contender::Papaya.make(&options, run::most_records(&options), &mut |_| true);
+        let mixed = run::mixed(&options, &*subject.expect("there is memory"), &mut |_| true)
+            .expect("it can be run");
         let run = &mixed.run;
         assert_eq!(run.samples.len(), 3, "windows of 300 ms in a second");
         assert!(
@@ -290,7 +293,9 @@ mod tests {
         options.bytes.prefix = "key:".into();
         options.bytes.key = 4;
         for contender in [Contender::Papaya, Contender::Table(Table::Clht)] {
-            let subject = contender.make(&options, 10).expect("there is memory");
+            let subject = contender
+                .make(&options, 10, &mut |_| true)
+                .expect("there is memory");
             let mut session = subject.session().expect("one more");
             assert_eq!(session.insert(0x11_2233_4455, 7), Ok(true));
             // Its low four bytes are what counts.
@@ -322,5 +327,20 @@ mod tests {
         assert!(lines(&options).iter().all(|bytes| *bytes >= 64.0));
         options.durable = false;
         assert_eq!(lines(&options), [0.0; Table::ALL.len()]);
+    }
+
+    #[test]
+    fn every_experiment_ends_when_nobody_wants_it_any_more() {
+        use Experiment::{
+            Bytes, Counts, Dimms, Latency, LoadFactor, Mix, Numa, Orders, Recovery, Resize,
+            Throughput,
+        };
+        for experiment in [
+            Throughput, Latency, Mix, Counts, LoadFactor, Resize, Recovery, Bytes, Dimms, Numa,
+            Orders,
+        ] {
+            let stopped = run(&options(experiment), &mut |_| false);
+            assert!(matches!(stopped, Err(Error::Stopped)), "{experiment:?}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use farbank_pm::model::{Category, Config, Machine, Outcome};
 use super::Options;
 use super::contender::{modelled_table, refused};
 use super::keys::odd;
-use crate::figure::{Error, Figure, Report};
+use crate::figure::{Error, Figure, Report, Watch, look};
 
 /// DIMMs of the runs.
 const DIMMS: [u32; 4] = [1, 2, 4, 6];
@@ -26,6 +26,9 @@ const WINDOWS: usize = 12;
 
 /// What the workers do to the n-th key.
 type Op = fn(&dyn Index, &mut Worker, u64) -> Result<(), Error>;
+
+/// How often it is told how far a phase is: once in so many operations.
+const TOLD_ONE_IN: u64 = 1 << 12;
 
 const PHASES: [(&str, Op); 3] = [
     ("insert", |index, worker, n| {
@@ -43,6 +46,7 @@ const PHASES: [(&str, Op); 3] = [
 fn run(
     options: &Options,
     table: Table,
+    watch: Watch<'_>,
     config: impl Fn() -> Config,
 ) -> Result<Vec<(&'static str, Outcome)>, Error> {
     let (made, trace) = modelled_table(options, table, options.threads)?;
@@ -57,8 +61,13 @@ fn run(
             if next == options.records || failed.is_some() {
                 return false;
             }
+            let told = match next % TOLD_ONE_IN {
+                0 => look(watch, what, next, options.records),
+                _ => Ok(()),
+            };
             trace.compute(options.cpu_ns);
-            failed = op(&*made, &mut workers[worker], next).err();
+            let done = told.and_then(|()| op(&*made, &mut workers[worker], next));
+            failed = done.err();
             next += 1;
             trace.take(steps);
             true
@@ -84,11 +93,12 @@ pub(super) fn bytes(
     options: &Options,
     table: Table,
     notes: &mut Vec<String>,
+    watch: Watch<'_>,
 ) -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
     let config = study(options, ALL_DIMMS);
     notes.push(format!("{table}: {}", config.label()));
-    for (what, outcome) in run(options, table, || study(options, ALL_DIMMS))? {
+    for (what, outcome) in run(options, table, watch, || study(options, ALL_DIMMS))? {
         let each = |count: u64, bytes: f64| count as f64 * bytes / outcome.operations as f64;
         for category in Category::ALL {
             let counts = outcome.counts[category];
@@ -119,12 +129,13 @@ pub(super) fn dimms(
     options: &Options,
     table: Table,
     report: &mut Report,
+    watch: Watch<'_>,
 ) -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
     let mut rates: [Vec<(f64, f64)>; PHASES.len()] = Default::default();
     let mut on_all = Vec::new();
     for dimms in DIMMS {
-        for ((what, outcome), rates) in run(options, table, || study(options, dimms))?
+        for ((what, outcome), rates) in run(options, table, watch, || study(options, dimms))?
             .into_iter()
             .zip(&mut rates)
         {
@@ -189,7 +200,11 @@ fn windows(table: Table, what: &str, outcome: &Outcome, report: &mut Report) {
 }
 
 /// Throughput of workers beside the memory, half of them, or none.
-pub(super) fn numa(options: &Options, table: Table) -> Result<Vec<Figure>, Error> {
+pub(super) fn numa(
+    options: &Options,
+    table: Table,
+    watch: Watch<'_>,
+) -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
     let threads = options.threads as usize;
     let places = [("local", usize::MAX), ("half", threads / 2), ("remote", 0)];
@@ -199,7 +214,7 @@ pub(super) fn numa(options: &Options, table: Table) -> Result<Vec<Figure>, Error
             remote_from,
             ..study(options, ALL_DIMMS)
         };
-        for (n, (what, outcome)) in (0..).zip(run(options, table, config)?) {
+        for (n, (what, outcome)) in (0..).zip(run(options, table, watch, config)?) {
             let rate = outcome.throughput() / 1e6;
             let name = format!("{what}, {place}");
             let figure = Figure::modelled(table.name(), &*name, rate);

@@ -22,9 +22,10 @@
 //! Not told are waits for locks, and libpmemobj under Dash, which allocates segments with it.
 
 use std::num::NonZero;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use farbank_index::registry::{Preset, Table};
 use farbank_index::{Index, Refused, Worker};
@@ -35,7 +36,7 @@ use super::Options;
 use super::contender::{modelled_table, pool_bytes, refused};
 use super::keys::{Engine, key_of};
 use super::model::ALL_DIMMS;
-use crate::figure::{Error, Figure, Report, Step};
+use crate::figure::{Error, Figure, Report, Watch, look};
 
 /// The study's tables.
 const TABLES: [Table; 6] = [
@@ -62,6 +63,8 @@ const CLEVEL_INSERT: (u64, u64) = (13, 9);
 const OUR_CLEVEL_INSERT: (u64, u64) = (3, 2);
 /// How far apart two are that the study calls alike, at most.
 const ALIKE: f64 = 1.25;
+/// How often it is told how far they are.
+const TOLD_EVERY: Duration = Duration::from_millis(100);
 /// Of all pairs, so many hold.
 const BOUND_PERCENT: f64 = 80.0;
 
@@ -187,6 +190,8 @@ struct Found {
 /// A table, those at it, and what is known of it.
 struct Rig<'a> {
     options: &'a Options,
+    /// Whether nobody wants to know any more.
+    stop: &'a AtomicBool,
     table: Table,
     made: Box<dyn Index>,
     trace: Trace,
@@ -209,12 +214,13 @@ enum Met {
 }
 
 impl<'a> Rig<'a> {
-    fn new(options: &'a Options, table: Table) -> Result<Rig<'a>, Error> {
+    fn new(options: &'a Options, table: Table, stop: &'a AtomicBool) -> Result<Rig<'a>, Error> {
         let most = THREADS[THREADS.len() - 1];
         let (made, trace) = modelled_table(options, table, most)?;
         trace.record(true);
         Ok(Rig {
             options,
+            stop,
             table,
             made,
             trace,
@@ -347,6 +353,10 @@ impl<'a> Rig<'a> {
             if next == operations || failed.is_some() {
                 return false;
             }
+            if self.stop.load(Relaxed) {
+                failed = Some(Error::Stopped);
+                return false;
+            }
             let worker = &mut workers[number];
             for _ in waited[number]..closed {
                 self.trace.stop_the_world();
@@ -390,9 +400,13 @@ fn config(options: &Options, dimms: u32) -> Config {
 }
 
 /// Grows and uses one table, on so many workers.
-fn found(options: &Options, (table, threads): (Table, u32)) -> Result<Found, Error> {
+fn found(
+    options: &Options,
+    (table, threads): (Table, u32),
+    stop: &AtomicBool,
+) -> Result<Found, Error> {
     let study = || config(options, ALL_DIMMS);
-    let mut rig = Rig::new(options, table)?;
+    let mut rig = Rig::new(options, table, stop)?;
     let (mut rates, mut figures) = (Rates::new(), Vec::new());
     let mut tell = |phase: Phase, outcome: &Outcome| {
         let rate = outcome.throughput() / 1e6;
@@ -423,7 +437,7 @@ fn found(options: &Options, (table, threads): (Table, u32)) -> Result<Found, Err
     let mut scaling = Vec::new();
     if threads == MANY {
         let times = |config| {
-            let mut rig = Rig::new(options, table)?;
+            let mut rig = Rig::new(options, table, stop)?;
             let (other, _) = rig.play(Phase::Insert, config, threads, options.records)?;
             Ok::<f64, Error>(grown.throughput() / other.throughput())
         };
@@ -497,12 +511,10 @@ fn together(rates: &Rates, table: &str, threads: u32, phases: &[Phase]) -> f64 {
 }
 
 /// What each table does on each number of workers: one after another on each processor, as none knows of another.
-fn side_by_side(
-    options: &Options,
-    watch: &mut dyn FnMut(Step<'_>) -> bool,
-) -> Result<Found, Error> {
+fn side_by_side(options: &Options, watch: Watch<'_>) -> Result<Found, Error> {
     let jobs = TABLES.map(|table| THREADS.map(|threads| (table, threads)));
     let (jobs, next) = (jobs.as_flattened(), &AtomicUsize::new(0));
+    let stop = &AtomicBool::new(false);
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
@@ -513,7 +525,7 @@ fn side_by_side(
                     let n = next.fetch_add(1, Relaxed);
                     let Some(job) = jobs.get(n) else { return };
                     // Nobody listens any more: another failed.
-                    if tell.send((n, found(options, *job))).is_err() {
+                    if tell.send((n, found(options, *job, stop))).is_err() {
                         return;
                     }
                 }
@@ -521,17 +533,17 @@ fn side_by_side(
         }
         let mut done = Vec::new();
         while done.len() < jobs.len() {
-            let step = Step {
-                what: "pairs of a table and a number of threads",
-                done: done.len() as u64,
-                all: jobs.len() as u64,
+            let what = "pairs of a table and a number of threads";
+            let wanted = look(watch, what, done.len() as u64, jobs.len() as u64);
+            let found = match told.recv_timeout(TOLD_EVERY) {
+                Ok((n, found)) => found.map(|found| done.push((n, found))),
+                Err(_) => Ok(()),
             };
-            if !watch(step) {
+            if let Err(error) = wanted.and(found) {
                 next.store(jobs.len(), Relaxed);
-                return Err(Error::Stopped);
+                stop.store(true, Relaxed);
+                return Err(error);
             }
-            let (n, found) = told.recv().expect("the threads tell of every job");
-            done.push((n, found?));
         }
         done.sort_by_key(|(n, _)| *n);
         let mut all = Found::default();
@@ -545,10 +557,7 @@ fn side_by_side(
 }
 
 /// All tables, all orders.
-pub(super) fn orders(
-    options: &Options,
-    watch: &mut dyn FnMut(Step<'_>) -> bool,
-) -> Result<Report, Error> {
+pub(super) fn orders(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
     let found = side_by_side(options, watch)?;
     let mut report = Report {
         figures: found.figures,

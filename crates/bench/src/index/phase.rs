@@ -5,6 +5,7 @@ use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use crossbeam_utils::CachePadded;
 use farbank_index::Refused;
 
 use super::contender::{Session, Subject, refused};
-use crate::figure::Error;
+use crate::figure::{Error, Watch, look};
 
 /// Ways an operation may end that are told apart.
 pub(super) const ENDS: usize = 10;
@@ -20,16 +21,31 @@ pub(super) const ENDS: usize = 10;
 const ENDLESS: u64 = 1 << 50;
 /// For how many of the timed ones of such a phase there is room at once.
 const TIMED: u64 = 1_000_000;
+/// How often it is told how far a phase is.
+const TOLD_EVERY: Duration = Duration::from_millis(100);
 
 /// How a phase is run.
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
+    pub(super) what: &'static str,
     pub(super) threads: u32,
     pub(super) until: Until,
     /// One operation in so many is timed; 0: none.
     pub(super) timed_one_in: u64,
     /// How often it is looked how many operations are done.
     pub(super) sampling: Option<Duration>,
+}
+
+impl Plan {
+    /// How much there is to do: operations, or milliseconds.
+    fn asked_for(&self) -> u64 {
+        match (self.until, self.sampling) {
+            (Until::Done(count), _) => count,
+            (Until::Looks(looks), every) => {
+                looks as u64 * every.unwrap_or_default().as_millis() as u64
+            }
+        }
+    }
 }
 
 /// What ends a phase.
@@ -79,6 +95,7 @@ struct Part {
 pub(super) fn phase<O: FnMut(&mut dyn Session, u64) -> Result<usize, Refused>>(
     subject: &dyn Subject,
     plan: Plan,
+    watch: Watch<'_>,
     op: impl Fn(u64) -> O + Sync,
 ) -> Result<Phase, Error> {
     let threads = u64::from(plan.threads);
@@ -95,16 +112,20 @@ pub(super) fn phase<O: FnMut(&mut dyn Session, u64) -> Result<usize, Refused>>(
     );
     let (start, over, done) = (&start, &over, &done);
     thread::scope(|scope| {
+        let (tell, told) = mpsc::channel::<()>(); // which nobody sends on: all have ended when it is closed
         let running: Vec<_> = (0..)
             .zip(sessions?)
-            .map(|(thread, mut session)| {
-                let mine = thread * share..((thread + 1) * share).min(count);
-                let by_clock = looks.map(|_| over);
+            .map(|(number, mut session)| {
+                let mine = number * share..((number + 1) * share).min(count);
+                let tell = tell.clone();
                 scope.spawn(move || {
-                    let (mut op, done) = (op(thread), &done[thread as usize]);
+                    let (mut op, done) = (op(number), &done[number as usize]);
                     start.wait();
                     let op = |n| op(&mut *session, n);
-                    part(mine, plan.timed_one_in, done, by_clock, op)
+                    let part = part(mine, (plan.timed_one_in, looks.is_some()), done, over, op);
+                    let ended = Instant::now();
+                    drop(tell);
+                    (part, ended)
                 })
             })
             .collect();
@@ -114,11 +135,23 @@ pub(super) fn phase<O: FnMut(&mut dyn Session, u64) -> Result<usize, Refused>>(
             let count = || done.iter().map(|d| d.load(Relaxed)).sum();
             scope.spawn(move || samples(every, looks, over, count))
         });
-        let parts: Vec<_> = running
-            .into_iter()
-            .map(|thread| thread.join().expect("no thread panics"))
-            .collect();
-        let took = began.elapsed();
+        let asked_for = plan.asked_for();
+        drop(tell);
+        while told.recv_timeout(TOLD_EVERY) == Err(RecvTimeoutError::Timeout) {
+            let so_far = match plan.until {
+                Until::Done(_) => done.iter().map(|d| d.load(Relaxed)).sum(),
+                Until::Looks(_) => began.elapsed().as_millis() as u64,
+            };
+            if let Err(stopped) = look(watch, plan.what, so_far, asked_for) {
+                over.store(true, Release);
+                return Err(stopped);
+            }
+        }
+        let ended = running.into_iter();
+        let ended = ended.map(|thread| thread.join().expect("no thread panics"));
+        let (parts, ends): (Vec<_>, Vec<_>) = ended.unzip();
+        let last = ends.into_iter().max().unwrap_or(began);
+        let took = last.saturating_duration_since(began);
         over.store(true, Release);
         let samples = sampler.map_or_else(Vec::new, |sampler| {
             sampler.thread().unpark();
@@ -146,15 +179,15 @@ pub(super) fn phase<O: FnMut(&mut dyn Session, u64) -> Result<usize, Refused>>(
 
 fn part(
     mine: std::ops::Range<u64>,
-    timed_one_in: u64,
+    (timed_one_in, by_clock): (u64, bool),
     done: &AtomicU64,
-    by_clock: Option<&AtomicBool>,
+    over: &AtomicBool,
     mut op: impl FnMut(u64) -> Result<usize, Refused>,
 ) -> Result<Part, Refused> {
     let mut part = Part::default();
     let timed = (mine.end.saturating_sub(mine.start)).checked_div(timed_one_in);
     let timed = timed.map_or(0, |timed| timed + 1);
-    let at_once = by_clock.map_or(timed, |_| timed.min(TIMED));
+    let at_once = if by_clock { timed.min(TIMED) } else { timed };
     part.times_ns.reserve(at_once as usize);
     let first = mine.start;
     let mut next_timed = match timed_one_in {
@@ -173,7 +206,7 @@ fn part(
         };
         part.ends[end] += 1;
         done.store(n + 1 - first, Relaxed);
-        if by_clock.is_some_and(|over| over.load(Relaxed)) {
+        if over.load(Relaxed) {
             break;
         }
     }
@@ -203,5 +236,32 @@ fn samples(
             over.store(true, Release);
             return samples;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::contender::Papaya;
+
+    #[test]
+    fn a_phase_ends_when_nobody_wants_it_any_more() {
+        let plan = Plan {
+            what: "for ever",
+            threads: 2,
+            until: Until::Done(1 << 50),
+            timed_one_in: 0,
+            sampling: None,
+        };
+        let mut told = 0;
+        let watch: Watch<'_> = &mut |step| {
+            told += 1;
+            step.done == 0
+        };
+        let stopped = phase(&Papaya::default(), plan, watch, |_| {
+            |session: &mut dyn Session, n| Ok(usize::from(session.get(n)?.is_some()))
+        });
+        assert!(matches!(stopped, Err(Error::Stopped)));
+        assert!(told >= 1);
     }
 }

@@ -11,19 +11,20 @@ use super::Options;
 use super::contender::Contender;
 use super::keys::Distribution;
 use super::run::{Drawn, Mixed, mixed, most_records};
-use crate::figure::Error;
+use crate::figure::{Error, Watch};
 use crate::machine;
 
 /// Runs PiBench's load and mix; what it prints of that.
 pub(super) fn run(options: &Options, contender: &Contender) -> Result<String, Error> {
-    let subject = contender.make(options, most_records(options))?;
+    let watch: Watch<'_> = &mut |_| true;
+    let subject = contender.make(options, most_records(options), watch)?;
     let mut text = environment();
     if options.seconds.is_some() {
         let before = "Time-based benchmark selected - changing key space to +inf\n";
         text.insert_str(0, before);
     }
     told(&mut text, options, contender);
-    let mixed = mixed(options, &*subject)?;
+    let mixed = mixed(options, &*subject, watch)?;
     results(&mut text, options, &mixed);
     Ok(text)
 }

@@ -10,7 +10,7 @@ use super::keys::{Engine, Ids, key_of, odd};
 use super::phase::{ENDS, Phase, Plan, Until, phase};
 use super::{Options, Ratios};
 use crate::chart::Charts;
-use crate::figure::{Error, Figure};
+use crate::figure::{Error, Figure, Watch};
 
 /// For throughput one operation in so many is timed.
 const TIMED_ONE_IN: u64 = 128;
@@ -48,10 +48,12 @@ fn phases(
     options: &Options,
     contender: &Contender,
     timed_one_in: u64,
+    watch: Watch<'_>,
     tell: &mut dyn FnMut(&'static str, &Phase),
 ) -> Result<Vec<Figure>, Error> {
-    let subject = contender.make(options, options.records)?;
-    let plan = Plan {
+    let subject = contender.make(options, options.records, watch)?;
+    let plan = |what| Plan {
+        what,
         threads: options.threads,
         until: Until::Done(options.records),
         timed_one_in,
@@ -59,7 +61,7 @@ fn phases(
     };
     let mut figures = Vec::new();
     for (what, expected, op) in PHASES {
-        let phase = phase(&*subject, plan, |_| {
+        let phase = phase(&*subject, plan(what), watch, |_| {
             move |session: &mut dyn Session, n| Ok(usize::from(op(session, n)?))
         })?;
         tell(what, &phase);
@@ -75,6 +77,7 @@ pub(super) fn throughput(
     options: &Options,
     contender: &Contender,
     beside: &mut Vec<(&'static str, f64)>,
+    watch: Watch<'_>,
 ) -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
     let name = contender.name();
@@ -91,7 +94,7 @@ pub(super) fn throughput(
             figures.push(Figure::measured(name, format!("{what}, {of} take"), ns).unit("ns"));
         }
     };
-    let wrong = phases(options, contender, TIMED_ONE_IN, &mut tell)?;
+    let wrong = phases(options, contender, TIMED_ONE_IN, watch, &mut tell)?;
     figures.extend(wrong);
     Ok(figures)
 }
@@ -101,6 +104,7 @@ pub(super) fn latency(
     options: &Options,
     contender: &Contender,
     charts: &mut Charts,
+    watch: Watch<'_>,
 ) -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
     let name = contender.name();
@@ -122,7 +126,7 @@ pub(super) fn latency(
         );
         charts.line(what, axes, name, points.to_vec());
     };
-    let wrong = phases(options, contender, 1, &mut tell)?;
+    let wrong = phases(options, contender, 1, watch, &mut tell)?;
     figures.extend(wrong);
     Ok(figures)
 }
@@ -280,18 +284,23 @@ fn act(
 }
 
 /// Loads ids 1 to `records` with one thread; then each thread does what is drawn for it.
-pub(super) fn mixed(options: &Options, subject: &dyn Subject) -> Result<Mixed, Error> {
-    let load = load(options, subject)?;
+pub(super) fn mixed(
+    options: &Options,
+    subject: &dyn Subject,
+    watch: Watch<'_>,
+) -> Result<Mixed, Error> {
+    let load = load(options, subject, watch)?;
     let ids = Ids::new(ids_drawn(options), options.distribution);
     let run = match options.seconds {
-        None => by_count(options, subject, &ids),
-        Some(seconds) => by_clock(options, subject, &ids, seconds),
+        None => by_count(options, subject, &ids, watch),
+        Some(seconds) => by_clock(options, (subject, &ids), seconds, watch),
     }?;
     Ok(Mixed { load, run })
 }
 
 fn plan(options: &Options, until: Until) -> Plan {
     Plan {
+        what: "mix",
         threads: options.threads,
         until,
         timed_one_in: options.timed_one_in,
@@ -300,7 +309,12 @@ fn plan(options: &Options, until: Until) -> Plan {
 }
 
 /// So many operations, drawn before the clock starts.
-fn by_count(options: &Options, subject: &dyn Subject, ids: &Ids) -> Result<Phase, Error> {
+fn by_count(
+    options: &Options,
+    subject: &dyn Subject,
+    ids: &Ids,
+    watch: Watch<'_>,
+) -> Result<Phase, Error> {
     let threads = u64::from(options.threads);
     let share = options.operations.div_ceil(threads);
     let drawn = |thread| {
@@ -309,7 +323,7 @@ fn by_count(options: &Options, subject: &dyn Subject, ids: &Ids) -> Result<Phase
     };
     let drawn: Vec<Vec<_>> = (0..threads).map(drawn).collect();
     let plan = plan(options, Until::Done(options.operations));
-    phase(subject, plan, |thread| {
+    phase(subject, plan, watch, |thread| {
         let drawn = &drawn[thread as usize];
         move |session: &mut dyn Session, n| {
             act(session, drawn[(n % share) as usize], n, options.scan_size)
@@ -320,13 +334,13 @@ fn by_count(options: &Options, subject: &dyn Subject, ids: &Ids) -> Result<Phase
 /// Operations for so long, in whole windows, drawn as they are done.
 fn by_clock(
     options: &Options,
-    subject: &dyn Subject,
-    ids: &Ids,
+    (subject, ids): (&dyn Subject, &Ids),
     seconds: u32,
+    watch: Watch<'_>,
 ) -> Result<Phase, Error> {
     let looks = u64::from(seconds) * 1000 / u64::from(options.sampling_ms);
     let plan = plan(options, Until::Looks(looks.max(1) as usize));
-    phase(subject, plan, |thread| {
+    phase(subject, plan, watch, |thread| {
         let (mut draws, mut inserted) = (Draws::new(options, ids, thread), 0);
         move |session: &mut dyn Session, n| {
             let end = act(session, draws.draw_there(inserted), n, options.scan_size)?;
@@ -345,19 +359,20 @@ fn ids_drawn(options: &Options) -> u64 {
     }
 }
 
-fn load(options: &Options, subject: &dyn Subject) -> Result<Duration, Error> {
+fn load(options: &Options, subject: &dyn Subject, watch: Watch<'_>) -> Result<Duration, Error> {
     let records = if options.skip_load {
         0
     } else {
         options.records
     };
     let plan = Plan {
+        what: "load",
         threads: 1,
         until: Until::Done(records),
         timed_one_in: 0,
         sampling: None,
     };
-    let loaded = phase(subject, plan, |_| {
+    let loaded = phase(subject, plan, watch, |_| {
         |session: &mut dyn Session, n| Ok(usize::from(session.insert(key_of(n + 1), n)?))
     })?;
     match loaded.ends[NOT_DONE] {
@@ -369,9 +384,13 @@ fn load(options: &Options, subject: &dyn Subject) -> Result<Duration, Error> {
 }
 
 /// PiBench's mix as figures.
-pub(super) fn mix(options: &Options, contender: &Contender) -> Result<Vec<Figure>, Error> {
-    let subject = contender.make(options, most_records(options))?;
-    let mixed = mixed(options, &*subject)?;
+pub(super) fn mix(
+    options: &Options,
+    contender: &Contender,
+    watch: Watch<'_>,
+) -> Result<Vec<Figure>, Error> {
+    let subject = contender.make(options, most_records(options), watch)?;
+    let mixed = mixed(options, &*subject, watch)?;
     let succeeded = mixed.succeeded() as f64 / mixed.completed() as f64;
     let run = &mixed.run;
     let figure = |name: &str, value| Figure::measured(contender.name(), name, value);

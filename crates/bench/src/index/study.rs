@@ -11,7 +11,7 @@ use super::contender::{Pages, new_table, pool_bytes, refused};
 use super::keys::{Engine, key_of, odd};
 use super::phase::quantile;
 use crate::chart::Charts;
-use crate::figure::{Error, Figure, median};
+use crate::figure::{Error, Figure, Watch, look, median};
 use crate::temp::TempFile;
 
 /// Rounds of a recovery.
@@ -19,8 +19,21 @@ const ROUNDS: usize = 5;
 /// Points of a curve.
 const POINTS: u64 = 200;
 
+/// Tells how far it is, once in so many operations.
+fn now_and_then(watch: Watch<'_>, what: &str, n: u64, all: u64) -> Result<(), Error> {
+    const TOLD_ONE_IN: u64 = 1 << 14;
+    match n % TOLD_ONE_IN {
+        0 => look(watch, what, n, all),
+        _ => Ok(()),
+    }
+}
+
 /// Flushes, fences and bytes an operation, growth and allocator included.
-pub(super) fn counts(options: &Options, table: Table) -> Result<Vec<Figure>, Error> {
+pub(super) fn counts(
+    options: &Options,
+    table: Table,
+    watch: Watch<'_>,
+) -> Result<Vec<Figure>, Error> {
     let made = new_table(options, table, options.records, Pages::AsTouched)?;
     let (index, count) = (&*made, options.records);
     let mut worker = index.worker().map_err(refused)?;
@@ -28,6 +41,7 @@ pub(super) fn counts(options: &Options, table: Table) -> Result<Vec<Figure>, Err
     let mut run = |what: &str, op: &dyn Fn(&mut Worker, u64) -> Result<(), Error>| {
         let before = worker.counters();
         for n in 0..count {
+            now_and_then(watch, what, n, count)?;
             op(&mut worker, n)?;
         }
         let after = worker.counters();
@@ -71,6 +85,7 @@ pub(super) fn load_factor(
     options: &Options,
     table: Table,
     charts: &mut Charts,
+    watch: Watch<'_>,
 ) -> Result<Vec<Figure>, Error> {
     let made = new_table(options, table, options.records, Pages::AsTouched)?;
     let mut worker = made.worker().map_err(refused)?;
@@ -78,6 +93,7 @@ pub(super) fn load_factor(
     let every = (options.records / POINTS).max(1);
     let (mut factors, mut uses) = (Vec::new(), Vec::new());
     for n in 0..options.records {
+        now_and_then(watch, "growth", n, options.records)?;
         made.insert(&mut worker, key(n), n).map_err(refused)?;
         if (n + 1) % every == 0 {
             let space = made.space(&mut worker).map_err(refused)?;
@@ -113,13 +129,18 @@ pub(super) fn load_factor(
 }
 
 /// How long the inserts take in which the table changes its structure, and what share of the run that is.
-pub(super) fn resize(options: &Options, table: Table) -> Result<Vec<Figure>, Error> {
-    let made = new_table(options, table, options.records, Pages::There)?;
+pub(super) fn resize(
+    options: &Options,
+    table: Table,
+    watch: Watch<'_>,
+) -> Result<Vec<Figure>, Error> {
+    let made = new_table(options, table, options.records, Pages::There(watch))?;
     let mut worker = made.worker().map_err(refused)?;
     let mut key = insert_keys(options);
     let mut changes_ns = Vec::new();
     let began = Instant::now();
     for n in 0..options.records {
+        now_and_then(watch, "growth", n, options.records)?;
         let (before, started) = (worker.reshapes(), Instant::now());
         made.insert(&mut worker, key(n), n).map_err(refused)?;
         if worker.reshapes() > before {
@@ -145,7 +166,11 @@ pub(super) fn resize(options: &Options, table: Table) -> Result<Vec<Figure>, Err
 }
 
 /// From an open of what a process left behind to the first answer. The table is on tmpfs: what a kill leaves.
-pub(super) fn recovery(options: &Options, table: Table) -> Result<Vec<Figure>, Error> {
+pub(super) fn recovery(
+    options: &Options,
+    table: Table,
+    watch: Watch<'_>,
+) -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
     for records in [16, 4, 1].map(|part| (options.records / part).max(2)) {
         let path = TempFile::on_tmpfs(table.name())?;
@@ -162,6 +187,7 @@ pub(super) fn recovery(options: &Options, table: Table) -> Result<Vec<Figure>, E
         let made = made.map_err(|error| Error::Failed(error.to_string()))?;
         let mut worker = made.worker().map_err(refused)?;
         for n in 0..records {
+            now_and_then(watch, "load", n, records)?;
             made.insert(&mut worker, odd(n), n).map_err(refused)?;
         }
         drop((worker, made));

@@ -204,7 +204,7 @@ impl File {
 
     /// Brings the whole file into the page cache and maps it, instead of at its first use.
     pub fn prefault(&self, progress: Progress<'_>) {
-        self.window.prefault(self.len(), false, progress);
+        self.window.prefault(false, progress);
     }
 
     /// Syncs what is not synced yet and lets the file go. On `Ok` everything ever drained is

@@ -29,6 +29,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 use std::sync::{Arc, Mutex};
 
@@ -222,12 +223,12 @@ impl Mapped {
 
     /// Makes every page present and writable now, instead of at its first use.
     pub fn prefault(&self, progress: Progress<'_>) {
-        self.prefault_first(self.len(), progress);
+        self.window.prefault(true, progress);
     }
 
-    /// The same of the first `bytes`.
-    pub fn prefault_first(&self, bytes: u64, progress: Progress<'_>) {
-        self.window.prefault(bytes, true, progress);
+    /// The same of a part, from a page's beginning to another's, as far as there is so much.
+    pub fn prefault_part(&self, part: Range<u64>) {
+        self.window.prefault_part(part, true);
     }
 
     /// Zeroes everything, durably on return: how a device becomes fit for a new pool.

@@ -17,6 +17,7 @@ use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ffi::c_void;
 use std::io;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 // The façade's atomics cannot overlay mapped memory.
@@ -339,22 +340,28 @@ impl Window {
         let _ = unsafe { self.advise(0, self.len(), Advice::LinuxHugepage) };
     }
 
-    /// Makes every page of the first `bytes` present, for writing if `write`, calling `progress(done, total)` in bytes.
-    pub(crate) fn prefault(&self, bytes: u64, write: bool, progress: &mut dyn FnMut(u64, u64)) {
+    /// Makes every page present, for writing if `write`, calling `progress(done, total)` in bytes.
+    pub(crate) fn prefault(&self, write: bool, progress: &mut dyn FnMut(u64, u64)) {
         const STEP: u64 = 64 << 20;
-        let total = bytes.min(self.len());
+        let total = self.len();
+        for from in (0..total).step_by(STEP as usize) {
+            let to = total.min(from + STEP);
+            self.prefault_part(from..to, write);
+            progress(to, total);
+        }
+    }
+
+    /// Makes the pages of a part present, as far as there are any.
+    pub(crate) fn prefault_part(&self, part: Range<u64>, write: bool) {
+        let (from, to) = (part.start, part.end.min(self.len()));
         let advice = if write {
             Advice::LinuxPopulateWrite
         } else {
             Advice::LinuxPopulateRead
         };
-        for from in (0..total).step_by(STEP as usize) {
-            let to = total.min(from + STEP);
-            // SAFETY: the mapped range is ours; populating changes no contents.
-            if unsafe { self.advise(from, to, advice) }.is_err() {
-                self.touch(from, to, write); // a kernel before 5.14
-            }
-            progress(to, total);
+        // SAFETY: the mapped range is ours; populating changes no contents.
+        if from < to && unsafe { self.advise(from, to, advice) }.is_err() {
+            self.touch(from, to, write); // a kernel before 5.14
         }
     }
 
