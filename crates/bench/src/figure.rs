@@ -5,6 +5,7 @@
 //! is always shown with that word beside it.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::chart::Charts;
 
@@ -204,6 +205,9 @@ pub struct Step<'a> {
 
 /// Told how far a measurement has come, several times a second; answers whether to go on.
 pub type Watch<'a> = &'a mut dyn FnMut(Step<'_>) -> bool;
+
+/// How often those tell who wait for others.
+pub(crate) const TOLD_EVERY: Duration = Duration::from_millis(100);
 
 /// Tells how far it is; an error if it is not to go on.
 pub(crate) fn look(watch: Watch<'_>, what: &str, done: u64, all: u64) -> Result<(), Error> {

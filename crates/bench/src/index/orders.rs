@@ -25,7 +25,6 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
 use farbank_index::registry::{Preset, Table};
 use farbank_index::{Index, Refused, Worker};
@@ -36,7 +35,7 @@ use super::Options;
 use super::contender::{modelled_table, pool_bytes, refused};
 use super::keys::{Engine, key_of};
 use super::model::ALL_DIMMS;
-use crate::figure::{Error, Figure, Report, Watch, look};
+use crate::figure::{Error, Figure, Report, TOLD_EVERY, Watch, look};
 
 /// The study's tables.
 const TABLES: [Table; 6] = [
@@ -63,8 +62,6 @@ const CLEVEL_INSERT: (u64, u64) = (13, 9);
 const OUR_CLEVEL_INSERT: (u64, u64) = (3, 2);
 /// How far apart two are that the study calls alike, at most.
 const ALIKE: f64 = 1.25;
-/// How often it is told how far they are.
-const TOLD_EVERY: Duration = Duration::from_millis(100);
 /// Of all pairs, so many hold.
 const BOUND_PERCENT: f64 = 80.0;
 

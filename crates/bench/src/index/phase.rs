@@ -13,7 +13,7 @@ use crossbeam_utils::CachePadded;
 use farbank_index::Refused;
 
 use super::contender::{Session, Subject, refused};
-use crate::figure::{Error, Watch, look};
+use crate::figure::{Error, TOLD_EVERY, Watch, look};
 
 /// Ways an operation may end that are told apart.
 pub(super) const ENDS: usize = 10;
@@ -21,8 +21,6 @@ pub(super) const ENDS: usize = 10;
 const ENDLESS: u64 = 1 << 50;
 /// For how many of the timed ones of such a phase there is room at once.
 const TIMED: u64 = 1_000_000;
-/// How often it is told how far a phase is.
-const TOLD_EVERY: Duration = Duration::from_millis(100);
 
 /// How a phase is run.
 #[derive(Clone, Copy)]
