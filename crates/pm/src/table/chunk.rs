@@ -21,9 +21,10 @@ unsafe impl<T: Send> Send for Chunk<T> {}
 unsafe impl<T: Sync> Sync for Chunk<T> {}
 
 impl<T: Zeroed> Chunk<T> {
-    /// Chunks from this size on are mapped: the allocator would write zeros to all of it, at once.
+    /// Chunks from this size on are mapped: the allocator would write zeros to all of it, at once. Smaller ones take no page
+    /// faults from the heap, of which explorers, who open a pool thousands of times a second, would do little else.
     /// Miri knows neither these mappings nor their pages, so there everything is a box.
-    const MAPPED_FROM_BYTES: usize = if cfg!(miri) { usize::MAX } else { 64 << 10 };
+    const MAPPED_FROM_BYTES: usize = if cfg!(miri) { usize::MAX } else { 512 << 10 };
 
     pub(super) fn zeroed(len: usize) -> Chunk<T> {
         let bytes = len * size_of::<T>();
