@@ -24,12 +24,10 @@ use farbank_pm::sim::Rng;
 use farbank_pm::table::Table;
 
 use crate::counted::{Counted, Meter};
-use crate::figure::{Error, Figure, Report, Step, Watch, look, median};
+use crate::figure::{Error, Figure, LOOK_EVERY, Report, Step, Watch, look, median, now_and_then};
 use crate::stat;
 use crate::temp::TempFile;
 
-/// Operations between two looks at the watch.
-const LOOK_EVERY: u64 = 4096;
 /// Bytes of a value in the load and reopen experiments.
 const LOAD_VALUE_BYTES: usize = 100;
 /// Bytes of its record: header, an 8-byte key, the value.
@@ -394,9 +392,7 @@ impl Change<'_> {
                 self.taken(deleted)?;
             }
             let done = self.keys.len() as u64;
-            if done.is_multiple_of(LOOK_EVERY) {
-                look(watch, &what, done, full / record_bytes)?;
-            }
+            now_and_then(watch, &what, done, full / record_bytes)?;
             let put = self.writer.put(self.next, &value);
             if self.taken(put)? {
                 self.keys.push(self.next);
@@ -413,9 +409,7 @@ impl Change<'_> {
         let value = vec![8; value_bytes];
         let keys = self.keys.len() as u64;
         for n in 0..keys {
-            if n.is_multiple_of(LOOK_EVERY) {
-                look(watch, &what, n, keys)?;
-            }
+            now_and_then(watch, &what, n, keys)?;
             let key = self.keys[self.rng.below(keys) as usize];
             let put = self.writer.put(key, &value);
             self.taken(put)?;

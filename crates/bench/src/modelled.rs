@@ -17,7 +17,7 @@ use farbank_pm::model::{self, Category, Hotspot, Machine, Modelled, Outcome, Tra
 use farbank_pm::pool::Identity;
 use farbank_pm::sim::{Rng, brief};
 
-use crate::figure::{Error, Figure, Report, Watch, look};
+use crate::figure::{Error, Figure, LOOK_EVERY, Report, Watch, look, now_and_then};
 use crate::misses;
 
 /// What is run.
@@ -43,8 +43,6 @@ const READS: u64 = 3;
 const REPLACING: u64 = 431;
 /// Hottest lines and pages that are named.
 const HOTTEST: usize = 5;
-/// Operations between two looks at the watch.
-const LOOK_EVERY: u64 = 4096;
 
 /// One number of workers, run.
 struct Run {
@@ -216,9 +214,7 @@ fn load(store: &dyn Store, options: &Options, watch: Watch<'_>) -> Result<Mix, E
     let mut mix = Mix::new(options.seed, options.keys);
     let mut session = store.session();
     for key in 0..options.keys {
-        if key.is_multiple_of(LOOK_EVERY) {
-            look(watch, "loading", key, options.keys)?;
-        }
+        now_and_then(watch, "loading", key, options.keys)?;
         let bytes = mix.value_bytes();
         put(&mut *session, key, &mix.value[..bytes])?;
     }

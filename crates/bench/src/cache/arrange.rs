@@ -14,8 +14,8 @@ use farbank_pm::model::{Config as ModelConfig, Hotspot, Machine, Modelled, Outco
 use farbank_pm::pool::Identity;
 
 use super::part::{Part, Split, Writing};
-use super::{Options, failed, go_on, named};
-use crate::figure::{Error, Figure, Report, Step};
+use super::{Options, failed, named};
+use crate::figure::{Error, Figure, Report, Watch, look};
 use crate::index::keys::Engine as Draws;
 
 /// Bytes of a page.
@@ -141,15 +141,12 @@ const ARRANGEMENTS: [Arrangement; 10] = [
     },
 ];
 
-pub(super) fn run(
-    options: &Options,
-    watch: &mut dyn FnMut(Step<'_>) -> bool,
-) -> Result<Report, Error> {
+pub(super) fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
     let mut report = Report::default();
     report.notes.push(config(options, None).label());
     let mut found = Vec::new();
     for (done, arrangement) in (0..).zip(&ARRANGEMENTS) {
-        go_on(watch, arrangement.name, done, ARRANGEMENTS.len() as u64)?;
+        look(watch, arrangement.name, done, ARRANGEMENTS.len() as u64)?;
         let (phases, hot) = measure(options, arrangement)?;
         for (what, outcome) in &phases {
             report

@@ -14,8 +14,8 @@ use farbank_cache::{Cache, Door};
 use farbank_kv::store::{Ops, Session, Store, Value, View};
 use farbank_pm::media::Mapped;
 
-use super::{Options, failed, go_on, in_memory, named};
-use crate::figure::{Error, Figure, Report, Step};
+use super::{Options, failed, in_memory, named};
+use crate::figure::{Error, Figure, Report, Watch, look};
 use crate::index::keys::{Distribution, Engine as Draws, Ids};
 
 /// Requests of a window.
@@ -71,14 +71,14 @@ fn ratio(
     options: &Options,
     asked: &mut dyn Asked,
     mut requests: Requests,
-    watch: &mut dyn FnMut(Step<'_>) -> bool,
+    watch: Watch<'_>,
     what: &str,
 ) -> Result<f64, Error> {
     let (mut found, mut counted) = (0_u64, 0_u64);
     let mut done = 0;
     while done < options.requests {
         if done.is_multiple_of(1 << 16) {
-            go_on(watch, what, done, options.requests)?;
+            look(watch, what, done, options.requests)?;
         }
         let keys: Vec<u64> = (0..WINDOW).map(|_| requests.next()).collect();
         let there = asked.find(&keys)?;
@@ -100,10 +100,7 @@ fn ratio(
     Ok(found as f64 / counted.max(1) as f64 * 100.0)
 }
 
-pub(super) fn run(
-    options: &Options,
-    watch: &mut dyn FnMut(Step<'_>) -> bool,
-) -> Result<Report, Error> {
+pub(super) fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
     let mut report = Report::default();
     for (stream, theta, scans) in [
         ("zipfian 0.9", 0.9, false),

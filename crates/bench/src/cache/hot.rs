@@ -10,8 +10,8 @@ use farbank_cache::{Cache, Door};
 use farbank_kv::store::{Ops, Session, Store, Value, View};
 use farbank_pm::media::Mapped;
 
-use super::{Options, failed, go_on, in_memory, named};
-use crate::figure::{Error, Figure, Report, Step, median};
+use super::{Options, failed, in_memory, named};
+use crate::figure::{Error, Figure, Report, Watch, look, median};
 use crate::index::keys::Engine as Draws;
 
 /// Operations between two commits.
@@ -68,15 +68,12 @@ struct Round {
     sets: u64,
 }
 
-pub(super) fn run(
-    options: &Options,
-    watch: &mut dyn FnMut(Step<'_>) -> bool,
-) -> Result<Report, Error> {
+pub(super) fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
     let mut filled = Filled::new(options)?;
     let mut rounds: [Vec<Round>; SKEWS.len()] = Default::default();
     for round in 0..ROUNDS {
         for (skew, done) in SKEWS.iter().zip(&mut rounds) {
-            go_on(watch, skew.name, round as u64, ROUNDS as u64)?;
+            look(watch, skew.name, round as u64, ROUNDS as u64)?;
             done.push(filled.round(skew, options.requests)?);
         }
     }

@@ -12,7 +12,7 @@ use farbank_cache::{Cache, Config, PAGE_BYTES};
 use farbank_kv::store::Key;
 use farbank_pm::media::Mapped;
 
-use crate::figure::{Error, Report, Step};
+use crate::figure::{Error, Report, Watch};
 
 pub use hot::ITEMS_MIN as HOT_ITEMS_MIN;
 
@@ -55,7 +55,7 @@ pub struct Options {
 }
 
 /// Runs it. `watch` answers whether to go on.
-pub fn run(options: &Options, watch: &mut dyn FnMut(Step<'_>) -> bool) -> Result<Report, Error> {
+pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
     match options.experiment {
         Experiment::Arrangements => arrange::run(options, watch),
         Experiment::Hits => hits::run(options, watch),
@@ -82,17 +82,4 @@ fn named(name: &[u8]) -> Key<'_> {
 
 fn failed(error: impl Display) -> Error {
     Error::Failed(error.to_string())
-}
-
-/// Shows how far it is; an error if it is to stop.
-fn go_on(
-    watch: &mut dyn FnMut(Step<'_>) -> bool,
-    what: &str,
-    done: u64,
-    all: u64,
-) -> Result<(), Error> {
-    match watch(Step { what, done, all }) {
-        true => Ok(()),
-        false => Err(Error::Stopped),
-    }
 }

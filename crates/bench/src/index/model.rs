@@ -11,7 +11,7 @@ use farbank_pm::model::{Category, Config, Machine, Outcome};
 use super::Options;
 use super::contender::{modelled_table, refused};
 use super::keys::odd;
-use crate::figure::{Error, Figure, Report, Watch, look};
+use crate::figure::{Error, Figure, Report, Watch, now_and_then};
 
 /// DIMMs of the runs.
 const DIMMS: [u32; 4] = [1, 2, 4, 6];
@@ -26,9 +26,6 @@ const WINDOWS: usize = 12;
 
 /// What the workers do to the n-th key.
 type Op = fn(&dyn Index, &mut Worker, u64) -> Result<(), Error>;
-
-/// How often it is told how far a phase is: once in so many operations.
-const TOLD_ONE_IN: u64 = 1 << 12;
 
 const PHASES: [(&str, Op); 3] = [
     ("insert", |index, worker, n| {
@@ -61,10 +58,7 @@ fn run(
             if next == options.records || failed.is_some() {
                 return false;
             }
-            let told = match next % TOLD_ONE_IN {
-                0 => look(watch, what, next, options.records),
-                _ => Ok(()),
-            };
+            let told = now_and_then(watch, what, next, options.records);
             trace.compute(options.cpu_ns);
             let done = told.and_then(|()| op(&*made, &mut workers[worker], next));
             failed = done.err();

@@ -11,22 +11,13 @@ use super::contender::{Pages, new_table, pool_bytes, refused};
 use super::keys::{Engine, key_of, odd};
 use super::phase::quantile;
 use crate::chart::Charts;
-use crate::figure::{Error, Figure, Watch, look, median};
+use crate::figure::{Error, Figure, Watch, median, now_and_then};
 use crate::temp::TempFile;
 
 /// Rounds of a recovery.
 const ROUNDS: usize = 5;
 /// Points of a curve.
 const POINTS: u64 = 200;
-
-/// Tells how far it is, once in so many operations.
-fn now_and_then(watch: Watch<'_>, what: &str, n: u64, all: u64) -> Result<(), Error> {
-    const TOLD_ONE_IN: u64 = 1 << 14;
-    match n % TOLD_ONE_IN {
-        0 => look(watch, what, n, all),
-        _ => Ok(()),
-    }
-}
 
 /// Flushes, fences and bytes an operation, growth and allocator included.
 pub(super) fn counts(

@@ -14,7 +14,7 @@ use farbank_pm::sim::Rng;
 use super::contender::{Contender, Far};
 use super::plan::{Ledger, Op, Own, Phase, Plan};
 use super::{Options, Round};
-use crate::figure::{Error, Figure, Report, Step, Watch};
+use crate::figure::{Error, Figure, Report, Watch, now_and_then};
 
 /// Threads of the contest.
 const WORKERS: usize = 16;
@@ -26,8 +26,6 @@ const CPU_NS: u32 = 100;
 const PART_MIN: u64 = 1024;
 /// Bytes of the cache at full scale.
 const CACHE_BYTES: u64 = 36 << 20;
-/// Operations between two looks at the watch.
-const LOOK_EVERY: u64 = 4096;
 
 /// Millions of sets and of get-phase operations a virtual second.
 #[derive(Clone, Copy, Debug)]
@@ -152,14 +150,8 @@ fn play(
         failed = did.map_err(|error| Error::Failed(error.to_string())).err();
         done += 1;
         let all = plan.terms.operations;
-        if done % LOOK_EVERY == 0
-            && !watch(Step {
-                what: &what,
-                done,
-                all,
-            })
-        {
-            failed = Some(Error::Stopped);
+        if let Err(stopped) = now_and_then(watch, &what, done, all) {
+            failed = Some(stopped);
         }
         trace.take(steps);
         true

@@ -24,7 +24,7 @@ mod redis;
 
 use std::path::{Path, PathBuf};
 
-use crate::figure::{Error, Figure, Report, Step, Watch, median};
+use crate::figure::{Error, Figure, Report, Watch, look, median};
 use process::{Server, ask_version};
 
 /// Keys that are written and read, chosen alike.
@@ -188,16 +188,7 @@ struct Bench<'a, 'w> {
 impl Bench<'_, '_> {
     fn look(&mut self, what: &str) -> Result<(), Error> {
         let all = self.options.rounds * self.options.pipelines.len() as u64 * 4;
-        let step = Step {
-            what,
-            done: self.done,
-            all,
-        };
-        if (self.watch)(step) {
-            Ok(())
-        } else {
-            Err(Error::Stopped)
-        }
+        look(self.watch, what, self.done, all)
     }
 
     /// Has the server hold the keys: all, or most.

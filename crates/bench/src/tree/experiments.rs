@@ -7,7 +7,7 @@ use super::compare::Compared;
 use super::load::Mix;
 use super::run::{Outcome, Setup};
 use super::{causes, costs, ratios, sweeps};
-use crate::figure::{Error, Figure, Report, Step, Watch};
+use crate::figure::{Error, Figure, Report, Watch, look};
 
 /// A tree by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -193,10 +193,7 @@ impl Bench<'_> {
     pub(super) fn step(&mut self, what: &str) -> Result<(), Error> {
         let (done, all) = (self.done, self.all);
         self.done += 1;
-        match (self.watch)(Step { what, done, all }) {
-            true => Ok(()),
-            false => Err(Error::Stopped),
-        }
+        look(self.watch, what, done, all)
     }
 
     /// Adds a figure.
