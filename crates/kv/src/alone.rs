@@ -79,7 +79,7 @@ impl<M: Medium> Worker<M> {
         };
         let mut header = header_of(draft);
         let len = engine.record_len(&header);
-        if len > engine.geometry.inline_max() || !engine.fits(len) {
+        if len > engine.geometry.inline_max() || !self.fits(len) {
             return Ok(None);
         }
         let body = [draft.key.bytes, value.bytes];
@@ -90,13 +90,13 @@ impl<M: Medium> Worker<M> {
         }
         let guess = self.guess(hash, draft.key);
         let class = engine.lifetime(guess.at());
-        if !self.log.takes_alone(engine, class, len) {
+        let mut open = self.shared.parked.lock().expect("no holder panics");
+        if !open.takes_alone(engine, class, len) {
             return Ok(None);
         }
         header.seq = locked.next_seq();
-        let at = self.log.next(class);
-        self.log
-            .copy_in_alone(engine, &mut self.lane, class, &header, &body);
+        let at = open.next(class);
+        open.copy_in_alone(engine, &mut self.lane, class, &header, &body);
         // While the record drains: what it replaces, and growth.
         let mut spot = engine.index.spot(hash);
         let old = engine.replaced(&spot, &guess, draft.key);
@@ -105,7 +105,8 @@ impl<M: Medium> Worker<M> {
             spot = engine.lengthen(&spot);
         }
         let ticket = engine.medium().drain(&mut self.lane);
-        self.log.drained_alone(engine, class, ticket);
+        open.drained_alone(engine, class, ticket);
+        drop(open);
         engine.poll(ticket)?; // A2: what could not be drained is not published.
         let cached = match guess {
             Guess::Held(_) => engine.read_cache.take(hash), // H2: under this lock nobody else fills a slot.
@@ -133,7 +134,10 @@ impl<M: Medium> Worker<M> {
 
     /// Whether a value may go the short way now (A1).
     fn goes_alone(&self) -> bool {
-        self.engine.caps().drain == Drain::Fence && !self.has_pending() && !self.adrift
+        self.engine.caps().drain == Drain::Fence
+            && !self.has_pending()
+            && !self.adrift
+            && !self.log.has_full()
     }
 
     /// Under the stripe's lock: what a write of `key` most likely replaces, as far as that can be told without far
@@ -162,6 +166,7 @@ impl<M: Medium> Worker<M> {
         };
         self.untold.live += i64::from(written.len) - old.map_or(0, |old| i64::from(old.len));
         self.untold.written += u64::from(written.len);
+        self.show_outstanding();
         self.engine.free_replaced(old);
         if written.grown {
             self.engine.grow_index();

@@ -16,8 +16,8 @@ use crate::past::Past;
 use crate::record::Type;
 use crate::session::{Worker, meta_of};
 use crate::store::{
-    Absence, DATABASES, Error, Item, Key, Meta, Opened, Ops, Session, Stats, Store, Value, Verdict,
-    View,
+    Absence, DATABASES, Error, Item, Key, Meta, Opened, Ops, Room, Session, Stats, Store, Value,
+    Verdict, View,
 };
 
 /// Smallest number of segments a pool may have.
@@ -261,6 +261,7 @@ impl<M: Medium> Store for Kv<M> {
     }
 
     fn on_turn(&self, wake: std::sync::Arc<dyn Fn() + Send + Sync>) {
+        self.engine.free.on_room(Arc::clone(&wake));
         self.engine.medium().on_turn(wake);
     }
 
@@ -361,6 +362,10 @@ impl<M: Medium> Session for Worker<M> {
 
     fn commit(&mut self) -> Result<Ticket, Error> {
         Ok(self.commit_batch()?)
+    }
+
+    fn prepare(&mut self, bytes: usize, delete: bool) -> Result<Room, Error> {
+        Worker::prepare(self, bytes, delete)
     }
 
     fn rest(&mut self) {

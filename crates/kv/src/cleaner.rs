@@ -41,8 +41,9 @@ use farbank_pm::fault;
 use farbank_pm::model::Category;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
 use farbank_pm::sync::{Arc, Mutex, thread};
-use farbank_pm::{Lane, Medium, Off, Poisoned};
+use farbank_pm::{Drain, Lane, Medium, Off, Poisoned};
 
+use crate::config::Cleaning;
 use crate::engine::Engine;
 use crate::log::{Heritage, Log};
 use crate::publish::note_expiry;
@@ -52,8 +53,8 @@ use crate::segment::{FIRST, Info, State};
 use crate::session::Worker;
 use crate::store::{Error, Key};
 
-/// Bytes of victims a pass takes, at most, and segments, at least.
-const PASS_BYTES: usize = 8 << 20;
+/// Bytes of victims a pass takes where a drain is a fence; and segments, at most.
+const PASS_BYTES: usize = 2 << 20;
 const PASS_SEGMENTS: usize = 4;
 /// Records that are met before what the index says of them is fetched.
 const MET_MAX: usize = 64;
@@ -162,28 +163,31 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Cleans until `want` segments are free; false if there is nothing to gain. The caller is
-    /// unpinned and holds no lock.
+    /// unpinned and holds no lock. The cleaner's lock is free between passes.
     pub(crate) fn clean_until(&self, want: u32) -> Result<bool, Poisoned> {
         let _spending = Category::Resize.spend();
-        let mut cleaner = self.cleaner.lock().expect("no holder panics");
-        let mut budget = 8 * u64::from(self.pool.segments());
+        // Once round: what a run moves twice it does not gain.
+        let mut budget = self.pool.segments();
         loop {
             self.check_poison()?;
+            let mut cleaner = self.cleaner.lock().expect("no holder panics");
             self.rebirth(&mut cleaner.lane)?;
             if self.free_count() >= want {
                 return Ok(true);
             }
-            let victims = if budget == 0 {
-                Vec::new()
-            } else {
-                self.choose()
+            let victims = match budget {
+                0 => Vec::new(),
+                _ => self.choose(&mut cleaner),
             };
-            budget = budget.saturating_sub(victims.len() as u64);
-            if !victims.is_empty() && self.pass(&mut cleaner, &victims)? > 0 {
+            budget = budget.saturating_sub(victims.len() as u32);
+            let emptied = !victims.is_empty() && self.pass(&mut cleaner, &victims)? > 0;
+            self.free.wake_waiters();
+            drop(cleaner);
+            if emptied {
                 continue;
             }
             // Nothing to empty, or no room to empty it: others have to leave what was emptied before.
-            match self.wait_for_limbo(&mut cleaner.lane, want)? {
+            match self.wait_for_limbo(want)? {
                 Limbo::Passing => {}
                 Limbo::Empty if !victims.is_empty() => thread::yield_now(),
                 Limbo::Empty | Limbo::Held => return Ok(self.free_count() >= want),
@@ -191,30 +195,46 @@ impl<M: Medium> Engine<M> {
         }
     }
 
-    /// Empties the oldest segments, one after the other, until tombstones that wait for them are gone
-    /// and `len` bytes fit; false if that does not happen, at once if tombstones are not what is in the way. The caller
-    /// is unpinned and holds no lock.
+    /// Empties the oldest segments until tombstones that wait for them are gone and `len` bytes fit; false if that
+    /// does not happen, at once if tombstones are not what is in the way. The caller is unpinned and holds no
+    /// lock.
     pub(crate) fn make_tombstones_go(&self, len: usize) -> Result<bool, Poisoned> {
-        let mut cleaner = self.cleaner.lock().expect("no holder panics");
+        self.empty_oldest(&|| self.fits_exactly(len) || !self.would_fit(len))?;
+        Ok(self.fits_exactly(len))
+    }
+
+    /// Empties the oldest segments, one after the other, until `is_enough`, or each once.
+    fn empty_oldest(&self, is_enough: &dyn Fn() -> bool) -> Result<(), Poisoned> {
+        let low = self.stock_low();
         for _ in 0..self.pool.segments() {
-            if self.fits(len) || !self.would_fit(len) {
-                return Ok(self.fits(len));
+            if is_enough() {
+                return Ok(());
             }
+            if self.config.cleaning == Cleaning::Background && self.free_count() < low {
+                self.clean_until(low)?; // Writers that need no room of tombstones do not wait for all this.
+            }
+            let mut cleaner = self.cleaner.lock().expect("no holder panics");
             let oldest = (0..self.pool.segments())
                 .filter(|s| self.is_candidate(*s))
                 .min_by_key(|s| self.info(*s).opened.load(Relaxed));
+            let limit = oldest.map_or(u64::MAX, |s| self.info(s).opened.load(Relaxed));
+            if self.seal_parked(&mut cleaner.lane, &|opened| opened < limit) > 0 {
+                continue;
+            }
             let Some(victim) = oldest else {
-                return Ok(false);
+                return Ok(());
             };
             self.pass(&mut cleaner, &[victim])?;
-            if self.rebirth(&mut cleaner.lane)? == 0
+            let reborn = self.rebirth(&mut cleaner.lane)?;
+            drop(cleaner);
+            if reborn == 0
                 && self.free_count() <= 2
-                && self.wait_for_limbo(&mut cleaner.lane, self.cleaner_reserve())? == Limbo::Held
+                && self.wait_for_limbo(self.cleaner_reserve())? == Limbo::Held
             {
-                return Ok(false);
+                return Ok(());
             }
         }
-        Ok(false)
+        Ok(())
     }
 
     fn is_candidate(&self, segment: u32) -> bool {
@@ -222,13 +242,35 @@ impl<M: Medium> Engine<M> {
         info.state() == State::Sealed && info.unsettled.load(Acquire) == 0
     }
 
+    /// Seals parked segments that were opened at stamps `is_wanted`. Returns how many.
+    fn seal_parked(&self, lane: &mut Lane, is_wanted: &dyn Fn(u64) -> bool) -> usize {
+        let mut sealed = 0;
+        for shared in self.enrolled().iter() {
+            let mut parked = shared.parked.lock().expect("no holder panics");
+            sealed += parked.seal(self, lane, is_wanted);
+        }
+        sealed
+    }
+
+    /// Bytes that emptying the parked segments would gain.
+    fn gain_of_parked(&self) -> u64 {
+        let sessions = self.enrolled();
+        let parked = sessions
+            .iter()
+            .map(|s| s.parked.lock().expect("no holder panics"));
+        parked.map(|parked| parked.gain(self)).sum()
+    }
+
     /// Gives readers some time to leave limbo.
-    fn wait_for_limbo(&self, lane: &mut Lane, want: u32) -> Result<Limbo, Poisoned> {
+    fn wait_for_limbo(&self, want: u32) -> Result<Limbo, Poisoned> {
         for round in 0..self.config.patience {
             if self.limbo.lock().expect("no holder panics").is_empty() {
                 return Ok(Limbo::Empty);
             }
-            if self.rebirth(lane)? > 0 || self.free_count() >= want {
+            let mut cleaner = self.cleaner.lock().expect("no holder panics");
+            let reborn = self.rebirth(&mut cleaner.lane)?;
+            drop(cleaner);
+            if reborn > 0 || self.free_count() >= want {
                 return Ok(Limbo::Passing);
             }
             match round < YIELDS {
@@ -241,31 +283,39 @@ impl<M: Medium> Engine<M> {
 
     /// Keeps a few segments free, and the pool growing if it may. For the background thread.
     pub(crate) fn clean_ahead(&self) {
-        let low = self.cleaner_reserve() + self.delete_reserve() + self.classes() as u32;
-        if self.free_count() > low {
-            return;
+        let (run, demand) = self.free.begin_run();
+        let mut gained = true;
+        if self.free_count() <= self.stock_low() || self.free_count() < demand.segments {
+            let grown = self.occupied() > self.capacity() / 8 * 7 && self.grow_pool();
+            let want = self.stock_high().max(demand.segments);
+            // An error has poisoned the engine: writers will hear of it.
+            gained = grown || self.clean_until(want).unwrap_or(false);
+            gained |= demand.segments > 0 && self.free_count() >= demand.segments;
         }
-        if self.occupied() > self.capacity() / 8 * 7 && self.grow_pool() {
-            return;
+        if demand.bytes > 0 {
+            gained &= self.make_tombstones_go(demand.bytes).unwrap_or(false);
+        } else if self.has_many_tombstones() && self.occupied() > self.capacity() / 8 * 7 {
+            self.empty_oldest(&|| self.has_few_tombstones()).ok();
         }
-        // An error has poisoned the engine: writers will hear of it.
-        self.clean_until(low + PASS_SEGMENTS as u32).ok();
+        self.free.end_run(run, gained);
     }
 
-    /// Victims for one pass, best first.
-    fn choose(&self) -> Vec<u32> {
+    /// Victims for one pass, best first; none if the bytes that passes could gain make up no segment.
+    fn choose(&self, cleaner: &mut Cleaner) -> Vec<u32> {
         let payload = self.geometry.payload() as u64;
         let now = self.written.load(Relaxed);
         let too_many_tombs = self.buried() > u64::from(self.pool.segments()) * payload / 12;
         let mut scored: Vec<(f64, u32)> = Vec::new();
         let mut oldest: Option<(u64, u32)> = None;
+        let mut gain = cleaner.log.room_left(self);
+        let parked = self.gain_of_parked();
         for segment in 0..self.pool.segments() {
             if !self.is_candidate(segment) {
                 continue;
             }
             let info = self.info(segment);
-            let kept = u64::from(info.live_bytes()) + u64::from(info.tombs.load(Relaxed));
-            let dead = payload.saturating_sub(kept);
+            let dead = self.gain_of(info);
+            gain += dead;
             let opened = info.opened.load(Relaxed);
             if oldest.is_none_or(|(o, _)| opened < o) {
                 oldest = Some((opened, segment));
@@ -277,8 +327,16 @@ impl<M: Medium> Engine<M> {
                 scored.push((cost, segment));
             }
         }
+        if gain < payload {
+            if gain + parked >= payload {
+                // What idle sessions have open is what is missing.
+                self.seal_parked(&mut cleaner.lane, &|_| true);
+                return self.choose(cleaner);
+            }
+            return Vec::new();
+        }
         scored.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let most = (PASS_BYTES / self.geometry.segment_bytes).clamp(1, PASS_SEGMENTS);
+        let most = (self.pass_bytes() / self.geometry.segment_bytes).clamp(1, PASS_SEGMENTS);
         let mut victims: Vec<u32> = scored.into_iter().take(most).map(|(_, s)| s).collect();
         // Tombstones wait for the oldest segment: when they are many, it goes whatever it holds.
         if let Some((_, segment)) = oldest.filter(|_| too_many_tombs)
@@ -288,6 +346,15 @@ impl<M: Medium> Engine<M> {
             victims.truncate(most);
         }
         victims
+    }
+
+    /// Bytes of victims a pass takes: few where a drain is a fence, so that what waits for the pass waits for a
+    /// millisecond; more where each pass waits for the device.
+    fn pass_bytes(&self) -> usize {
+        match self.caps().drain {
+            Drain::Fence => PASS_BYTES,
+            Drain::Sync | Drain::Relaxed => 4 * PASS_BYTES,
+        }
     }
 
     /// Empties `victims` into limbo, or as many as there is room for. Returns how many.
@@ -652,6 +719,7 @@ impl<M: Medium> Engine<M> {
                     State::Sealed
                 });
                 if damaged {
+                    self.note_emptied(victim);
                     self.tally.damaged.fetch_add(u64::from(left), Relaxed);
                 }
                 continue;
@@ -661,6 +729,7 @@ impl<M: Medium> Engine<M> {
             let hidden = info.forget_live();
             self.live.fetch_sub(i64::from(hidden), Relaxed);
             info.set_state(State::Limbo);
+            self.note_emptied(victim);
             self.tally.cleaned.fetch_add(1, Relaxed);
             self.limbo
                 .lock()

@@ -18,15 +18,13 @@ use crate::config::{Cleaning, Config};
 use crate::free::Free;
 use crate::index::{Index, Spot};
 use crate::live_map::LiveMap;
+use crate::log::OpenSegments;
 use crate::past::RootWords;
 use crate::read_cache::ReadCache;
 use crate::record::Type;
 use crate::segment::{FIRST, Info, OVERHEAD, Place, State};
 use crate::store::{DATABASES, Opened};
 use crate::stripe::{Pending, Stripe};
-
-/// Of what a pool takes, tombstones have one part in so many for themselves.
-const TOMBSTONES_SHARE: u64 = 64;
 
 /// How the pool is cut, and the secrets derived from its id.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +96,10 @@ pub(crate) struct Shared {
     pub cache_hits: AtomicU64,
     pub cache_misses: AtomicU64,
     pub counters: Mutex<farbank_pm::Counters>,
+    /// Bytes of values that [`Engine::live`] does not count yet.
+    pub outstanding: AtomicI64,
+    /// Its open segments, while it has nothing unpublished.
+    pub parked: Mutex<OpenSegments>,
 }
 
 /// Figures that only grow.
@@ -131,7 +133,14 @@ pub(crate) struct Engine<M: Medium> {
     pub tombs: CachePadded<AtomicI64>,
     /// Segments that hold bytes of large values and groups.
     pub extents: AtomicU32,
-    capacity: AtomicU64,
+    pub capacity: AtomicU64,
+    /// The same, were every segment filled to its end.
+    pub capacity_unwasted: AtomicU64,
+    /// Sealed segments, and the bytes at their ends that no record fits into.
+    pub sealed: AtomicU32,
+    pub waste: AtomicU64,
+    /// The share of those bytes that the capacity counts with.
+    pub waste_share: AtomicU64,
     /// Emptied segments that readers may still be in: epoch, segment.
     pub limbo: Mutex<std::collections::VecDeque<(u64, u32)>>,
     /// Odd while a group is being published.
@@ -179,6 +188,10 @@ impl<M: Medium> Engine<M> {
             tombs: CachePadded::default(),
             extents: AtomicU32::new(0),
             capacity: AtomicU64::new(0),
+            capacity_unwasted: AtomicU64::new(0),
+            sealed: AtomicU32::new(0),
+            waste: AtomicU64::new(0),
+            waste_share: AtomicU64::new(0),
             limbo: Mutex::default(),
             groups: CachePadded::default(),
             group_lock: Mutex::default(),
@@ -465,20 +478,6 @@ impl<M: Medium> Engine<M> {
         self.free.count.store(list.len() as u32, Release);
     }
 
-    pub(crate) fn free_count(&self) -> u32 {
-        self.free.count.load(Acquire)
-    }
-
-    /// Segments that only the cleaner may take, so that it can always go on.
-    pub(crate) fn cleaner_reserve(&self) -> u32 {
-        2 + self.classes() as u32
-    }
-
-    /// Segments beyond the cleaner's that only deletes may take.
-    pub(crate) fn delete_reserve(&self) -> u32 {
-        1 + self.classes() as u32
-    }
-
     /// Open segments a session keeps, by expected lifetime. Few segments: few classes.
     pub(crate) fn classes(&self) -> usize {
         match (self.config.classes, self.pool.segments()) {
@@ -487,61 +486,6 @@ impl<M: Medium> Engine<M> {
             (0, _) => crate::log::CLASSES,
             (classes, _) => classes.min(crate::log::CLASSES),
         }
-    }
-
-    /// Bytes of records, tombstones included, the pool takes before it refuses writes.
-    pub(crate) fn capacity(&self) -> u64 {
-        self.capacity.load(Relaxed)
-    }
-
-    /// What is left when the cleaner, deletes and every open segment have theirs.
-    pub(crate) fn recount_capacity(&self) {
-        let sessions = self.enrolled().len() as u64;
-        let open = sessions * self.classes() as u64;
-        let kept = u64::from(self.cleaner_reserve() + self.delete_reserve()) + open;
-        let segments = u64::from(self.pool.segments()).saturating_sub(kept);
-        self.capacity.store(
-            segments * self.geometry.payload() as u64 / 100 * 95,
-            Relaxed,
-        );
-    }
-
-    /// Bytes of values that must be kept, with their records.
-    fn kept(&self) -> u64 {
-        let extents = i64::from(self.extents.load(Relaxed)) * self.geometry.payload() as i64;
-        (self.live.load(Relaxed) + extents).max(0) as u64
-    }
-
-    /// Bytes of tombstones that must be kept.
-    pub(crate) fn buried(&self) -> u64 {
-        self.tombs.load(Relaxed).max(0) as u64
-    }
-
-    /// Bytes of records that must be kept.
-    pub(crate) fn occupied(&self) -> u64 {
-        self.kept() + self.buried()
-    }
-
-    /// Whether there is room for `len` bytes of values more.
-    #[inline]
-    pub(crate) fn fits(&self, len: usize) -> bool {
-        self.would_fit(len) && self.occupied() + len as u64 <= self.capacity()
-    }
-
-    /// Whether there would be, without any tombstones. Values leave them a share: a pool that is full of values takes
-    /// many deletes, and values in place of those deleted, before the segments that tombstones wait for must go, which moves
-    /// most of the pool.
-    #[inline]
-    pub(crate) fn would_fit(&self, len: usize) -> bool {
-        let capacity = self.capacity();
-        self.kept() + len as u64 <= capacity - capacity / TOMBSTONES_SHARE
-    }
-
-    /// Open segments from before this stamp should be given up: tombstones that wait for them are many.
-    pub(crate) fn rotation_limit(&self) -> Option<u64> {
-        let segments = u64::from(self.pool.segments());
-        let many = self.buried() > self.capacity() / TOMBSTONES_SHARE / 2;
-        many.then(|| self.stamp.load(Relaxed).saturating_sub(segments / 8))
     }
 
     pub(crate) fn new_generation(&self) -> u64 {

@@ -6,7 +6,7 @@
 use farbank_pm::fault::Named;
 
 /// Those that the explorer finds, in one thread.
-pub(crate) const ALL: [Named; 16] = [
+pub(crate) const ALL: [Named; 17] = [
     Named {
         name: "kv.seed_without_opening",
         what: "a record's checksum says nothing of the opening of the pool it was written in",
@@ -21,6 +21,11 @@ pub(crate) const ALL: [Named; 16] = [
         name: "kv.sealed_too_soon",
         what: "a segment's end is written down before its records are durable",
         source: "invariant S3 of segment.rs",
+    },
+    Named {
+        name: "kv.parked_unpublished",
+        what: "a session's open segments may be sealed and cleaned while its writes in them are unpublished",
+        source: "invariant KV-ROOM-1 of room.rs",
     },
     Named {
         name: "kv.floor_volatile",

@@ -1,23 +1,66 @@
-//! The free segments, and how those who need them wake whoever makes more.
+//! The free segments, and how sessions that need them and the background thread that makes them wake each
+//! other.
+//!
+//! ```text
+//!   session     request(want) ── wait ─────────────────────── is_over? ──▶ take a segment, or Full
+//!                    │ bell                    ▲ freed
+//!   background     listen ── begin ── clean ───┴── end
+//! ```
+//!
+//! A request is over when a run of the cleaner has ended that began after it: only such a run says whether
+//! there is anything to gain.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use farbank_pm::sync::{Condvar, Mutex};
+use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use farbank_pm::sync::{Arc, Condvar, Mutex};
 
-/// The free segments, and a bell for whoever makes more.
-#[derive(Debug, Default)]
+/// Called when room was made, or when there is none to make.
+pub(crate) type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// The free segments, and a bell for the thread that makes more.
+#[derive(Default)]
 pub(crate) struct Free {
-    pub list: Mutex<std::collections::VecDeque<u32>>,
+    pub list: Mutex<VecDeque<u32>>,
     pub count: AtomicU32,
     bell: Condvar,
     bell_lock: Mutex<()>,
     /// Rung, and not yet heard.
     rung: AtomicBool,
+    runs: Mutex<Runs>,
+    /// The number of the last run that ended, and of the last one that gained what was asked for.
+    ended: AtomicU64,
+    gained: AtomicU64,
+    freed: Condvar,
+    /// Whether a session that does not wait itself wants to be woken.
+    awaited: AtomicBool,
+    wakes: Mutex<Vec<Wake>>,
 }
 
+/// Runs of the cleaner, and what they are asked for.
+#[derive(Debug, Default)]
+struct Runs {
+    begun: u64,
+    demand: Demand,
+}
+
+/// What the sessions that wait have asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Demand {
+    /// Segments that are to be free; 0: none were asked for.
+    pub segments: u32,
+    /// Bytes of values that are to fit once tombstones are gone; 0: none were asked for.
+    pub bytes: usize,
+}
+
+/// What a session waits for: this run of the cleaner.
+#[derive(Debug)]
+pub(crate) struct Request(u64);
+
 impl Free {
-    /// Wakes whoever makes more. Cheap while nobody has heard it yet: waking costs a system call.
+    /// Wakes the thread that makes more. Cheap while it has yet to hear an earlier bell: waking costs a system
+    /// call.
     pub(crate) fn ring(&self) {
         if !self.rung.load(Relaxed) && !self.rung.swap(true, Relaxed) {
             self.bell.notify_all();
@@ -32,5 +75,70 @@ impl Free {
             drop(woken.expect("no holder panics"));
             self.rung.store(false, Relaxed);
         }
+    }
+
+    /// Asks that `segments` be free, and that `bytes` of values fit.
+    pub(crate) fn request(&self, segments: u32, bytes: usize) -> Request {
+        let mut runs = self.runs.lock().expect("no holder panics");
+        runs.demand.segments = runs.demand.segments.max(segments);
+        runs.demand.bytes = runs.demand.bytes.max(bytes);
+        let request = Request(runs.begun + 1);
+        drop(runs);
+        self.ring();
+        request
+    }
+
+    /// Whether the run that was to serve `request` has ended.
+    pub(crate) fn is_over(&self, request: &Request) -> bool {
+        self.ended.load(Relaxed) >= request.0
+    }
+
+    /// Whether a run since `request` gained what it was asked for; others may have taken it.
+    pub(crate) fn has_gained(&self, request: &Request) -> bool {
+        self.gained.load(Relaxed) >= request.0
+    }
+
+    /// Waits until something was freed or a run ended, but not longer than `most`.
+    pub(crate) fn wait(&self, most: Duration) {
+        let runs = self.runs.lock().expect("no holder panics");
+        let woken = self.freed.wait_timeout(runs, most);
+        drop(woken.expect("no holder panics"));
+    }
+
+    /// Begins a run: its number, and what it is to gain.
+    pub(crate) fn begin_run(&self) -> (u64, Demand) {
+        let mut runs = self.runs.lock().expect("no holder panics");
+        runs.begun += 1;
+        (runs.begun, std::mem::take(&mut runs.demand))
+    }
+
+    /// Ends a run; whether it gained what was asked for.
+    pub(crate) fn end_run(&self, run: u64, gained: bool) {
+        if gained {
+            self.gained.store(run, Relaxed);
+        }
+        self.ended.store(run, Relaxed);
+        self.wake_waiters();
+    }
+
+    /// Wakes the sessions that wait for room.
+    pub(crate) fn wake_waiters(&self) {
+        drop(self.runs.lock().expect("no holder panics"));
+        self.freed.notify_all();
+        if self.awaited.swap(false, Relaxed) {
+            for wake in self.wakes.lock().expect("no holder panics").iter() {
+                wake();
+            }
+        }
+    }
+
+    /// Has the wakers called when room was made next.
+    pub(crate) fn want_wake(&self) {
+        self.awaited.store(true, Relaxed);
+    }
+
+    /// Has `wake` called when room was made, or when there is none to make.
+    pub(crate) fn on_room(&self, wake: Wake) {
+        self.wakes.lock().expect("no holder panics").push(wake);
     }
 }

@@ -104,12 +104,12 @@ impl<M: Medium> Worker<M> {
 
     /// Room for a group's record, or for its table and its extents.
     fn room_for_group(&mut self, class: usize, bytes: usize, extents: u32) -> Result<(), Error> {
-        if !self.engine.fits(bytes) {
+        if !self.fits(bytes) {
             self.grow_or_refuse(bytes)?;
         }
-        let keep = self.engine.cleaner_reserve() + self.engine.delete_reserve() + extents;
+        let keep = self.keep_free(false) + extents;
         while self.engine.free_count() <= keep + 1 {
-            self.help_clean(keep + 1)?;
+            self.await_free(keep + 1)?;
         }
         self.room_for(class, bytes.min(self.engine.geometry.inline_max()), false)
     }
@@ -258,6 +258,7 @@ impl<M: Medium> Worker<M> {
                 _ => &fence.to_le_bytes(),
             };
             let write = encode_member(engine, &mut buffers[buffer], at, header, key, rest);
+            self.count_staged(write.what, write.len);
             self.writes.push(Write {
                 hash: slot.hash,
                 located,
@@ -424,13 +425,14 @@ impl Plan {
 
     fn has_room<M: Medium>(&self, worker: &mut Worker<M>, class: usize) -> bool {
         let engine = Arc::clone(&worker.engine);
-        let keep = engine.cleaner_reserve() + engine.delete_reserve();
+        let keep = worker.keep_free(false);
         let len = if self.runs.is_empty() {
             self.record_len()
         } else {
             self.table_len()
         };
-        engine.fits(self.bytes)
+        worker.unpark();
+        worker.fits(self.bytes)
             && worker
                 .log
                 .make_room(&engine, class, len, keep, None)

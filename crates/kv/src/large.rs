@@ -109,14 +109,14 @@ impl<M: Medium> Worker<M> {
 
     fn take_extent(&mut self, len: usize) -> Result<u32, Error> {
         let engine = self.engine.clone();
-        if !engine.fits(len) {
+        if !self.fits(len) {
             self.grow_or_refuse(len)?;
         }
-        let keep = engine.cleaner_reserve() + engine.delete_reserve();
+        let keep = self.keep_free(false);
         loop {
             match engine.take_segment(keep) {
                 Some(segment) => return Ok(segment),
-                None => self.help_clean(keep)?,
+                None => self.await_free(keep)?,
             }
         }
     }

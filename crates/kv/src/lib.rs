@@ -14,6 +14,7 @@
 //!   `read_cache` holds copies of those that are asked for often.
 //! * `session` runs operations and batches on a `log` of open segments, `alone` those of one write; `group` writes several keys at
 //!   once, `large` long values, `flush` empties the store.
+//! * `space` says how much the pool takes, `room` finds a session the room for a write, `free` has the free segments.
 //! * `cleaner` makes room; `recover` opens a pool after anything (`lives` reads what its segments say of themselves), `snapshot` after a clean close, `past` is
 //!   what the superblock keeps for them.
 
@@ -39,10 +40,12 @@ mod read;
 mod read_cache;
 mod record;
 mod recover;
+mod room;
 mod seek;
 mod segment;
 mod session;
 mod snapshot;
+mod space;
 pub mod store;
 mod stripe;
 pub mod target;

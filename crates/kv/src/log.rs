@@ -40,6 +40,7 @@ pub(crate) struct Heritage {
 }
 
 /// An open segment.
+#[derive(Debug)]
 struct Open {
     segment: u32,
     base: Off,
@@ -119,6 +120,28 @@ impl Open {
         self.last = Some(ticket);
         engine.info(self.segment).used.store(end as u32, Relaxed);
     }
+
+    /// Writes down where it ends; everything in it is durable and published.
+    fn write_end<M: Medium>(&self, engine: &Engine<M>, lane: &mut Lane) {
+        write_end(engine, lane, self.segment, self.generation, self.from);
+    }
+}
+
+/// Writes down that the records of `segment` end at `end`, all of them durable and published: from now on
+/// the cleaner may take it.
+fn write_end<M: Medium>(
+    engine: &Engine<M>,
+    lane: &mut Lane,
+    segment: u32,
+    generation: u64,
+    end: usize,
+) {
+    // S3: what was taken and never written to is not opened either, and stays as it was born.
+    if engine.drains_are_real() && end > FIRST {
+        let place = engine.geometry.place(segment);
+        place.seal(engine.medium(), lane, generation, end);
+    }
+    engine.info(segment).unsettled.store(0, Release);
 }
 
 /// A full segment whose end is to be written down once its last records are durable.
@@ -129,16 +152,159 @@ struct Sealing {
     ticket: Ticket,
 }
 
+/// One session's open segments, at most one a class.
+///
+/// While the session has nothing unpublished they are *parked* in [`Shared::parked`]: an idle session
+/// holds no segment that another session or the cleaner could not take.
+///
+/// [`Shared::parked`]: crate::engine::Shared::parked
+#[derive(Debug, Default)]
+pub(crate) struct OpenSegments([Option<Box<Open>>; CLASSES]);
+
+impl OpenSegments {
+    /// Whether every class has a segment with room for `len` bytes more.
+    pub(crate) fn take_all<M: Medium>(&self, engine: &Engine<M>, len: usize) -> bool {
+        let mut classes = self.0.iter().take(engine.classes());
+        classes.all(|open| open.as_ref().is_some_and(|open| open.takes(engine, len)))
+    }
+
+    /// Bytes that cleaning gains once they are sealed.
+    pub(crate) fn gain<M: Medium>(&self, engine: &Engine<M>) -> u64 {
+        let open = self.0.iter().flatten();
+        open.map(|open| engine.gain_of(engine.info(open.segment)))
+            .sum()
+    }
+
+    /// Whether a record of `len` bytes can go to `class` by itself.
+    #[inline]
+    pub(crate) fn takes_alone<M: Medium>(
+        &self,
+        engine: &Engine<M>,
+        class: usize,
+        len: usize,
+    ) -> bool {
+        let open = self.0[class].as_ref();
+        open.is_some_and(|open| open.staged() == 0 && open.takes(engine, len))
+    }
+
+    /// Where the next record of `class` will lie. Room must have been made.
+    #[inline]
+    pub(crate) fn next(&self, class: usize) -> Off {
+        let open = self.0[class].as_ref().expect("room was made");
+        open.base.plus(open.end() as u64)
+    }
+
+    /// Copies in a record by itself, at [`OpenSegments::next`]. It must be drained next.
+    #[inline]
+    pub(crate) fn copy_in_alone<M: Medium>(
+        &mut self,
+        engine: &Engine<M>,
+        lane: &mut Lane,
+        class: usize,
+        header: &Header,
+        body: &[&[u8]],
+    ) {
+        let open = self.0[class].as_mut().expect("room was made");
+        open.stage(engine, header, body);
+        open.copy_in(engine, lane);
+    }
+
+    /// Notes that the record copied in by itself has been drained under `ticket`.
+    #[inline]
+    pub(crate) fn drained_alone<M: Medium>(
+        &mut self,
+        engine: &Engine<M>,
+        class: usize,
+        ticket: Ticket,
+    ) {
+        let open = self.0[class].as_mut().expect("room was made");
+        open.drained(engine, ticket);
+    }
+
+    /// Takes out a segment with room for `len` bytes, of `class` if there is one.
+    fn take_with_room<M: Medium>(
+        &mut self,
+        engine: &Engine<M>,
+        class: usize,
+        len: usize,
+    ) -> Option<Box<Open>> {
+        let has_room = |open: &mut Box<Open>| open.takes(engine, len);
+        let same = self.0[class].take_if(has_room);
+        same.or_else(|| self.0.iter_mut().find_map(|open| open.take_if(has_room)))
+    }
+
+    /// Seals the parked segments for which `is_wanted` says so, given the stamp of their opening. What was
+    /// never written to is free again. Returns how many segments left.
+    pub(crate) fn seal<M: Medium>(
+        &mut self,
+        engine: &Engine<M>,
+        lane: &mut Lane,
+        is_wanted: &dyn Fn(u64) -> bool,
+    ) -> usize {
+        let mut sealed = 0;
+        for open in &mut self.0 {
+            let wanted = |o: &mut Box<Open>| is_wanted(engine.info(o.segment).opened.load(Relaxed));
+            let Some(open) = open.take_if(wanted) else {
+                continue;
+            };
+            sealed += 1;
+            if open.last.is_none() {
+                engine.give_segment(open.segment);
+                continue;
+            }
+            engine.note_sealed(open.segment);
+            open.write_end(engine, lane);
+        }
+        sealed
+    }
+}
+
 /// What a session appends to.
 #[derive(Default)]
 pub(crate) struct Log {
-    open: [Option<Open>; CLASSES],
-    full: Vec<Open>,
+    open: OpenSegments,
+    full: Vec<Box<Open>>,
     sealing: Vec<Sealing>,
     spare: Vec<Vec<u8>>,
 }
 
 impl Log {
+    /// Bytes that still fit into the open segments.
+    pub(crate) fn room_left<M: Medium>(&self, engine: &Engine<M>) -> u64 {
+        let end = engine.geometry.segment_bytes - LINE;
+        let open = self.open.0.iter().flatten();
+        open.map(|open| (end - open.end()) as u64).sum()
+    }
+
+    /// Exchanges the open segments with `parked`.
+    pub(crate) fn exchange(&mut self, parked: &mut OpenSegments) {
+        debug_assert!(!self.is_staged());
+        std::mem::swap(&mut self.open, parked);
+    }
+
+    /// Whether a segment that is full still waits to be copied in or sealed.
+    #[inline]
+    pub(crate) fn has_full(&self) -> bool {
+        !self.full.is_empty() || !self.sealing.is_empty()
+    }
+
+    /// Goes on in a segment that an idle session has parked, if one there has room for `len` bytes.
+    pub(crate) fn adopt<M: Medium>(
+        &mut self,
+        engine: &Engine<M>,
+        class: usize,
+        len: usize,
+    ) -> Result<(), NoRoom> {
+        for shared in engine.enrolled().iter() {
+            let mut parked = shared.parked.lock().expect("no holder panics");
+            if let Some(open) = parked.take_with_room(engine, class, len) {
+                self.full.extend(self.open.0[class].replace(open));
+                return Ok(());
+            }
+        }
+        Err(NoRoom)
+    }
+
     /// Makes sure that a record of `len` bytes fits into the open segment of `class`; opens another if
     /// more than `keep` free ones would remain, and gives it the age of `heritage` (`None`: now).
     pub(crate) fn make_room<M: Medium>(
@@ -149,7 +315,7 @@ impl Log {
         keep: u32,
         heritage: Option<Heritage>,
     ) -> Result<(), NoRoom> {
-        if let Some(open) = &self.open[class]
+        if let Some(open) = &self.open.0[class]
             && open.takes(engine, len)
         {
             return Ok(());
@@ -168,7 +334,7 @@ impl Log {
         info.unsettled.store(1, Release);
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.clear();
-        let fresh = Open {
+        let fresh = Box::new(Open {
             segment,
             base: engine.geometry.base(segment),
             seed: info.seed.load(Relaxed),
@@ -176,15 +342,14 @@ impl Log {
             from: FIRST,
             buffer,
             last: None,
-        };
-        self.full.extend(self.open[class].replace(fresh));
+        });
+        self.full.extend(self.open.0[class].replace(fresh));
         Ok(())
     }
 
     /// Where the next record of `class` will lie. Room must have been made.
     pub(crate) fn next(&self, class: usize) -> Off {
-        let open = self.open[class].as_ref().expect("room was made");
-        open.base.plus(open.end() as u64)
+        self.open.next(class)
     }
 
     /// Stages a record at [`Log::next`]: header, key, and value or table.
@@ -195,50 +360,8 @@ impl Log {
         header: &Header,
         body: &[&[u8]],
     ) {
-        let open = self.open[class].as_mut().expect("room was made");
+        let open = self.open.0[class].as_mut().expect("room was made");
         open.stage(engine, header, body);
-    }
-
-    /// Whether a record of `len` bytes can go to `class` by itself: it fits, and nothing else waits to be
-    /// copied in or sealed.
-    #[inline]
-    pub(crate) fn takes_alone<M: Medium>(
-        &self,
-        engine: &Engine<M>,
-        class: usize,
-        len: usize,
-    ) -> bool {
-        let open = self.open[class].as_ref();
-        self.full.is_empty()
-            && self.sealing.is_empty()
-            && open.is_some_and(|open| open.staged() == 0 && open.takes(engine, len))
-    }
-
-    /// Copies in a record by itself, at [`Log::next`]. It must be drained next.
-    #[inline]
-    pub(crate) fn copy_in_alone<M: Medium>(
-        &mut self,
-        engine: &Engine<M>,
-        lane: &mut Lane,
-        class: usize,
-        header: &Header,
-        body: &[&[u8]],
-    ) {
-        let open = self.open[class].as_mut().expect("room was made");
-        open.stage(engine, header, body);
-        open.copy_in(engine, lane);
-    }
-
-    /// Notes that the record copied in by itself has been drained under `ticket`.
-    #[inline]
-    pub(crate) fn drained_alone<M: Medium>(
-        &mut self,
-        engine: &Engine<M>,
-        class: usize,
-        ticket: Ticket,
-    ) {
-        let open = self.open[class].as_mut().expect("room was made");
-        open.drained(engine, ticket);
     }
 
     /// The seed of a record at `at`, which lies in an open segment of this log.
@@ -249,6 +372,7 @@ impl Log {
     /// The staged bytes from `at` on, if `at` is staged here.
     pub(crate) fn staged(&self, at: Off) -> Option<&[u8]> {
         self.open
+            .0
             .iter()
             .flatten()
             .chain(&self.full)
@@ -264,6 +388,7 @@ impl Log {
     /// Whether anything is staged.
     pub(crate) fn is_staged(&self) -> bool {
         self.open
+            .0
             .iter()
             .flatten()
             .chain(&self.full)
@@ -278,23 +403,9 @@ impl Log {
         lane: &mut Lane,
         unpublished: Option<Ticket>,
     ) -> u64 {
-        let m = engine.medium();
-        self.sealing.retain(|seal| {
-            let published = unpublished.is_none_or(|first| seal.ticket < first);
-            let durable = published && matches!(m.poll(seal.ticket), Ok(true));
-            if !durable && !fault!("kv.sealed_too_soon") {
-                return true;
-            }
-            // S3: what was taken and never written to is not opened either, and stays as it was born.
-            if engine.drains_are_real() && seal.end > FIRST {
-                let place = engine.geometry.place(seal.segment);
-                place.seal(m, lane, seal.generation, seal.end);
-            }
-            engine.info(seal.segment).unsettled.store(0, Release);
-            false
-        });
+        self.seal_durable(engine, lane, unpublished);
         let mut bytes = 0;
-        for open in self.open.iter_mut().flatten().chain(&mut self.full) {
+        for open in self.open.0.iter_mut().flatten().chain(&mut self.full) {
             if open.staged() > 0 {
                 bytes += open.staged() as u64;
                 open.copy_in(engine, lane);
@@ -303,9 +414,28 @@ impl Log {
         bytes
     }
 
+    /// Writes down where the full segments end whose records are durable and published, so that they may be
+    /// cleaned. `unpublished` is the first ticket whose writes are not published yet.
+    pub(crate) fn seal_durable<M: Medium>(
+        &mut self,
+        engine: &Engine<M>,
+        lane: &mut Lane,
+        unpublished: Option<Ticket>,
+    ) {
+        self.sealing.retain(|seal| {
+            let published = unpublished.is_none_or(|first| seal.ticket < first);
+            let durable = published && matches!(engine.medium().poll(seal.ticket), Ok(true));
+            if !durable && !fault!("kv.sealed_too_soon") {
+                return true;
+            }
+            write_end(engine, lane, seal.segment, seal.generation, seal.end);
+            false
+        });
+    }
+
     /// Notes that what was copied in has been drained under `ticket`.
     pub(crate) fn drained<M: Medium>(&mut self, engine: &Engine<M>, ticket: Ticket) {
-        for open in self.open.iter_mut().flatten().chain(&mut self.full) {
+        for open in self.open.0.iter_mut().flatten().chain(&mut self.full) {
             if open.staged() > 0 {
                 open.drained(engine, ticket);
             }
@@ -317,7 +447,7 @@ impl Log {
                 self.spare.push(open.buffer);
                 continue;
             };
-            engine.info(open.segment).set_state(State::Sealed);
+            engine.note_sealed(open.segment);
             self.sealing.push(Sealing {
                 segment: open.segment,
                 generation: open.generation,
@@ -333,8 +463,8 @@ impl Log {
         let Some(limit) = engine.rotation_limit() else {
             return;
         };
-        for open in &mut self.open {
-            let is_old = |o: &mut Open| {
+        for open in &mut self.open.0 {
+            let is_old = |o: &mut Box<Open>| {
                 o.staged() == 0 && engine.info(o.segment).opened.load(Relaxed) < limit
             };
             self.full.extend(open.take_if(is_old));
@@ -349,7 +479,7 @@ impl Log {
     /// records end.
     pub(crate) fn close<M: Medium>(&mut self, engine: &Engine<M>, lane: &mut Lane) {
         debug_assert!(!self.is_staged());
-        for open in &mut self.open {
+        for open in &mut self.open.0 {
             self.full.extend(open.take());
         }
         self.drained(engine, Ticket::DURABLE);

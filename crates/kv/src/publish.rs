@@ -30,6 +30,7 @@ impl<M: Medium> Worker<M> {
             let (_, mut writes) = self.unsynced.pop_front().expect("there is a first");
             self.publish_all(&mut writes)?;
         }
+        self.park();
         self.tell();
         self.unpin();
         self.engine.grow_index();
@@ -56,6 +57,7 @@ impl<M: Medium> Worker<M> {
             self.let_groups_pass(run);
             self.publish_run(run, at_once, true);
         }
+        self.count_published(writes);
         writes.clear();
         Ok(())
     }

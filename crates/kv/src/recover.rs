@@ -179,7 +179,7 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
         settle(&mut engine, &mut lane, &mut lives)?;
         engine.set_root(|words| words.born = born)?; // V5
     }
-    engine.recount_capacity();
+    engine.count_waste();
     engine.opened.elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
     Ok(Arc::new(engine))
 }

@@ -29,10 +29,11 @@ use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Lane, Medium, Off, Poisoned, Ticket};
 
 use crate::engine::{Engine, Shared};
-use crate::log::{Log, NoRoom};
+use crate::log::Log;
 use crate::publish::list_drained;
 use crate::read::{Ahead, Gathered, Seen};
 use crate::record::{Header, Raw, Type, body_crc};
+use crate::room::RoomRequest;
 use crate::seek::Located;
 use crate::store::{
     Change, Error, Head, Item, KEY_BYTES_MAX, Key, Meta, Ops, VALUE_BYTES_MAX, Value, View,
@@ -93,6 +94,14 @@ pub(crate) struct Worker<M: Medium> {
     pub(crate) untold: Untold,
     /// Writes of new keys since the last one of an old key.
     pub(crate) news: u32,
+    /// Bytes of staged values that are not published yet.
+    pub(crate) unpublished_bytes: i64,
+    /// Whether the open segments lie in [`Shared::parked`].
+    pub(crate) parked: bool,
+    /// Whether operations answer [`Error::Full`] where they would otherwise wait for the cleaner.
+    pub(crate) hurried: bool,
+    /// What was asked of the cleaner, until it is there.
+    pub(crate) room_request: RoomRequest,
     pub(crate) scratch: Vec<u8>,
     pub(crate) hashes: Vec<u64>,
     pub(crate) ahead: Vec<Ahead>,
@@ -133,6 +142,10 @@ impl<M: Medium> Worker<M> {
             gathered: Vec::new(),
             untold: Untold::default(),
             news: 0,
+            unpublished_bytes: 0,
+            parked: true,
+            hurried: false,
+            room_request: None,
             engine,
             id,
             shared,
@@ -258,6 +271,7 @@ impl<M: Medium> Worker<M> {
         self.log
             .stage(&self.engine, class, &header, &[draft.key.bytes, rest]);
         let len = self.engine.record_len(&header) as u32;
+        self.count_staged(header.what, len);
         self.writes.push(Write {
             hash: pending.hash,
             seq: pending.seq,
@@ -271,60 +285,6 @@ impl<M: Medium> Worker<M> {
             outrun: false,
             grouped: false,
         });
-    }
-
-    /// Room for a record in `class`, made by others if need be. Nothing may be locked.
-    pub(crate) fn room_for(&mut self, class: usize, len: usize, delete: bool) -> Result<(), Error> {
-        if !delete && !self.engine.fits(len) {
-            self.grow_or_refuse(len)?;
-        }
-        let deletes = if delete {
-            0
-        } else {
-            self.engine.delete_reserve()
-        };
-        let keep = self.engine.cleaner_reserve() + deletes;
-        loop {
-            match self.log.make_room(&self.engine, class, len, keep, None) {
-                Ok(()) => return Ok(()),
-                Err(NoRoom) => self.help_clean(keep)?,
-            }
-        }
-    }
-
-    pub(crate) fn grow_or_refuse(&mut self, len: usize) -> Result<(), Error> {
-        let engine = Arc::clone(&self.engine);
-        while !engine.fits(len) {
-            if engine.grow_pool() {
-                continue;
-            }
-            // What this batch replaces still counts as live until it is published.
-            let ticket = self.commit_batch()?;
-            self.settle(ticket)?;
-            self.unpin();
-            if !engine.make_tombstones_go(len)? {
-                return Err(Error::Full);
-            }
-        }
-        Ok(())
-    }
-
-    /// Gets at least one segment freed beyond `keep`, or says that there is nothing to free.
-    pub(crate) fn help_clean(&mut self, keep: u32) -> Result<(), Error> {
-        let ticket = self.commit_batch()?;
-        self.unpin();
-        let engine = Arc::clone(&self.engine);
-        if engine.clean_until(keep + 1)? {
-            return Ok(());
-        }
-        // Segments with unpublished records cannot be cleaned: publish ours and try once more.
-        self.settle(ticket)?;
-        self.unpin();
-        if engine.clean_until(keep + 1)? || engine.grow_pool() {
-            Ok(())
-        } else {
-            Err(Error::Full)
-        }
     }
 
     /// N2: drains what is staged, so that whoever waits for us can go on, and lets others run.
@@ -346,6 +306,7 @@ impl<M: Medium> Worker<M> {
                 .unsynced
                 .back()
                 .map_or(Ticket::DURABLE, |(ticket, _)| *ticket);
+            self.park();
             self.unpin();
             return Ok(ticket.max(self.relied_on));
         }
@@ -360,6 +321,7 @@ impl<M: Medium> Worker<M> {
         if self.engine.poll(ticket)? || fault!("kv.published_before_durable") {
             self.publish_all(&mut writes)?;
             self.writes = writes;
+            self.park();
         } else {
             list_drained(&self.engine, &writes, ticket);
             self.unsynced.push_back((ticket, writes));
@@ -376,6 +338,7 @@ impl<M: Medium> Worker<M> {
         let engine = &*self.engine;
         if live != 0 {
             engine.live.fetch_add(live, Relaxed);
+            self.show_outstanding();
         }
         if written != 0 {
             engine.written.fetch_add(written, Relaxed);
@@ -669,6 +632,7 @@ impl<M: Medium> Worker<M> {
     pub(crate) fn close(&mut self) -> Result<(), Poisoned> {
         let ticket = self.commit_batch()?;
         self.settle(ticket)?;
+        self.unpark();
         self.log.close(&self.engine, &mut self.lane);
         Ok(())
     }

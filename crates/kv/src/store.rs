@@ -237,6 +237,15 @@ pub enum Verdict {
     Abandon,
 }
 
+/// What [`Session::prepare`] answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Room {
+    /// The write can be made now; it will be executed or refused without waiting.
+    Ready,
+    /// Room is being made. Ask again when the store's waker was called ([`Store::on_turn`]).
+    Wait,
+}
+
 /// One worker's door to a store. Used by one thread at a time.
 pub trait Session: Ops + Send {
     /// [`Ops::put`], then [`Session::commit`]: a batch of one, with what the session has staged before.
@@ -297,6 +306,18 @@ pub trait Session: Ops + Send {
     /// Ends the batch: asks that it become durable. [`Ticket::DURABLE`] if it wrote nothing, or is
     /// durable already.
     fn commit(&mut self) -> Result<Ticket, Error>;
+
+    /// Says whether a write of about `bytes`, key and value together, can be made without waiting for room, and
+    /// asks for room if not; `delete`: it writes nothing but deletes. From the first call on, writes of this session
+    /// answer [`Error::Full`] where they would otherwise wait until room was made: a front end whose worker serves
+    /// many clients calls this before each write and has only this client wait.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] if what the session had staged could not be committed.
+    fn prepare(&mut self, bytes: usize, delete: bool) -> Result<Room, Error> {
+        let _ = (bytes, delete);
+        Ok(Room::Ready)
+    }
 
     /// Lets go of what reads hold. What a session has read since its last commit stays where it is, so that the room of
     /// it cannot be used again: one that has read, and will not be used for a while, rests, or commits. What is staged

@@ -1,4 +1,4 @@
-//! What the engine promises, one claim a test, on plain memory.
+//! What the engine promises, one claim a test, on plain memory. `full`: what it does when the pool is full.
 
 use std::collections::HashMap;
 
@@ -8,6 +8,7 @@ use farbank_pm::media::Mapped;
 use farbank_pm::sim::{Persistency, Sim};
 use support::{Time, User, key, kill, memory, reopen};
 
+mod full;
 mod support;
 
 /// A small, fixed sequence of pseudo-random numbers.

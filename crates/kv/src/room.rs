@@ -1,0 +1,287 @@
+//! Room for a session's writes: admission, open segments, and waiting for the cleaner.
+//!
+//! ```text
+//!   admitted? ── no ──▶ grow ── no ──▶ Full                               (arithmetic: `space`)
+//!      │ yes
+//!   open segment ── full ──▶ free segment ── none ──▶ another session's ── none ──▶ wait for the cleaner
+//! ```
+//!
+//! With [`Cleaning::Background`] a session never cleans. It asks the background thread for segments and waits
+//! until they are there or a pass of the cleaner that began later has found nothing to gain. A session that
+//! serves others does not wait either: it asks with [`Worker::prepare`] before it takes a request on, and has the
+//! client wait.
+//!
+//! # Invariants
+//! KV-ROOM-1  Open segments are parked only while the session has nothing staged and nothing unpublished:
+//!     sealing or adopting one never makes the cleaner drop a record that is about to be published.
+//! KV-ROOM-2  A session waits with nothing undrained in hand and pins no epoch (N2, C1).
+
+use std::time::{Duration, Instant};
+
+use farbank_pm::fault;
+use farbank_pm::sync::Arc;
+use farbank_pm::sync::atomic::Ordering::Relaxed;
+use farbank_pm::{Drain, Medium, Poisoned};
+
+use crate::config::Cleaning;
+use crate::free::Request;
+use crate::log::NoRoom;
+use crate::record::Type;
+use crate::session::{Worker, Write};
+use crate::store::{Error, Room};
+
+/// How long a session waits for news of the cleaner before it looks by itself.
+const WAIT: Duration = Duration::from_millis(5);
+/// How long a session waits that has asked with [`Worker::prepare`] before.
+const HURRIED_WAIT: Duration = Duration::from_millis(2);
+/// Runs of the cleaner a session waits for whose gain other sessions take.
+const RUNS_MAX: u32 = 64;
+/// Bytes a record takes beside its key and value, at most.
+const RECORD_OVERHEAD: usize = 128;
+
+impl<M: Medium> Worker<M> {
+    /// Whether `len` bytes of values more are admitted.
+    #[inline]
+    pub(crate) fn fits(&self, len: usize) -> bool {
+        self.engine.fits(len, self.uncounted())
+    }
+
+    /// Bytes of this session that [`Engine::live`](crate::engine::Engine::live) does not count yet.
+    #[inline]
+    fn uncounted(&self) -> i64 {
+        self.untold.live + self.unpublished_bytes
+    }
+
+    /// Shows the others what this session has not counted yet.
+    #[inline]
+    pub(crate) fn show_outstanding(&self) {
+        self.shared.outstanding.store(self.uncounted(), Relaxed);
+    }
+
+    pub(crate) fn count_staged(&mut self, what: Type, len: u32) {
+        if what == Type::Put {
+            self.unpublished_bytes += i64::from(len);
+            self.show_outstanding();
+        }
+    }
+
+    pub(crate) fn count_published(&mut self, writes: &[Write]) {
+        let puts = writes.iter().filter(|write| write.what == Type::Put);
+        let bytes: i64 = puts.map(|write| i64::from(write.len)).sum();
+        self.unpublished_bytes -= bytes;
+        self.show_outstanding();
+    }
+
+    /// Free segments that a write leaves for the cleaner, and a write that is no delete for deletes.
+    pub(crate) fn keep_free(&self, delete: bool) -> u32 {
+        let engine = &self.engine;
+        match delete || self.hurried {
+            // What is in a hurry was promised room before (`prepare`).
+            true => engine.cleaner_reserve(),
+            false => engine.cleaner_reserve() + engine.delete_reserve(),
+        }
+    }
+
+    /// Room for a record in `class`, made by others if need be. Nothing may be locked.
+    pub(crate) fn room_for(&mut self, class: usize, len: usize, delete: bool) -> Result<(), Error> {
+        if !delete && !self.fits(len) {
+            self.grow_or_refuse(len)?;
+        }
+        let keep = self.keep_free(delete);
+        loop {
+            self.unpark();
+            let engine = &self.engine;
+            let own = self.log.make_room(engine, class, len, keep, None);
+            match own.or_else(|NoRoom| self.log.adopt(engine, class, len)) {
+                Ok(()) => return Ok(()),
+                Err(NoRoom) => self.await_free(keep)?,
+            }
+        }
+    }
+
+    /// Has the pool grow until `len` bytes fit, or tombstones that are in the way go.
+    pub(crate) fn grow_or_refuse(&mut self, len: usize) -> Result<(), Error> {
+        let engine = Arc::clone(&self.engine);
+        while !self.fits(len) {
+            if engine.grow_pool() {
+                continue;
+            }
+            // What this batch replaces still counts as live until it is published.
+            let ticket = self.commit_batch()?;
+            if !self.hurried {
+                self.settle(ticket)?;
+            }
+            self.unpin();
+            if self.fits(len) {
+                return Ok(());
+            }
+            let gone = engine.would_fit(len) && self.await_tombstones(len)?;
+            if !gone {
+                return Err(Error::Full);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether tombstones could be removed until `len` bytes fit.
+    fn await_tombstones(&mut self, len: usize) -> Result<bool, Error> {
+        match self.engine.config.cleaning {
+            Cleaning::Inline => Ok(self.engine.make_tombstones_go(len)?),
+            Cleaning::Background if self.hurried => Ok(false),
+            Cleaning::Background => {
+                let request = self.engine.free.request(0, len);
+                while !self.engine.fits_exactly(len) && !self.engine.free.is_over(&request) {
+                    self.engine.check_poison()?;
+                    self.engine.free.wait(WAIT);
+                }
+                Ok(self.engine.fits_exactly(len))
+            }
+        }
+    }
+
+    /// Gets at least one segment freed beyond `keep`, or says that there is nothing to free.
+    pub(crate) fn await_free(&mut self, keep: u32) -> Result<(), Error> {
+        let engine = Arc::clone(&self.engine);
+        let ticket = self.commit_batch()?;
+        self.unpin();
+        if engine.config.cleaning == Cleaning::Inline && engine.clean_until(keep + 1)? {
+            return Ok(());
+        }
+        if self.hurried {
+            // It needs more than its request told, or another session was faster.
+            let request = engine.free.request(keep + 1, 0);
+            let until = Instant::now() + HURRIED_WAIT;
+            while engine.free_count() <= keep && !engine.free.is_over(&request) {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                engine.free.wait(left);
+            }
+            return match engine.free_count() > keep {
+                true => Ok(()),
+                false => Err(Error::Full),
+            };
+        }
+        // Segments with unpublished records cannot be cleaned: publish ours (KV-ROOM-2).
+        self.settle(ticket)?;
+        self.unpin();
+        let freed = match engine.config.cleaning {
+            Cleaning::Inline => engine.clean_until(keep + 1)?,
+            Cleaning::Background => self.await_cleaner(keep + 1)?,
+        };
+        match freed || engine.grow_pool() {
+            true => Ok(()),
+            false => Err(Error::Full),
+        }
+    }
+
+    /// Waits until `want` segments are free; false if a run of the cleaner could not make them.
+    fn await_cleaner(&self, want: u32) -> Result<bool, Poisoned> {
+        let engine = &self.engine;
+        for _ in 0..RUNS_MAX {
+            let request = engine.free.request(want, 0);
+            while engine.free_count() < want && !engine.free.is_over(&request) {
+                engine.check_poison()?;
+                engine.free.wait(WAIT);
+            }
+            if engine.free_count() >= want {
+                return Ok(true);
+            }
+            if !engine.free.has_gained(&request) {
+                return Ok(false);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Puts the open segments where others can take them (KV-ROOM-1).
+    pub(crate) fn park(&mut self) {
+        if self.has_pending() && !fault!("kv.parked_unpublished") {
+            return;
+        }
+        self.log.seal_durable(&self.engine, &mut self.lane, None);
+        if !self.parked {
+            let mut parked = self.shared.parked.lock().expect("no holder panics");
+            self.log.exchange(&mut parked);
+            self.parked = true;
+        }
+    }
+
+    /// Takes the open segments back, those that nobody has taken.
+    pub(crate) fn unpark(&mut self) {
+        if self.parked {
+            let mut parked = self.shared.parked.lock().expect("no holder panics");
+            self.log.exchange(&mut parked);
+            self.parked = false;
+        }
+    }
+
+    /// Says whether a write of about `bytes` can be made without waiting, and asks the cleaner for room if not.
+    pub(crate) fn prepare(&mut self, bytes: usize, delete: bool) -> Result<Room, Error> {
+        let engine = Arc::clone(&self.engine);
+        if engine.config.cleaning == Cleaning::Inline {
+            return Ok(Room::Ready); // The operation cleans by itself.
+        }
+        self.hurried = true;
+        let len = bytes + RECORD_OVERHEAD;
+        let keep = engine.cleaner_reserve() + engine.delete_reserve();
+        let segments = (len / engine.geometry.inline_max().max(1)).min(u32::MAX as usize) as u32;
+        if engine.free_count() > engine.stock_low() + segments && self.fits(len) {
+            return Ok(Room::Ready);
+        }
+        if engine.check_poison().is_err() {
+            return Ok(Room::Ready); // The operation says what is wrong.
+        }
+        if !delete && !self.fits(len) {
+            return self.prepare_admission(len);
+        }
+        let parked = self.shared.parked.lock().expect("no holder panics");
+        let has_open = parked.take_all(&engine, len);
+        drop(parked);
+        let keep = if delete {
+            engine.cleaner_reserve()
+        } else {
+            keep
+        };
+        if has_open || engine.free_count() > keep + segments {
+            self.room_request = None;
+            return Ok(Room::Ready);
+        }
+        self.ask_for_room(keep + segments + 1, 0)
+    }
+
+    /// What is not admitted now: what this session has on its way may be in the way, or tombstones.
+    fn prepare_admission(&mut self, len: usize) -> Result<Room, Error> {
+        let engine = Arc::clone(&self.engine);
+        if self.has_pending() {
+            self.commit_batch()?;
+            if self.has_pending() && engine.caps().drain != Drain::Fence {
+                return Ok(Room::Wait); // Its ticket turns, and wakes the worker.
+            }
+        }
+        if self.fits(len) || !engine.would_fit(len) {
+            return Ok(Room::Ready); // Admitted by now, or to be refused.
+        }
+        self.ask_for_room(0, len)
+    }
+
+    /// Waits for a run of the cleaner that begins after this; ready when it has brought nothing.
+    fn ask_for_room(&mut self, segments: u32, len: usize) -> Result<Room, Error> {
+        let free = &self.engine.free;
+        let over = self.room_request.take_if(|request| free.is_over(request));
+        if over.is_some_and(|request| !free.has_gained(&request)) {
+            return Ok(Room::Ready);
+        }
+        if self.room_request.is_none() {
+            self.room_request = Some(free.request(segments, len));
+        }
+        free.want_wake();
+        Ok(Room::Wait)
+    }
+}
+
+/// What a session that does not wait has asked for.
+pub(crate) type RoomRequest = Option<Request>;
+
+const _: () = assert!(RECORD_OVERHEAD >= crate::record::HEADER_MAX + crate::record::ALIGN);

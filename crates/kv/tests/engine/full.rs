@@ -1,0 +1,92 @@
+//! What a full pool does, with a cleaner in the background, as servers have it.
+
+use farbank_kv::store::{Error, Store};
+use farbank_kv::{Cleaning, Config, Kv};
+use farbank_pm::media::Mapped;
+
+use crate::support::{Time, User};
+
+/// A pool of `pool_bytes` with a cleaner in the background, as servers have it.
+fn in_background(pool_bytes: u64) -> Kv<Mapped> {
+    let medium = Mapped::anonymous(pool_bytes).unwrap();
+    let config = Config {
+        cleaning: Cleaning::Background,
+        ..Time::new().config()
+    };
+    Kv::create(medium, farbank_kv::segment_bytes_for(pool_bytes), config).unwrap()
+}
+
+/// Fills `kv` with values of `bytes`; returns how many it took.
+fn fill(user: &mut User, bytes: usize) -> u32 {
+    let value = vec![7; bytes];
+    let mut stored = 0_u32;
+    while user.try_set(&stored.to_le_bytes(), &value).is_ok() {
+        stored += 1;
+    }
+    stored
+}
+
+#[test]
+fn after_one_delete_in_a_full_pool_a_value_of_the_same_size_is_taken() {
+    for bytes in [10, 500, 5_000, 150_000] {
+        let kv = in_background(32 << 20);
+        let mut user = User::of(&kv);
+        let stored = fill(&mut user, bytes);
+        let value = vec![8; bytes];
+        for n in 0..stored.min(2_000) {
+            assert_eq!(
+                user.try_set(&(stored + n).to_le_bytes(), &value),
+                Err(Error::Full),
+                "{bytes} bytes, {n}: the pool was full"
+            );
+            assert!(user.delete(&n.to_le_bytes()));
+            let taken = user.try_set(&(stored + n).to_le_bytes(), &value);
+            assert_eq!(taken, Ok(()), "{bytes} bytes, {n} of {stored}");
+        }
+    }
+}
+
+#[test]
+fn a_refused_write_moves_no_record() {
+    for (pool_bytes, bytes) in [(64 << 20, 150_000), (256 << 20, 150_000), (32 << 20, 9_000)] {
+        let kv = in_background(pool_bytes);
+        let mut user = User::of(&kv);
+        let stored = fill(&mut user, bytes);
+        std::thread::sleep(std::time::Duration::from_millis(300)); // The background has its stock.
+        let before = kv.stats();
+        for n in 0..1_000 {
+            let refused = user.try_set(&(stored + n).to_le_bytes(), &vec![8; bytes]);
+            assert_eq!(refused, Err(Error::Full), "{bytes} bytes, {n}");
+        }
+        let after = kv.stats();
+        let moved = after.moved_bytes - before.moved_bytes;
+        assert!(
+            moved <= before.segment_bytes,
+            "{moved} bytes were moved for nothing"
+        );
+    }
+}
+
+#[test]
+fn sessions_that_have_written_and_pause_hold_no_segment() {
+    let kv = in_background(256 << 20);
+    let capacity = kv.stats().capacity_bytes;
+    let mut users: Vec<User> = (0..512).map(|_| User::of(&kv)).collect();
+    for (n, user) in users.iter_mut().enumerate() {
+        user.try_set(&(n as u32).to_le_bytes(), b"1").unwrap();
+    }
+    let crowded = kv.stats().capacity_bytes;
+    assert!(
+        crowded > capacity / 10 * 9,
+        "512 sessions take {capacity} bytes down to {crowded}"
+    );
+    // One of them can fill the pool while the others pause.
+    let stored = u64::from(fill(&mut users[7], 10_000));
+    assert!(
+        stored * 10_000 > crowded / 10 * 9,
+        "{stored} values of 10,000 bytes fit into {crowded}"
+    );
+    for (n, user) in users.iter_mut().enumerate().skip(8).step_by(50) {
+        assert!(user.delete(&(n as u32).to_le_bytes()));
+    }
+}
