@@ -255,6 +255,8 @@ pub(crate) struct Conn {
     pub(crate) closing: bool,
     /// Waits for its client to read replies before it executes more.
     pub(crate) stalled: bool,
+    /// The next request waits until the store has made room for it.
+    pub(crate) awaits_room: bool,
     /// Is on the worker's list of connections to visit.
     pub(crate) listed: bool,
     /// Is on the worker's list of connections touched in this batch.
@@ -283,6 +285,7 @@ impl Conn {
             ending: false,
             closing: false,
             stalled: false,
+            awaits_room: false,
             listed: false,
             touched: false,
             soft_since_ms: None,

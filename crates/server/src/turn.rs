@@ -29,6 +29,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) closing: &'a mut bool,
     /// Set when the client must read before more is executed.
     pub(crate) stalled: &'a mut bool,
+    /// Set when the store is making room for the next request, which waits.
+    pub(crate) awaits_room: &'a mut bool,
     /// Requests executed since the last commit.
     pub(crate) requests: &'a mut usize,
 }

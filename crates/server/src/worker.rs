@@ -9,7 +9,10 @@
 //! W1  One commit serves every connection visited since the last: its ticket holds their replies.
 //! W2  The worker never sleeps on a ticket. It sleeps in poll, and is woken when tickets turn.
 //! W3  A connection with something left to do is on the list, or waits for an event that will come:
-//!     its socket (edge-triggered, so `readable` and `writable` are remembered), or its tickets.
+//!     its socket (edge-triggered, so `readable` and `writable` are remembered), its tickets, or room in the
+//!     store.
+//! W4  The worker never waits until the store has made room: before a write it asks, and if there is none yet
+//!     this connection's request stays in the input until the store wakes the worker. Others go on.
 
 use std::collections::VecDeque;
 use std::io;
@@ -36,6 +39,8 @@ const BATCH_REQUESTS: usize = 4096;
 const BATCH_BYTES: usize = 1 << 20;
 /// How often idle and slow connections are looked for.
 const TICK: Duration = Duration::from_secs(1);
+/// How often requests that wait for room ask the store again if it has not woken the worker.
+const ROOM_TICK: Duration = Duration::from_millis(5);
 /// How long a closing server tries to send what clients are owed.
 const FAREWELL: Duration = Duration::from_millis(200);
 
@@ -56,6 +61,8 @@ pub(crate) struct Worker<'a> {
     listed: VecDeque<usize>,
     /// Connections visited since the last commit.
     touched: Vec<usize>,
+    /// Connections whose next request waits for room in the store.
+    awaiting_room: Vec<usize>,
     held: VecDeque<Batch>,
     tally: Tally,
     stride: Stride,
@@ -77,6 +84,7 @@ impl<'a> Worker<'a> {
             free: Vec::new(),
             listed: VecDeque::new(),
             touched: Vec::new(),
+            awaiting_room: Vec::new(),
             held: VecDeque::new(),
             tally: Tally::default(),
             stride: Stride::default(),
@@ -92,10 +100,12 @@ impl<'a> Worker<'a> {
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(1024);
         while !self.shared.floor.stopping() {
-            let timeout = if self.listed.is_empty() {
+            let timeout = if !self.listed.is_empty() {
+                Duration::ZERO
+            } else if self.awaiting_room.is_empty() {
                 TICK
             } else {
-                Duration::ZERO
+                ROOM_TICK
             };
             match self.poll.poll(&mut events, Some(timeout)) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
@@ -104,6 +114,9 @@ impl<'a> Worker<'a> {
             self.note(&events);
             self.take_mail();
             self.release_turned();
+            for slot in std::mem::take(&mut self.awaiting_room) {
+                self.list(slot);
+            }
             self.flush_if_due();
             // Those listed while others are visited come next time round: their turn is not skipped.
             for _ in 0..self.listed.len() {
@@ -254,6 +267,7 @@ impl<'a> Worker<'a> {
 
     fn serve(&mut self, conn: &mut Conn) -> io::Result<()> {
         conn.stalled = conn.output.pending() >= STALL_BYTES;
+        conn.awaits_room = false;
         if conn.stalled {
             return Ok(());
         }
@@ -262,7 +276,7 @@ impl<'a> Worker<'a> {
             // What a stall left behind comes first.
             self.execute(conn);
         }
-        if conn.readable && !conn.closing && !conn.stalled {
+        if conn.readable && !conn.closing && !conn.stalled && !conn.awaits_room {
             if let Some(bytes) = conn.fill(&mut self.inputs)? {
                 self.tally.count(Count::BytesIn, bytes);
                 self.tally.count(Count::Reads, 1);
@@ -296,6 +310,7 @@ impl<'a> Worker<'a> {
             output: &mut conn.output,
             closing: &mut conn.closing,
             stalled: &mut conn.stalled,
+            awaits_room: &mut conn.awaits_room,
             requests: &mut self.batch_requests,
         };
         match &mut conn.speech {
@@ -423,7 +438,10 @@ impl<'a> Worker<'a> {
         }
         conn.output.shelve(&mut self.outputs);
         let resumes = conn.stalled && pending < STALL_BYTES / 2;
-        if resumes || (conn.readable && !conn.stalled && !conn.closing) {
+        let ready = conn.readable && !conn.stalled && !conn.closing;
+        if conn.awaits_room {
+            self.awaiting_room.push(slot);
+        } else if resumes || ready {
             self.list(slot);
         }
     }

@@ -102,6 +102,24 @@ pub(crate) enum Replies {
     SkipThis,
 }
 
+/// What a request writes, as far as its arguments tell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    /// Bytes of its arguments.
+    pub(crate) bytes: usize,
+    /// It only deletes, or changes what is beside a value.
+    pub(crate) deletes: bool,
+}
+
+impl Need {
+    fn of(command: &Command, args: Args<'_>) -> Need {
+        Need {
+            bytes: args.from(1).map(<[u8]>::len).sum(),
+            deletes: !command.is(flag::DENYOOM),
+        }
+    }
+}
+
 /// What a connection is, apart from its socket.
 pub(crate) struct Client {
     pub(crate) id: u64,

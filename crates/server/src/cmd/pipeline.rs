@@ -1,10 +1,10 @@
 //! A pipeline of RESP requests: read a window ahead, execute, reply.
 
-use farbank_kv::store::Key;
+use farbank_kv::store::{Key, Room};
 
 use super::table::{self, Command, flag};
-use super::{Client, Ctx, Door, run};
-use crate::resp::{Parser, reply};
+use super::{Client, Ctx, Door, Need, run};
+use crate::resp::{Args, Parser, reply};
 use crate::shared::Count;
 use crate::turn::{STALL_BYTES, Turn, WINDOW};
 
@@ -18,6 +18,7 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut Client, parser: &mut Parser) 
         output,
         closing,
         stalled,
+        awaits_room,
         requests,
         desk,
         stride,
@@ -39,7 +40,14 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut Client, parser: &mut Parser) 
         let mut pass = |keys: &[Key<'_>]| stride.pass(keys, &desk.hot);
         let (window, count) = look_ahead(&mut ctx, parser, input.unread(), &mut pass);
         for (index, &command) in window[..count].iter().enumerate() {
-            run(&mut ctx, command, parser.args(input.unread(), index));
+            let args = parser.args(input.unread(), index);
+            if needs_room(ctx.client, command, args).is_some_and(|need| !has_room(&mut ctx, need)) {
+                // The request, and what was read ahead, is read again when there is room.
+                *awaits_room = true;
+                input.consume(index.checked_sub(1).map_or(0, |before| parser.end(before)));
+                return parser.reset();
+            }
+            run(&mut ctx, command, args);
             *requests += 1;
             *closing = ctx.client.leaving;
             *stalled = ctx.out.len() - sent_before >= STALL_BYTES;
@@ -59,6 +67,28 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut Client, parser: &mut Parser) 
             return;
         }
     }
+}
+
+/// The room a request needs in the store, if it writes now.
+#[inline]
+fn needs_room(client: &Client, command: Option<&'static Command>, args: Args<'_>) -> Option<Need> {
+    let command = command?;
+    let queue = client.queue.as_ref();
+    if command.name == "exec" {
+        return queue.and_then(|queue| queue.needs_room());
+    }
+    let writes = command.is(flag::WRITE) && queue.is_none();
+    writes.then(|| Need::of(command, args))
+}
+
+/// Whether the store has the room that a request needs, or refuses it without waiting.
+#[inline]
+fn has_room(ctx: &mut Ctx<'_>, need: Need) -> bool {
+    let Door::Session(session) = &mut ctx.door else {
+        return true;
+    };
+    // An error is met again by the write itself, which replies with it.
+    !matches!(session.prepare(need.bytes, need.deletes), Ok(Room::Wait))
 }
 
 /// The commands of the requests that were read ahead. Has the store fetch what they will need, all

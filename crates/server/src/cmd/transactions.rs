@@ -14,7 +14,7 @@ use std::ops::Range;
 use farbank_kv::store::{Error, Key, Verdict, View};
 
 use super::table::{Command, flag};
-use super::{Ctx, Door, FULL, Fail, REPLY_TOO_LONG, check_keys, execute, misconf, reject};
+use super::{Ctx, Door, FULL, Fail, Need, REPLY_TOO_LONG, check_keys, execute, misconf, reject};
 use crate::resp::number::parse_u64;
 use crate::resp::parse::Kept;
 use crate::resp::{Args, reply};
@@ -32,6 +32,15 @@ pub(crate) struct Queue {
 impl Queue {
     pub(crate) fn len(&self) -> usize {
         self.commands.len()
+    }
+
+    /// The room that EXEC needs in the store, if a queued command writes.
+    pub(super) fn needs_room(&self) -> Option<Need> {
+        let writes = self.commands.iter().any(|c| c.is(flag::WRITE));
+        writes.then(|| Need {
+            bytes: self.requests.bytes(),
+            deletes: !self.commands.iter().any(|c| c.is(flag::DENYOOM)),
+        })
     }
 
     /// The run of commands from `at` on that can be in one group.

@@ -29,7 +29,7 @@ mod text;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farbank_kv::store::{Absence, Error, Key, Session, View};
+use farbank_kv::store::{Absence, Error, Key, Room, Session, View};
 
 use crate::hotkeys::Stride;
 use crate::shared::{Card, Count, Desk, Shared, Tally};
@@ -257,6 +257,7 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
         output,
         closing,
         stalled,
+        awaits_room,
         requests,
     } = turn;
     let sent_before = output.buffer.len() - output.pending();
@@ -279,7 +280,7 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
         now_secs: shared.clock_ms() / 1000,
         leaving: false,
     };
-    while !*closing && !*stalled {
+    while !*closing && !*stalled && !*awaits_room {
         let skipped = talk.skip.min(input.unread().len());
         talk.skip -= skipped;
         input.consume(skipped);
@@ -291,6 +292,10 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
         prefetch(&mut ctx, &window[..count]);
         let mut consumed = 0;
         for (request, used) in &window[..count] {
+            *awaits_room = !has_room(&mut ctx, request, *used);
+            if *awaits_room {
+                break;
+            }
             ctx.count(Count::Commands);
             run(&mut ctx, request);
             *requests += 1;
@@ -301,10 +306,10 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
                 break;
             }
         }
-        let all = !*closing && !*stalled;
+        let all = !*closing && !*stalled && !*awaits_room;
         input.consume(consumed);
         match end {
-            // What was read ahead is read again when the client has caught up.
+            // What was read ahead is read again when the client has caught up, or there is room.
             _ if !all => (talk.scanned, talk.needed) = (0, 0),
             End::Window => {}
             End::Skip(bytes) => talk.skip = bytes,
@@ -396,6 +401,22 @@ fn prefetch(ctx: &mut Ctx<'_>, window: &[(Request<'_>, usize)]) {
     if found > 1 {
         ctx.session.prefetch(&keys[..found], reads);
     }
+}
+
+/// Whether the store has the room that a request of `bytes` needs, or refuses it without waiting.
+#[inline]
+fn has_room(ctx: &mut Ctx<'_>, request: &Request<'_>, bytes: usize) -> bool {
+    let deletes = match request {
+        Request::Store(_) | Request::MetaSet { .. } => false,
+        Request::Line(words) => match words.clone().next() {
+            Some(b"incr" | b"decr" | b"ma") => false,
+            Some(b"delete" | b"md" | b"touch" | b"gat" | b"gats") => true,
+            _ => return true,
+        },
+        Request::Get { .. } | Request::Fault { .. } => return true,
+    };
+    // An error is met again by the write itself, which replies with it.
+    !matches!(ctx.session.prepare(bytes, deletes), Ok(Room::Wait))
 }
 
 #[inline]
