@@ -236,7 +236,7 @@ fn with_faults(folder: &str, flags: &str) -> Result<PathBuf, String> {
     command.args([
         "build",
         "--release",
-        "--package=farbank",
+        "--package=farbank-cli",
         "--features=faults",
     ]);
     succeed(command.arg("--target-dir").arg(&folder))?;

@@ -176,7 +176,7 @@ fn run_lanes(size: Size, names: &[String]) -> usize {
     let ours = |name: &String| WITHOUT_BINARY.contains(&name.as_str());
     let built = match !names.is_empty() && names.iter().all(ours) {
         true => Ok(()),
-        false => run::cargo(&["build", "--release", "--package", "farbank"]),
+        false => run::cargo(&["build", "--release", "--package", "farbank-cli"]),
     };
     for Lane(name, shows, run) in chosen {
         println!("\n-- {name}: {shows}");

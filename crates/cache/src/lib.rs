@@ -32,6 +32,7 @@ mod claims;
 mod classes;
 mod config;
 mod engine;
+#[cfg(feature = "check")]
 mod faults;
 mod group;
 mod layout;
@@ -42,6 +43,7 @@ mod root;
 mod state;
 mod stats;
 mod tair;
+#[cfg(feature = "check")]
 pub mod target;
 mod tend;
 mod verify;

@@ -6,13 +6,12 @@
 //! makes one, and a [`Session`] reads, writes and commits.
 //!
 //! The parts stand behind it: [`pm`] is the memory, [`kv`] the engine on it with everything a
-//! session can do ([`kv::store`]), [`server`] speaks RESP.
+//! session can do ([`kv::store`]).
 
 #![forbid(unsafe_code)]
 
 pub use farbank_kv as kv;
 pub use farbank_pm as pm;
-pub use farbank_server as server;
 
 mod embed;
 

@@ -25,6 +25,7 @@ mod api;
 mod cleaner;
 mod config;
 mod engine;
+#[cfg(feature = "check")]
 mod faults;
 mod flush;
 mod free;
@@ -48,6 +49,7 @@ mod snapshot;
 mod space;
 pub mod store;
 mod stripe;
+#[cfg(feature = "check")]
 pub mod target;
 mod verify;
 

@@ -16,7 +16,7 @@ use crate::Failure;
 const EXAMPLES: &str = "\
 Schedules need a build of their own, in which shuttle takes the place of locks, atomics and threads:
 
-  RUSTFLAGS='--cfg shuttle' cargo run --release --target-dir target/shuttle --package farbank \\
+  RUSTFLAGS='--cfg shuttle' cargo run --release --target-dir target/shuttle --package farbank-cli \\
       -- check schedules --schedules 4000
 
 `cargo xtask lanes schedules` does that, and more. Those of the tree need none:
