@@ -6,8 +6,9 @@
 //! |               | changes every value's size, always as full       | writes that were refused             |
 //! | load          | sets new keys, alone and sixteen a commit        | fences, reads, index bytes, slowest  |
 //! | reopen        | opens a pool again after a kill and after a close| how long that takes                  |
+//! | full          | writes to a full pool, see `full`                | the slowest refused and accepted ones|
 //!
-//! All three run in one thread, with a cleaner that works only when a session finds no room, so that
+//! The first three run in one thread, with a cleaner that works only when a session finds no room, so that
 //! what is counted does not depend on who was scheduled when. Nothing is read back or checked here
 //! beyond the number of keys: that is what the tests and `farbank check` are for.
 
@@ -48,6 +49,8 @@ pub enum Experiment {
     Load,
     /// How long a pool takes to come back.
     Reopen,
+    /// How long writes and reads take when the pool is full.
+    Full,
 }
 
 /// Which keys are updated.
@@ -93,6 +96,7 @@ pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
             Experiment::Amplification => amplification(options, &mut report, watch)?,
             Experiment::Load => load(options, &mut report, watch)?,
             Experiment::Reopen => reopen(options, &mut report, watch)?,
+            Experiment::Full => crate::full::run(&mut report, watch)?,
         }
     }
     Ok(report)

@@ -6,6 +6,7 @@ pub mod cache;
 pub mod chart;
 pub mod counted;
 pub mod figure;
+mod full;
 pub mod index;
 pub mod judge;
 pub mod kill;

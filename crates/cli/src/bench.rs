@@ -27,7 +27,7 @@ use crate::{Failure, size};
 const KV_EXAMPLES: &str = "\
 Examples:
   farbank bench kv --experiment all
-      every figure of the engine, in about two minutes and 1 GiB of memory
+      every figure of the engine, in about three minutes and 1 GiB of memory
   farbank bench kv --experiment amplification --size 1gb
       what the medium is written for what users write, on a larger pool
   farbank bench kv --experiment reopen --keys 20000000 --medium /mnt/pmem0/bench.pool
@@ -150,6 +150,9 @@ enum ExperimentChoice {
     Load,
     /// Milliseconds to open after a kill and after a clean close.
     Reopen,
+    /// The slowest write that a full pool refuses or accepts, and the slowest read beside it, over sizes of values
+    /// and pools and how they came to be full.
+    Full,
     /// All of them.
     All,
 }
@@ -189,12 +192,13 @@ impl BenchKv {
     }
 
     fn run_on(self, place: kv::Place) -> Result<(), Failure> {
-        use kv::Experiment::{Amplification, Load, Reopen};
+        use kv::Experiment::{Amplification, Full, Load, Reopen};
         let experiments = match self.experiment {
             ExperimentChoice::Amplification => vec![Amplification],
             ExperimentChoice::Load => vec![Load],
             ExperimentChoice::Reopen => vec![Reopen],
-            ExperimentChoice::All => vec![Amplification, Load, Reopen],
+            ExperimentChoice::Full => vec![Full],
+            ExperimentChoice::All => vec![Amplification, Load, Reopen, Full],
         };
         if self.size < kv::POOL_BYTES_MIN {
             let least = size::human(kv::POOL_BYTES_MIN);

@@ -56,6 +56,8 @@ use crate::store::{Error, Key};
 /// Bytes of victims a pass takes where a drain is a fence; and segments, at most.
 const PASS_BYTES: usize = 2 << 20;
 const PASS_SEGMENTS: usize = 4;
+/// How often the oldest segments are emptied in turn until tombstones are gone.
+const PURGE_ROUNDS: u32 = 3;
 /// Records that are met before what the index says of them is fetched.
 const MET_MAX: usize = 64;
 /// Live records that are fetched before they are looked at.
@@ -203,10 +205,11 @@ impl<M: Medium> Engine<M> {
         Ok(self.fits_exactly(len))
     }
 
-    /// Empties the oldest segments, one after the other, until `is_enough`, or each once.
+    /// Empties the oldest segments, one after the other, until `is_enough`, or all of them some times: what is
+    /// copied in the first round, because a segment of the tombstone's time is still there, goes in the next.
     fn empty_oldest(&self, is_enough: &dyn Fn() -> bool) -> Result<(), Poisoned> {
         let low = self.stock_low();
-        for _ in 0..self.pool.segments() {
+        for _ in 0..PURGE_ROUNDS * self.pool.segments() {
             if is_enough() {
                 return Ok(());
             }
@@ -227,6 +230,7 @@ impl<M: Medium> Engine<M> {
             self.pass(&mut cleaner, &[victim])?;
             let reborn = self.rebirth(&mut cleaner.lane)?;
             drop(cleaner);
+            self.free.wake_waiters();
             if reborn == 0
                 && self.free_count() <= 2
                 && self.wait_for_limbo(self.cleaner_reserve())? == Limbo::Held
@@ -292,10 +296,13 @@ impl<M: Medium> Engine<M> {
             gained = grown || self.clean_until(want).unwrap_or(false);
             gained |= demand.segments > 0 && self.free_count() >= demand.segments;
         }
-        if demand.bytes > 0 {
-            gained &= self.make_tombstones_go(demand.bytes).unwrap_or(false);
-        } else if self.has_many_tombstones() && self.occupied() > self.capacity() / 8 * 7 {
-            self.empty_oldest(&|| self.has_few_tombstones()).ok();
+        let many = self.has_many_tombstones() && self.occupied() > self.capacity() / 8 * 7;
+        if many || demand.bytes > 0 {
+            // More than the writers that wait need: they go on as soon as they can.
+            let fits = || self.fits_exactly(demand.bytes) || !self.would_fit(demand.bytes);
+            self.empty_oldest(&|| fits() && self.has_few_tombstones())
+                .ok();
+            gained &= self.fits_exactly(demand.bytes);
         }
         self.free.end_run(run, gained);
     }

@@ -55,6 +55,11 @@ impl<M: Medium> Worker<M> {
                 Error::ValueTooLong
             });
         }
+        // All of it, before anything is written: what is refused costs nothing.
+        let room = self.engine.room_of_large(value.bytes.len()) + self.engine.record_len(header);
+        if !self.fits(room) {
+            self.grow_or_refuse(room)?;
+        }
         let mut table = Vec::with_capacity(table_bytes);
         for chunk in value.bytes.chunks(geometry.payload()) {
             if let Err(error) = self.write_extent(chunk, &mut table) {
@@ -67,7 +72,7 @@ impl<M: Medium> Worker<M> {
 
     /// Writes `bytes` into an extent of its own and adds it to `table`.
     fn write_extent(&mut self, bytes: &[u8], table: &mut Vec<u8>) -> Result<(), Error> {
-        let segment = self.take_extent(bytes.len())?;
+        let segment = self.take_extent()?;
         self.fill_extent(segment, bytes, State::Extent, table);
         Ok(())
     }
@@ -107,11 +112,8 @@ impl<M: Medium> Worker<M> {
         }
     }
 
-    fn take_extent(&mut self, len: usize) -> Result<u32, Error> {
+    fn take_extent(&mut self) -> Result<u32, Error> {
         let engine = self.engine.clone();
-        if !self.fits(len) {
-            self.grow_or_refuse(len)?;
-        }
         let keep = self.keep_free(false);
         loop {
             match engine.take_segment(keep) {

@@ -224,9 +224,13 @@ impl<M: Medium> Worker<M> {
             return Ok(Room::Ready); // The operation cleans by itself.
         }
         self.hurried = true;
-        let len = bytes + RECORD_OVERHEAD;
+        let extents = engine.extents_for(bytes + RECORD_OVERHEAD);
+        let segments = u32::try_from(extents).unwrap_or(u32::MAX / 2);
+        let len = match extents {
+            0 => bytes + RECORD_OVERHEAD,
+            _ => engine.room_of_large(bytes) + RECORD_OVERHEAD,
+        };
         let keep = engine.cleaner_reserve() + engine.delete_reserve();
-        let segments = (len / engine.geometry.inline_max().max(1)).min(u32::MAX as usize) as u32;
         if engine.free_count() > engine.stock_low() + segments && self.fits(len) {
             return Ok(Room::Ready);
         }
@@ -237,7 +241,7 @@ impl<M: Medium> Worker<M> {
             return self.prepare_admission(len);
         }
         let parked = self.shared.parked.lock().expect("no holder panics");
-        let has_open = parked.take_all(&engine, len);
+        let has_open = extents == 0 && parked.take_all(&engine, len);
         drop(parked);
         let keep = if delete {
             engine.cleaner_reserve()

@@ -177,6 +177,19 @@ impl<M: Medium> Engine<M> {
         self.leaves_tombstones_room(len) && self.occupied() + len <= self.capacity()
     }
 
+    /// Extents that a record of `len` bytes takes: none if it lies in the log.
+    pub(crate) fn extents_for(&self, len: usize) -> usize {
+        match len > self.geometry.inline_max() {
+            true => len.div_ceil(self.geometry.payload()),
+            false => 0,
+        }
+    }
+
+    /// Bytes that a value of `len` bytes takes of the pool if it lies in extents, which are counted whole.
+    pub(crate) fn room_of_large(&self, len: usize) -> usize {
+        len.div_ceil(self.geometry.payload()) * self.geometry.payload()
+    }
+
     /// Whether there would be room for `len` bytes of values more without any tombstones. Values leave them a
     /// share: a pool that is full of values takes many deletes, and values in place of those deleted, before the
     /// segments that tombstones wait for must be emptied, which moves most of the pool.

@@ -1,6 +1,6 @@
 //! What a full pool does, with a cleaner in the background, as servers have it.
 
-use farbank_kv::store::{Error, Store};
+use farbank_kv::store::{Error, Room, Store};
 use farbank_kv::{Cleaning, Config, Kv};
 use farbank_pm::media::Mapped;
 
@@ -28,7 +28,7 @@ fn fill(user: &mut User, bytes: usize) -> u32 {
 
 #[test]
 fn after_one_delete_in_a_full_pool_a_value_of_the_same_size_is_taken() {
-    for bytes in [10, 500, 5_000, 150_000] {
+    for bytes in [10, 500, 5_000, 10_000, 150_000] {
         let kv = in_background(32 << 20);
         let mut user = User::of(&kv);
         let stored = fill(&mut user, bytes);
@@ -88,5 +88,56 @@ fn sessions_that_have_written_and_pause_hold_no_segment() {
     );
     for (n, user) in users.iter_mut().enumerate().skip(8).step_by(50) {
         assert!(user.delete(&(n as u32).to_le_bytes()));
+    }
+}
+
+/// A worker of a server: it asks for room, and does something else until there is some.
+struct Hurried(User);
+
+impl Hurried {
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        while self.0.0.prepare(key.len() + value.len(), false)? == Room::Wait {
+            std::thread::yield_now();
+        }
+        self.0.try_set(key, value)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> bool {
+        while self.0.0.prepare(key.len(), true) == Ok(Room::Wait) {
+            std::thread::yield_now();
+        }
+        self.0.delete(key)
+    }
+}
+
+#[test]
+fn a_worker_that_asks_for_room_is_refused_only_what_does_not_fit() {
+    for (bytes, part) in [(10, 3), (500, 3), (10_000, 3), (150_000, 2)] {
+        let kv = in_background(32 << 20);
+        let mut worker = Hurried(User::of(&kv));
+        let value = vec![7; bytes];
+        let mut stored = 0_u32;
+        while worker.set(&stored.to_le_bytes(), &value).is_ok() {
+            stored += 1;
+        }
+        // Deletes of a part, and values in their place: tombstones must make way.
+        for n in (0..stored).step_by(part) {
+            assert!(worker.delete(&n.to_le_bytes()));
+        }
+        let freed = stored.div_ceil(part as u32);
+        for n in 0..freed {
+            let taken = worker.set(&(stored + n).to_le_bytes(), &value);
+            assert_eq!(
+                taken,
+                Ok(()),
+                "{bytes} bytes, {n} of {freed}: {:?}",
+                kv.stats()
+            );
+        }
+        for n in 0..1_000.min(freed) {
+            assert!(worker.delete(&(stored + n).to_le_bytes()));
+            let taken = worker.set(&(stored + freed + n).to_le_bytes(), &value);
+            assert_eq!(taken, Ok(()), "{bytes} bytes, {n}: {:?}", kv.stats());
+        }
     }
 }

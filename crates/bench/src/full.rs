@@ -1,0 +1,301 @@
+//! A full pool: how long a write takes that is refused, one that is accepted, and a read beside them.
+//!
+//! One thread does what a worker of the server does for two clients: between any two steps of a write it answers a
+//! read. A write is timed from the moment it is first asked for until it is accepted or refused, the time in which
+//! it waits for room included.
+//!
+//! | history     | the pool was                                                               |
+//! |-------------|----------------------------------------------------------------------------|
+//! | loaded      | filled with new keys until one was refused                                 |
+//! | overwritten | the same, then as many keys were overwritten, at random, as it holds       |
+//! | holes       | the same as loaded, then a third of the keys, at random, made way for others |
+
+use std::time::Instant;
+
+use farbank_kv::store::{Error as Refusal, Key, Room, Session, Store, Value, View};
+use farbank_kv::{Cleaning, Config, Kv, segment_bytes_for};
+use farbank_pm::media::Mapped;
+use farbank_pm::sim::Rng;
+
+use crate::figure::{Error, Figure, Report, Watch, look};
+
+/// Bytes of a value.
+const VALUE_BYTES: [usize; 6] = [10, 100, 1_000, 10_000, 150_000, 1 << 20];
+/// Bytes of a pool.
+const POOL_BYTES: [u64; 2] = [32 << 20, 256 << 20];
+/// Refused writes of a cell, and accepted ones.
+const WRITES: u32 = 2_000;
+/// What none of them may take, at the 99.99th percentile: milliseconds.
+const SLOWEST_MS: f64 = 5.0;
+const EXPERIMENT: &str = "full";
+
+/// How a pool came to be full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum History {
+    Loaded,
+    Overwritten,
+    Holes,
+}
+
+impl History {
+    const ALL: [History; 3] = [History::Loaded, History::Overwritten, History::Holes];
+
+    fn name(self) -> &'static str {
+        match self {
+            History::Loaded => "loaded",
+            History::Overwritten => "overwritten",
+            History::Holes => "holes",
+        }
+    }
+}
+
+/// Times, in nanoseconds.
+#[derive(Default)]
+struct Times {
+    refused: Vec<u64>,
+    accepted: Vec<u64>,
+    reads: Vec<u64>,
+}
+
+impl Times {
+    fn add(&mut self, other: Times) {
+        self.refused.extend(other.refused);
+        self.accepted.extend(other.accepted);
+        self.reads.extend(other.reads);
+    }
+}
+
+/// The keys that are there, and the session that works on them.
+struct Client {
+    session: Box<dyn Session>,
+    value: Vec<u8>,
+    keys: Vec<u64>,
+    next: u64,
+    rng: Rng,
+    out: Vec<u8>,
+}
+
+/// Runs all cells.
+pub(crate) fn run(report: &mut Report, watch: Watch<'_>) -> Result<(), Error> {
+    let cells: Vec<(u64, usize, History)> = POOL_BYTES
+        .into_iter()
+        .flat_map(|pool| VALUE_BYTES.map(|value| (pool, value)))
+        .flat_map(|(pool, value)| History::ALL.map(|history| (pool, value, history)))
+        .collect();
+    let mut all = Times::default();
+    for (done, &(pool_bytes, value_bytes, history)) in cells.iter().enumerate() {
+        look(watch, "filling pools", done as u64, cells.len() as u64)?;
+        let times = cell(pool_bytes, value_bytes, history)?;
+        report.notes.push(format!(
+            "full: {} MiB, values of {value_bytes} bytes, {}: slowest refused {:.3} ms, accepted {:.3} ms, read {:.3} ms",
+            pool_bytes >> 20,
+            history.name(),
+            slowest_ms(&times.refused),
+            slowest_ms(&times.accepted),
+            slowest_ms(&times.reads),
+        ));
+        all.add(times);
+    }
+    look(
+        watch,
+        "filling pools",
+        cells.len() as u64,
+        cells.len() as u64,
+    )?;
+    for (name, mut times) in [
+        ("a refused SET", all.refused),
+        ("an accepted SET", all.accepted),
+        ("a GET beside them", all.reads),
+    ] {
+        times.sort_unstable();
+        let median = Figure::measured(EXPERIMENT, format!("{name}, median"), at_ms(&times, 0.5));
+        let late = Figure::measured(
+            EXPERIMENT,
+            format!("{name}, 99.99 %"),
+            at_ms(&times, 0.9999),
+        );
+        let worst = Figure::measured(EXPERIMENT, format!("{name}, slowest"), slowest_ms(&times));
+        report.figures.push(median.unit("ms"));
+        report.figures.push(late.unit("ms").at_most(SLOWEST_MS));
+        report.figures.push(worst.unit("ms"));
+    }
+    Ok(())
+}
+
+fn slowest_ms(times: &[u64]) -> f64 {
+    times.iter().max().map_or(0.0, |ns| *ns as f64 / 1e6)
+}
+
+/// The time that `share` of the sorted `times` do not exceed.
+fn at_ms(times: &[u64], share: f64) -> f64 {
+    let rank = (times.len() as f64 * share).ceil() as usize;
+    let place = rank.clamp(1, times.len().max(1)) - 1;
+    times.get(place).map_or(0.0, |ns| *ns as f64 / 1e6)
+}
+
+fn cell(pool_bytes: u64, value_bytes: usize, history: History) -> Result<Times, Error> {
+    let medium = Mapped::anonymous(pool_bytes).map_err(Error::doing("map memory"))?;
+    medium.prefault(&mut |_, _| {});
+    let config = Config {
+        cleaning: Cleaning::Background,
+        ..Config::default()
+    };
+    let kv = Kv::create(medium, segment_bytes_for(pool_bytes), config)?;
+    let mut client = Client {
+        session: Store::session(&kv),
+        value: vec![7; value_bytes],
+        keys: Vec::new(),
+        next: 0,
+        rng: Rng::new(pool_bytes ^ value_bytes as u64),
+        out: Vec::new(),
+    };
+    let mut times = Times::default();
+    client.fill(&mut times)?;
+    match history {
+        History::Loaded => {}
+        History::Overwritten => client.overwrite(&mut times)?,
+        History::Holes => client.make_holes(&mut times)?,
+    }
+    let mut times = Times::default();
+    for _ in 0..WRITES {
+        if client.set_next(&mut times)? {
+            return Err(Error::Failed(format!(
+                "{value_bytes} bytes, {}: a write was accepted that had just been refused",
+                history.name()
+            )));
+        }
+    }
+    for _ in 0..WRITES {
+        client.delete_one()?;
+        if !client.set_next(&mut times)? {
+            return Err(Error::Failed(format!(
+                "{value_bytes} bytes, {}: a write was refused in place of one just deleted",
+                history.name()
+            )));
+        }
+    }
+    Ok(times)
+}
+
+impl Client {
+    fn fill(&mut self, times: &mut Times) -> Result<(), Error> {
+        while self.set_next(times)? {}
+        Ok(())
+    }
+
+    /// Overwrites as many keys as there are, those that fit.
+    fn overwrite(&mut self, times: &mut Times) -> Result<(), Error> {
+        self.delete_some(64)?;
+        for _ in 0..self.keys.len() {
+            let place = self.roll();
+            let key = self.keys[place];
+            self.set(key, times)?;
+        }
+        self.fill(times)
+    }
+
+    fn make_holes(&mut self, times: &mut Times) -> Result<(), Error> {
+        self.delete_some(3)?;
+        self.fill(times)
+    }
+
+    /// Deletes one key in `part`.
+    fn delete_some(&mut self, part: usize) -> Result<(), Error> {
+        for _ in 0..(self.keys.len() / part).max(1) {
+            self.delete_one()?;
+        }
+        Ok(())
+    }
+
+    fn roll(&mut self) -> usize {
+        self.rng.below(self.keys.len() as u64) as usize
+    }
+
+    fn delete_one(&mut self) -> Result<(), Error> {
+        let place = self.roll();
+        let key = self.keys.swap_remove(place);
+        while self.session.prepare(16, true).map_err(failed)? == Room::Wait {
+            std::thread::yield_now();
+        }
+        self.session
+            .delete(name(&key.to_le_bytes()))
+            .map_err(failed)?;
+        self.session.commit().map_err(failed)?;
+        Ok(())
+    }
+
+    /// Sets a key that is not there; whether it was accepted.
+    fn set_next(&mut self, times: &mut Times) -> Result<bool, Error> {
+        let key = self.next;
+        let accepted = self.set(key, times)?;
+        if accepted {
+            self.next += 1;
+            self.keys.push(key);
+        }
+        Ok(accepted)
+    }
+
+    /// Sets one key, and reads others while it waits for room; whether it was accepted.
+    fn set(&mut self, key: u64, times: &mut Times) -> Result<bool, Error> {
+        let started = Instant::now();
+        while self
+            .session
+            .prepare(8 + self.value.len(), false)
+            .map_err(failed)?
+            == Room::Wait
+        {
+            self.get(times)?;
+        }
+        let value = Value {
+            bytes: &self.value,
+            ..Value::default()
+        };
+        let done = self.session.put_alone(name(&key.to_le_bytes()), value);
+        let elapsed = started.elapsed().as_nanos() as u64;
+        let accepted = match done {
+            Ok(_) => true,
+            Err(Refusal::Full) => false,
+            Err(error) => return Err(failed(error)),
+        };
+        match accepted {
+            true => times.accepted.push(elapsed),
+            false => times.refused.push(elapsed),
+        }
+        self.get(times)?;
+        Ok(accepted)
+    }
+
+    /// Reads a key that is there.
+    fn get(&mut self, times: &mut Times) -> Result<(), Error> {
+        if self.keys.is_empty() {
+            return Ok(());
+        }
+        let place = self.roll();
+        let key = self.keys[place];
+        self.out.clear();
+        let started = Instant::now();
+        let found = self
+            .session
+            .get(
+                name(&key.to_le_bytes()),
+                View::Durable,
+                &mut self.out,
+                &mut |_, _| {},
+            )
+            .map_err(failed)?;
+        self.session.rest();
+        times.reads.push(started.elapsed().as_nanos() as u64);
+        match found && self.out.len() == self.value.len() {
+            true => Ok(()),
+            false => Err(Error::Failed(format!("key {key} is not as it was set"))),
+        }
+    }
+}
+
+fn name(bytes: &[u8]) -> Key<'_> {
+    Key { db: 0, bytes }
+}
+
+fn failed(error: impl std::fmt::Display) -> Error {
+    Error::Failed(error.to_string())
+}
