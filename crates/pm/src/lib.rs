@@ -38,4 +38,6 @@ pub mod sync;
 pub mod table;
 
 pub use lane::{Counters, Lane};
-pub use medium::{Caps, Drain, Kind, LINE, Medium, Off, Poisoned, Ticket, WORD};
+pub use medium::{
+    Caps, Drain, FileId, FileTrouble, Kind, LINE, Medium, Off, Poisoned, Ticket, WORD,
+};

@@ -54,9 +54,40 @@ pub struct Ticket(pub u64);
 impl Ticket {
     /// A ticket that is durable already.
     pub const DURABLE: Ticket = Ticket(0);
+    /// A ticket that never turns: [`Medium::poll`] of it is an error once the medium is poisoned.
+    pub const NEVER: Ticket = Ticket(u64::MAX);
 }
 
-/// An I/O error has made the medium untrustworthy: nothing is acknowledged any more.
+/// A file, as the file system knows it: the same after a rename or a restart of the machine, another
+/// one for a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileId {
+    /// Inode number; never 0.
+    pub inode: u64,
+    /// Time of its creation, in nanoseconds since 1970; 0 where the file system does not keep it.
+    pub born_ns: u64,
+}
+
+impl FileId {
+    /// Whether both can be the same file. A birth time that is not known decides nothing.
+    #[must_use]
+    pub fn may_be(self, other: FileId) -> bool {
+        let dated = self.born_ns != 0 && other.born_ns != 0;
+        self.inode == other.inode && (!dated || self.born_ns == other.born_ns)
+    }
+}
+
+/// What has happened to a pool's file while the pool is open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileTrouble {
+    /// One word for monitoring: `moved`, `removed`, `replaced` or `truncated`.
+    pub what: &'static str,
+    /// One line for people: the path, what was found, what follows from it.
+    pub text: Arc<str>,
+}
+
+/// An I/O error, or the loss of its file, has made the medium untrustworthy: nothing is acknowledged
+/// any more.
 ///
 /// What was durable before stays readable. Closing and opening the pool again is the way out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +100,7 @@ impl fmt::Display for Poisoned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the pool stopped taking writes after an I/O error ({}); mend the device, then restart",
+            "the pool stopped taking writes ({}); put that right, then restart",
             self.reason
         )
     }
@@ -216,6 +247,18 @@ pub trait Medium: Send + Sync + 'static {
         self.wait(ticket)
     }
 
+    /// The file under the medium. `None`: there is no file, or its file system does not keep inode
+    /// numbers.
+    fn file_id(&self) -> Option<FileId> {
+        None
+    }
+
+    /// What has happened to the medium's file since it was opened, as far as is known. Real media look
+    /// twice a second.
+    fn file_trouble(&self) -> Option<FileTrouble> {
+        None
+    }
+
     /// Has `wake` called, from any thread, whenever tickets have turned or the medium was poisoned.
     /// A medium whose tickets are durable at once never calls it.
     fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>);
@@ -321,6 +364,14 @@ impl<M: Medium> Medium for Arc<M> {
 
     fn settle(&self, ticket: Ticket) -> Result<(), Poisoned> {
         (**self).settle(ticket)
+    }
+
+    fn file_id(&self) -> Option<FileId> {
+        (**self).file_id()
+    }
+
+    fn file_trouble(&self) -> Option<FileTrouble> {
+        (**self).file_trouble()
     }
 
     fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {

@@ -35,10 +35,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::open::OpenOptions;
 use super::space::{Place, PoolFile, Progress};
+use super::watch::Watch;
 use super::window::{PAGE, RESERVE_BYTES, Source, Window};
 use crate::lane::Lane;
-use crate::medium::{Caps, Drain, Kind, Medium, Off, Poisoned, Ticket, WORD};
+use crate::medium::{Caps, Drain, FileId, FileTrouble, Kind, Medium, Off, Poisoned, Ticket, WORD};
 
 /// When a file's writes are made durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -80,15 +82,13 @@ impl SyncPolicy {
     }
 }
 
-/// A ticket that never turns.
-const NEVER: Ticket = Ticket(u64::MAX);
-
 /// A file. See the module's head.
 pub struct File {
     // Before `shared`: the pages are unmapped before the lock on the file is let go.
     window: Window,
     shared: Arc<Shared>,
     caps: Caps,
+    watch: Watch,
     /// Held while the medium grows.
     growing: Mutex<()>,
     /// Held by `store` and `cas`.
@@ -141,8 +141,7 @@ struct Mourner<'a>(&'a Shared);
 impl Drop for Mourner<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0
-                .poison("a waker panicked on the syncing thread".into());
+            self.0.poison("a waker panicked on the syncing thread");
         }
     }
 }
@@ -153,9 +152,10 @@ impl File {
         file: PoolFile,
         place: Place,
         bytes: u64,
-        policy: SyncPolicy,
+        options: &OpenOptions,
     ) -> io::Result<File> {
         const SECTOR_BYTES: usize = 512;
+        let policy = options.sync;
         let window = Window::reserve(bytes, RESERVE_BYTES.max(bytes.saturating_mul(2)))?;
         window.extend(Source::Read(file.fd()), bytes)?;
         let shared = Arc::new(Shared {
@@ -169,6 +169,9 @@ impl File {
             poison: OnceLock::new(),
             wakers: Mutex::default(),
         });
+        let watched = Arc::clone(&shared);
+        let poison = Box::new(move |reason: Arc<str>| watched.poison(&reason));
+        let watch = Watch::start(&shared.file, bytes, options.page_cache, poison)?;
         let syncer = thread::Builder::new().name("farbank-sync".into()).spawn({
             let shared = Arc::clone(&shared);
             move || {
@@ -190,6 +193,7 @@ impl File {
             window,
             shared,
             caps,
+            watch,
             growing: Mutex::new(()),
             words: Mutex::new(()),
             syncer: Some(syncer),
@@ -235,7 +239,7 @@ impl File {
         match self.shared.file.write(parts, at.0) {
             // After the write: a sync that starts from now on covers it.
             Ok(()) => self.shared.dirty.store(true, Ordering::Release),
-            Err(e) => self.shared.poison(format!(
+            Err(e) => self.shared.poison(&format!(
                 "writing at byte {} of {} failed: {e}",
                 at.0,
                 self.shared.file.path().display()
@@ -288,7 +292,7 @@ impl Shared {
         // Before the sync: what is written from now on may need another one.
         self.dirty.store(false, Ordering::Release);
         if let Err(e) = self.file.sync() {
-            self.poison(format!(
+            self.poison(&format!(
                 "fdatasync of {} failed: {e}",
                 self.file.path().display()
             ));
@@ -341,7 +345,7 @@ impl Shared {
     }
 
     /// Nothing is acknowledged from now on (F3). The syncing thread calls the wakers.
-    fn poison(&self, reason: String) {
+    fn poison(&self, reason: &str) {
         let turns = self.turns();
         // The first reason stays.
         let _ = self.poison.set(Poisoned {
@@ -421,11 +425,12 @@ impl Medium for File {
             let (number, _) = self.shared.ask();
             self.shared.wait(Ticket(number)).map_err(io::Error::other)
         };
-        file.fill(from, len, &mut |_, _| {}, sync)?;
+        file.grow(from, len, sync)?;
         if let Err(e) = self.window.extend(Source::Read(file.fd()), len) {
             file.truncate(from)?;
             return Err(e);
         }
+        self.watch.serves(len);
         Ok(())
     }
 
@@ -487,7 +492,7 @@ impl Medium for File {
         }
         lane.counters.fences += 1;
         if self.shared.poison.get().is_some() {
-            return NEVER;
+            return Ticket::NEVER;
         }
         if self.shared.policy != SyncPolicy::Always {
             return Ticket::DURABLE;
@@ -512,6 +517,14 @@ impl Medium for File {
         }
         let (number, _) = self.shared.ask();
         self.shared.wait(Ticket(number))
+    }
+
+    fn file_id(&self) -> Option<FileId> {
+        self.shared.file.id()
+    }
+
+    fn file_trouble(&self) -> Option<FileTrouble> {
+        self.watch.trouble()
     }
 
     fn on_turn(&self, wake: Waker) {

@@ -15,8 +15,8 @@
 //!
 //! Both other kinds do the same work, so that what is measured on DRAM is the processor's side of what
 //! persistent memory costs. The file of a DAX or tmpfs pool is mapped from its first byte to its
-//! last and never shortened: nobody but this process may truncate it (it is locked), and whoever
-//! does it all the same makes the next access a SIGBUS.
+//! last and never shortened: no other process may truncate it (it is locked). If one does it all
+//! the same, an access behind the new end is a SIGBUS, and nothing is acknowledged any more.
 //!
 //! # Invariants
 //! M1  A ticket is durable when it is issued: the fence in `drain` has completed every write-back
@@ -31,13 +31,14 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::cpu::{self, Processor, WriteBack};
 use super::space::{Place, PoolFile, Progress};
+use super::watch::Watch;
 use super::window::{PAGE, RESERVE_BYTES, Source, Window};
 use crate::lane::Lane;
-use crate::medium::{Caps, Drain, Kind, Medium, Off, Poisoned, Ticket, WORD};
+use crate::medium::{Caps, Drain, FileId, FileTrouble, Kind, Medium, Off, Poisoned, Ticket, WORD};
 
 /// From how many bytes on `copy_in` stores whole lines around the cache, unless the processor is
 /// an AMD one.
@@ -73,6 +74,10 @@ pub struct Mapped {
     // Before the file: its pages are unmapped before the lock is let go.
     window: Window,
     backing: Backing,
+    /// Looks after the file, if there is one.
+    watch: Option<Watch>,
+    /// Why nothing may be acknowledged any more: the file was removed or cut.
+    poison: Arc<OnceLock<Poisoned>>,
     /// Held while the medium grows.
     growing: Mutex<()>,
     caps: Caps,
@@ -160,7 +165,30 @@ impl Mapped {
             mapped.write_back = WriteBack::NotNeeded;
             mapped.fences = false;
         }
+        mapped.watch = mapped.start_watch(page_cache)?;
         Ok(mapped)
+    }
+
+    fn start_watch(&self, may_be_removed: bool) -> io::Result<Option<Watch>> {
+        let file = match &self.backing {
+            Backing::Memory(file) | Backing::Disk(file) | Backing::Dax(file) => file,
+            Backing::Anonymous | Backing::Device { .. } => return Ok(None),
+        };
+        let poison = Arc::clone(&self.poison);
+        let poison = Box::new(move |reason| {
+            // The first reason stays.
+            let _ = poison.set(Poisoned { reason });
+        });
+        Watch::start(file, self.len(), may_be_removed, poison).map(Some)
+    }
+
+    /// Whether anything may be acknowledged.
+    #[inline]
+    fn sound(&self) -> Result<(), Poisoned> {
+        match self.poison.get() {
+            None => Ok(()),
+            Some(poisoned) => Err(poisoned.clone()),
+        }
     }
 
     fn new(
@@ -184,6 +212,8 @@ impl Mapped {
         Ok(Mapped {
             window,
             backing,
+            watch: None,
+            poison: Arc::default(),
             growing: Mutex::new(()),
             caps,
             write_back: processor.write_back,
@@ -274,11 +304,12 @@ impl Medium for Mapped {
         if len <= from {
             return Ok(());
         }
+        self.sound().map_err(io::Error::other)?;
         self.window.check_room(len)?;
         match &self.backing {
             Backing::Anonymous => self.window.extend(Source::Anonymous, len)?,
             Backing::Memory(file) | Backing::Dax(file) | Backing::Disk(file) => {
-                file.fill(from, len, &mut |_, _| {}, || file.sync())?;
+                file.grow(from, len, || file.sync())?;
                 if let Err(e) = self.window.extend(self.backing.source(), len) {
                     file.truncate(from)?;
                     return Err(e);
@@ -288,6 +319,9 @@ impl Medium for Mapped {
                 let why = format!("{}: a device cannot grow", file.path().display());
                 return Err(io::Error::new(io::ErrorKind::Unsupported, why));
             }
+        }
+        if let Some(watch) = &self.watch {
+            watch.serves(len);
         }
         self.window.advise_huge();
         Ok(())
@@ -383,22 +417,34 @@ impl Medium for Mapped {
 
     #[inline]
     fn poll(&self, _: Ticket) -> Result<bool, Poisoned> {
-        Ok(true)
+        self.sound().map(|()| true)
     }
 
     #[inline]
     fn wait(&self, _: Ticket) -> Result<(), Poisoned> {
-        Ok(())
+        self.sound()
     }
 
     /// A file in the page cache is synced, whole.
     fn settle(&self, _: Ticket) -> Result<(), Poisoned> {
+        self.sound()?;
         let Backing::Disk(file) = &self.backing else {
             return Ok(());
         };
         file.sync().map_err(|error| Poisoned {
             reason: format!("cannot sync {}: {error}", file.path().display()).into(),
         })
+    }
+
+    fn file_id(&self) -> Option<FileId> {
+        match &self.backing {
+            Backing::Memory(file) | Backing::Disk(file) | Backing::Dax(file) => file.id(),
+            Backing::Anonymous | Backing::Device { .. } => None,
+        }
+    }
+
+    fn file_trouble(&self) -> Option<FileTrouble> {
+        self.watch.as_ref().and_then(Watch::trouble)
     }
 
     fn on_turn(&self, _: Arc<dyn Fn() + Send + Sync>) {}

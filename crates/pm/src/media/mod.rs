@@ -14,15 +14,18 @@
 pub(crate) mod cpu;
 pub mod file;
 pub mod mapped;
+mod name;
 pub mod open;
 mod space;
+mod watch;
 mod window;
 
 pub use cpu::WriteBack;
 pub use file::{File, SyncPolicy};
 pub use mapped::Mapped;
-pub use open::{AnyMedium, OpenError, OpenOptions, create_path, open_path};
-pub use space::{Io, Kernel, Progress};
+pub use name::PendingName;
+pub use open::{AnyMedium, OpenError, OpenOptions, create_path, open_path, prepare_path};
+pub use space::{Io, Kernel, Progress, file_id};
 
 #[cfg(not(all(target_arch = "x86_64", target_endian = "little", target_os = "linux")))]
 compile_error!(

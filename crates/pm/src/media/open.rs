@@ -17,6 +17,7 @@ use std::{error, fmt};
 
 use super::file::{File, SyncPolicy};
 use super::mapped::Mapped;
+use super::name::PendingName;
 use super::space::{Io, Kernel, Place, PoolFile, Progress};
 use super::window::PAGE;
 use crate::medium::{Caps, Kind, Medium, Poisoned};
@@ -32,7 +33,7 @@ pub struct OpenOptions {
     pub sync: SyncPolicy,
     /// Whether an ordinary file is mapped instead, as [`Mapped`] DRAM whose bytes are in the page cache: fast, and
     /// safe from a kill, but not from a power cut. On a file in memory, too, lines are not written back then. For
-    /// those who can start empty after a restart of the machine.
+    /// those who can start empty after a restart of the machine: writes also go on after the file was removed.
     pub page_cache: bool,
     /// The system calls; tests have them fail.
     pub io: Arc<dyn Io>,
@@ -144,6 +145,13 @@ pub enum OpenError {
         /// Bytes that should have been written.
         bytes: u64,
     },
+    /// The file is shorter than a superblock.
+    TooShort {
+        /// The file.
+        path: PathBuf,
+        /// Bytes it has.
+        bytes: u64,
+    },
     /// The medium asked for is not to be had here.
     Unavailable {
         /// The file.
@@ -198,6 +206,12 @@ impl fmt::Display for OpenError {
                  holes (ZFS with compression does), turn that off for it",
                 path.display()
             ),
+            OpenError::TooShort { path, bytes } => write!(
+                f,
+                "{} is not a pool: it has {bytes} bytes, fewer than the {} of a superblock",
+                path.display(),
+                pool::HEAD_BYTES
+            ),
             OpenError::Unavailable { path, medium, why } => {
                 write!(
                     f,
@@ -224,12 +238,19 @@ impl error::Error for OpenError {
 /// [`Pool::open`](crate::pool::Pool::open) to say.
 pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenError> {
     let failed = |doing| move |e| OpenError::io(path, doing, e);
-    let file = PoolFile::open(path, false, Arc::clone(&options.io))?;
+    let file = PoolFile::open(path, Arc::clone(&options.io))?;
     let place = file.place().map_err(failed("open"))?;
     let kind = choose(path, place, options)?;
     let bytes = match place {
         Place::Device { bytes, .. } => bytes,
-        Place::Dax | Place::Memory | Place::Disk => written(&file)?,
+        Place::Dax | Place::Memory | Place::Disk => {
+            let bytes = file.bytes().map_err(failed("read"))?;
+            if bytes < pool::HEAD_BYTES {
+                let path = path.into();
+                return Err(OpenError::TooShort { path, bytes });
+            }
+            written(&file)?
+        }
     };
     medium(file, place, kind, bytes / PAGE * PAGE, options).map_err(failed("map"))
 }
@@ -237,22 +258,41 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
 /// Makes a new medium of `bytes`, rounded up to whole pages, at `path`: space is allocated, written
 /// and, as far as the medium goes, durable on `Ok`. An existing file, or a device with a pool on
 /// it, is refused; on an error no file is left behind. A device becomes a medium as a whole.
+///
+/// The file has its name before there is a pool in it: for a pool that must survive a kill of its
+/// creation see [`prepare_path`].
 pub fn create_path(
     path: &Path,
     bytes: u64,
     options: &OpenOptions,
     progress: Progress<'_>,
 ) -> Result<AnyMedium, OpenError> {
+    let (medium, name) = prepare_path(path, bytes, options, progress)?;
+    name.publish()?;
+    Ok(medium)
+}
+
+/// As [`create_path`], but the file gets its name only from [`PendingName::publish`], which the caller
+/// calls when a whole pool is on the medium. A process that is killed before that leaves nothing at
+/// `path`, and what it leaves beside it the next creation removes.
+pub fn prepare_path(
+    path: &Path,
+    bytes: u64,
+    options: &OpenOptions,
+    progress: Progress<'_>,
+) -> Result<(AnyMedium, PendingName), OpenError> {
     if fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device()) {
-        return create_on_device(path, bytes, options, progress);
+        let medium = create_on_device(path, bytes, options, progress)?;
+        return Ok((medium, PendingName::none(path)));
     }
-    let file = PoolFile::open(path, true, Arc::clone(&options.io))?;
-    let made = create_in(file, path, bytes.next_multiple_of(PAGE), options, progress);
-    if made.is_err() {
-        // The error that is on its way says more than this one could.
-        let _ = fs::remove_file(path);
-    }
-    made
+    let (file, name) = PoolFile::create(path, Arc::clone(&options.io))?;
+    let whole = bytes.checked_next_multiple_of(PAGE);
+    let whole = whole.ok_or_else(|| OpenError::NoSpace {
+        path: path.into(),
+        bytes,
+    })?;
+    let medium = create_in(file, path, whole, options, progress)?;
+    Ok((medium, name))
 }
 
 fn create_in(
@@ -281,7 +321,6 @@ fn create_in(
             bytes,
         });
     }
-    file.sync_name().map_err(failed("sync the folder of"))?;
     medium(file, place, kind, bytes, options).map_err(failed("map"))
 }
 
@@ -367,7 +406,7 @@ fn medium(
     options: &OpenOptions,
 ) -> io::Result<AnyMedium> {
     match kind {
-        Kind::File => File::on_file(file, place, bytes, options.sync).map(AnyMedium::File),
+        Kind::File => File::on_file(file, place, bytes, options).map(AnyMedium::File),
         _ => Mapped::on_file(file, place, bytes, options.page_cache).map(AnyMedium::Mapped),
     }
 }

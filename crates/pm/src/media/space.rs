@@ -13,16 +13,19 @@
 use std::fs;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 use std::{fmt, ptr};
 
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
+use super::name::{self, Name, PendingName};
 use super::open::OpenError;
 use super::window::PAGE;
+use crate::medium::FileId;
 use std::sync::Arc;
 
 /// Called with the bytes done and the bytes in all, while something long goes on.
@@ -81,13 +84,13 @@ pub(crate) enum Place {
 /// An open, locked pool file.
 pub(crate) struct PoolFile {
     file: fs::File,
-    path: PathBuf,
+    name: Arc<Name>,
     io: Arc<dyn Io>,
 }
 
 impl fmt::Debug for PoolFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.path.display())
+        write!(f, "{}", self.path().display())
     }
 }
 
@@ -100,34 +103,39 @@ impl Drop for PoolFile {
 }
 
 impl PoolFile {
-    /// Opens and locks an existing file, or with `new` makes one that must not exist (S1).
-    pub(crate) fn open(path: &Path, new: bool, io: Arc<dyn Io>) -> Result<PoolFile, OpenError> {
-        const OWNER_ONLY: u32 = 0o600;
+    /// Opens and locks an existing file (S1).
+    pub(crate) fn open(path: &Path, io: Arc<dyn Io>) -> Result<PoolFile, OpenError> {
         let mut how = fs::OpenOptions::new();
-        how.read(true).write(true).create_new(new).mode(OWNER_ONLY);
-        let file = how.open(path).map_err(|e| match e.kind() {
-            io::ErrorKind::AlreadyExists => OpenError::Exists { path: path.into() },
-            _ => OpenError::io(path, if new { "create" } else { "open" }, e),
-        })?;
-        let lock = rustix::io::retry_on_intr(|| {
-            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
-        });
-        match lock {
-            Ok(()) => Ok(PoolFile {
-                file,
-                path: path.into(),
-                io,
-            }),
-            Err(Errno::WOULDBLOCK) => Err(OpenError::InUse {
-                path: path.into(),
-                by: lock_holder(&file),
-            }),
-            Err(e) => Err(OpenError::io(path, "lock", e.into())),
-        }
+        let file = how.read(true).write(true).open(path);
+        let file = file.map_err(|e| OpenError::io(path, "open", e))?;
+        lock(&file, path)?;
+        let name = Name::new(path, true);
+        Ok(PoolFile { file, name, io })
     }
 
+    /// Makes and locks a new file, which gets its name when it is a whole pool (S1).
+    pub(crate) fn create(
+        path: &Path,
+        io: Arc<dyn Io>,
+    ) -> Result<(PoolFile, PendingName), OpenError> {
+        let (file, pending) = name::create(path)?;
+        let name = pending.name();
+        Ok((PoolFile { file, name, io }, pending))
+    }
+
+    /// The name the file has, or will have.
+    pub(super) fn name(&self) -> &Arc<Name> {
+        &self.name
+    }
+
+    /// Where the file is, or will be when it is a whole pool.
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.name.path()
+    }
+
+    /// See [`file_id`].
+    pub(crate) fn id(&self) -> Option<FileId> {
+        file_id(&self.file)
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -227,6 +235,7 @@ impl PoolFile {
         /// Written between syncs, so that progress means the device's.
         const SYNC_BYTES: u64 = 256 << 20;
         let call_bytes = (PARTS * ZEROS.len()) as u64;
+        check_limit(to)?;
         if to > from {
             self.allocate(from, to - from)?;
         }
@@ -248,6 +257,20 @@ impl PoolFile {
         Ok(())
     }
 
+    /// As [`PoolFile::fill`], of a pool that grows. The error names the file and both sizes.
+    pub(crate) fn grow(
+        &self,
+        from: u64,
+        to: u64,
+        sync: impl FnMut() -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.fill(from, to, &mut |_, _| {}, sync).map_err(|error| {
+            let path = self.path().display();
+            let what = format!("cannot grow {path} from {from} to {to} bytes: {error}");
+            io::Error::new(error.kind(), what)
+        })
+    }
+
     fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
         loop {
             match self.io.fallocate(self.fd(), at, len) {
@@ -260,15 +283,6 @@ impl PoolFile {
     /// Gives up bytes beyond `len`, which must not be mapped (S3).
     pub(crate) fn truncate(&self, len: u64) -> io::Result<()> {
         Ok(rustix::fs::ftruncate(&self.file, len)?)
-    }
-
-    /// Makes the file's name durable.
-    pub(crate) fn sync_name(&self) -> io::Result<()> {
-        let folder = match self.path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        fs::File::open(folder)?.sync_all()
     }
 
     /// Finds out where the file lives.
@@ -345,6 +359,55 @@ fn sys_device(class: &str, device: u64) -> PathBuf {
     PathBuf::from(format!("/sys/dev/{class}/{major}:{minor}"))
 }
 
+/// The file, as the file system knows it; `None` where that does not last.
+#[must_use]
+pub fn file_id(file: &fs::File) -> Option<FileId> {
+    /// FUSE, CIFS and SMB invent inode numbers, or may: others at the next mount.
+    const INVENTED: [u32; 4] = [0x6573_5546, 0xff53_4d42, 0xfe53_4d42, 0x517b];
+    let kind = rustix::fs::fstatfs(file).ok()?.f_type as u32;
+    let metadata = file.metadata().ok()?;
+    if !metadata.is_file() || metadata.ino() == 0 || INVENTED.contains(&kind) {
+        return None;
+    }
+    let born = metadata.created().ok();
+    let born = born.and_then(|born| born.duration_since(SystemTime::UNIX_EPOCH).ok());
+    Some(FileId {
+        inode: metadata.ino(),
+        born_ns: born.map_or(0, |born| born.as_nanos() as u64),
+    })
+}
+
+/// Whether this process may make a file `bytes` long. Trying would end it, by a SIGXFSZ.
+fn check_limit(bytes: u64) -> io::Result<()> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    match limit {
+        Some(limit) if bytes > limit => Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!(
+                "the process may write files of {limit} bytes at most (RLIMIT_FSIZE): {}",
+                io::Error::from(Errno::FBIG)
+            ),
+        )),
+        _ if i64::try_from(bytes).is_err() => Err(Errno::FBIG.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Locks `file`, the pool at `path`, against everyone else (S1).
+pub(super) fn lock(file: &fs::File, path: &Path) -> Result<(), OpenError> {
+    let locked = rustix::io::retry_on_intr(|| {
+        rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)
+    });
+    match locked {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(OpenError::InUse {
+            path: path.into(),
+            by: lock_holder(file),
+        }),
+        Err(e) => Err(OpenError::io(path, "lock", e.into())),
+    }
+}
+
 /// Who holds the lock on `file`, as far as the kernel tells: process id and name.
 fn lock_holder(file: &fs::File) -> Option<(u32, String)> {
     let metadata = file.metadata().ok()?;
@@ -375,10 +438,11 @@ mod tests {
     fn a_pool_that_is_gone_is_free_though_a_child_inherited_its_descriptor() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pool");
-        let file = PoolFile::open(&path, true, Arc::new(Kernel)).unwrap();
+        let (file, name) = PoolFile::create(&path, Arc::new(Kernel)).unwrap();
+        name.publish().unwrap();
         let inherited = file.file.try_clone().unwrap();
         drop(file);
-        PoolFile::open(&path, false, Arc::new(Kernel)).unwrap();
+        PoolFile::open(&path, Arc::new(Kernel)).unwrap();
         drop(inherited);
     }
 

@@ -18,6 +18,9 @@
 //!     writes leaves the newer, whole copy in A.
 //! P3  The medium is at least as long as the superblock says: it grows, durably, before the
 //!     superblock records it.
+//! P4  From before the first write of an opening to after the last one of a clean close, the superblock
+//!     names the file the pool is in. So a copy that was taken meanwhile, parts of it earlier than others,
+//!     and a copy of what a crash left, are told from the file itself: see [`Copies`].
 //!
 //! # Crash argument
 //! | crash between                | `open` sees                    | and does                       |
@@ -41,7 +44,7 @@ use std::time::SystemTime;
 use superblock::{BYTES, Copy, Features, MAGIC, Superblock, UPDATE_MAX, VERSION};
 
 use crate::lane::Lane;
-use crate::medium::{Medium, Off, Poisoned};
+use crate::medium::{FileId, Medium, Off, Poisoned};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
@@ -59,7 +62,7 @@ pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 const COPY_A: Off = Off(0);
 const COPY_B: Off = Off(4096);
 /// Where the two pages of the superblock end, in bytes.
-const HEAD_BYTES: u64 = 8192;
+pub(crate) const HEAD_BYTES: u64 = 8192;
 /// What the first segment is aligned to if it is large, in bytes.
 const HUGE: u64 = 2 << 20;
 
@@ -90,6 +93,22 @@ pub struct Summary {
     pub mended_at_open: bool,
     /// The engine's words.
     pub root: Root,
+    /// The file the pool is in use in, or was when it crashed; `None` after a clean close.
+    pub in_use_as: Option<FileId>,
+}
+
+/// What becomes of a pool that was not closed cleanly and is not in the file it was open in: a copy of a
+/// pool in use. Parts of it may be older than others, so that keys that were acknowledged are missing, and
+/// nothing else tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Copies {
+    /// It is refused: [`PoolError::Copy`].
+    #[default]
+    Refuse,
+    /// It is taken as it is, and is a pool like any other from then on.
+    Accept,
+    /// It is opened, but stays a copy, which the next open refuses: for looking into it.
+    Inspect,
 }
 
 /// Reads what two copies of a superblock, the first [`COPY_BYTES`] bytes of the pages at [`COPIES`],
@@ -105,7 +124,13 @@ pub fn summary(copies: &[[u8; COPY_BYTES]; 2]) -> Result<Summary, PoolError> {
         created_unix_s: superblock.created_unix_s,
         mended_at_open: healthy != Healthy::Both,
         root: superblock.root,
+        in_use_as: superblock.in_use_as,
     })
+}
+
+/// Whether `bytes`, the first of a file, are how a pool begins.
+pub(crate) fn begins_as_pool(bytes: &[u8; 8]) -> bool {
+    *bytes == MAGIC
 }
 
 /// Whether something that calls itself a pool, whole or damaged, is on `medium`.
@@ -139,6 +164,21 @@ impl Layout {
     #[must_use]
     pub const fn pool_bytes(&self, segments: u32) -> u64 {
         self.first_segment() + segments as u64 * self.segment_bytes
+    }
+
+    /// Whether a pool can have segments of this size.
+    ///
+    /// # Errors
+    /// [`PoolError::Layout`] if it cannot.
+    pub fn check(&self) -> Result<(), PoolError> {
+        if self.is_sound() {
+            return Ok(());
+        }
+        Err(PoolError::Layout(format!(
+            "a segment of {} bytes cannot be: it is a power of two from {SEGMENT_BYTES_MIN} to \
+             {SEGMENT_BYTES_MAX}",
+            self.segment_bytes
+        )))
     }
 
     fn is_sound(&self) -> bool {
@@ -197,6 +237,13 @@ pub enum PoolError {
         /// Bytes the medium has.
         found: u64,
     },
+    /// The pool was not closed cleanly, and this is not the file it was open in: a copy. See [`Copies`].
+    Copy {
+        /// The file the pool was open in.
+        recorded: FileId,
+        /// This file.
+        found: FileId,
+    },
     /// The system gave no randomness for the pool's secret.
     Random(io::Error),
 }
@@ -211,9 +258,33 @@ impl fmt::Display for PoolError {
             PoolError::Short { recorded, found } => write!(
                 f,
                 "the pool is cut short: its superblock records {recorded} bytes, but only {found} \
-                 are there; restore the file from a copy"
+                 are there; restore the file from a copy that was made while the pool was closed"
+            ),
+            PoolError::Copy { recorded, found } => write!(
+                f,
+                "this is a copy of a pool that was in use or had crashed: acknowledged writes may be \
+                 missing in it (the pool was open in the file with inode {} made at {}, this one has \
+                 inode {} and was made at {}); open the original file, or close the pool cleanly and \
+                 copy it again",
+                recorded.inode,
+                Birth(recorded.born_ns),
+                found.inode,
+                Birth(found.born_ns)
             ),
             PoolError::Random(e) => write!(f, "no random bytes for the pool's secret: {e}"),
+        }
+    }
+}
+
+/// A file's birth, for people.
+struct Birth(u64);
+
+impl fmt::Display for Birth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SECOND_NS: u64 = 1_000_000_000;
+        match self.0 {
+            0 => f.write_str("an unknown time"),
+            ns => write!(f, "{}.{:09} s", ns / SECOND_NS, ns % SECOND_NS),
         }
     }
 }
@@ -241,6 +312,7 @@ pub struct Pool<M> {
     id: [u8; 16],
     created_unix_s: u64,
     segments: AtomicU32,
+    copies: Copies,
     /// What both copies on the medium say. Held through an update, so that updates follow each
     /// other.
     current: Mutex<Superblock>,
@@ -272,14 +344,33 @@ impl<M: Medium> Pool<M> {
         layout: &Layout,
         identity: Identity,
     ) -> Result<Pool<M>, PoolError> {
-        let superblock = new_superblock(layout, medium.len(), identity)?;
+        Pool::create_with_root(medium, lane, layout, identity, &[0; ROOT_WORDS])
+    }
+
+    /// As [`Pool::create_as`], with the engine's words: there is no pool without them at any time. What they
+    /// speak of must be durable.
+    pub fn create_with_root(
+        medium: M,
+        lane: &mut Lane,
+        layout: &Layout,
+        identity: Identity,
+        root: &Root,
+    ) -> Result<Pool<M>, PoolError> {
+        let mut superblock = new_superblock(layout, medium.len(), identity)?;
+        superblock.root = *root;
+        superblock.in_use_as = medium.file_id(); // P4
         write_copies(&medium, lane, &superblock, &COPIES)?;
-        Ok(Pool::of(medium, superblock))
+        Ok(Pool::of(medium, superblock, Copies::Refuse))
     }
 
     /// Opens the pool on `medium`; repairs a damaged or older superblock copy from the other. What
-    /// the pool then says is durable.
+    /// the pool then says is durable. A copy of a pool in use is refused.
     pub fn open(medium: M, lane: &mut Lane) -> Result<Pool<M>, PoolError> {
+        Pool::open_with(medium, lane, Copies::Refuse)
+    }
+
+    /// As [`Pool::open`]; `copies` says what becomes of a copy of a pool in use.
+    pub fn open_with(medium: M, lane: &mut Lane, copies: Copies) -> Result<Pool<M>, PoolError> {
         if medium.len() < HEAD_BYTES {
             return Err(PoolError::NotAPool(format!(
                 "not a pool: {} bytes are fewer than the {HEAD_BYTES} of a superblock",
@@ -292,17 +383,25 @@ impl<M: Medium> Pool<M> {
         if recorded > found {
             return Err(PoolError::Short { recorded, found });
         }
+        let copies = match copied(&superblock, medium.file_id()) {
+            Some(error) if copies == Copies::Refuse => return Err(error),
+            None if copies == Copies::Inspect => Copies::Refuse, // It is no copy.
+            _ => copies,
+        };
         match healthy {
             Healthy::Both => write_copies(&medium, lane, &superblock, &[COPY_B])?,
             // The copy that counts comes first: it may not be durable yet.
             Healthy::A => write_copies(&medium, lane, &superblock, &COPIES)?,
             Healthy::B => write_copies(&medium, lane, &superblock, &[COPY_B, COPY_A])?,
         }
-        Ok(Pool::of(medium, superblock))
+        let pool = Pool::of(medium, superblock, copies);
+        pool.is_in_use(lane, true)?;
+        Ok(pool)
     }
 
-    fn of(medium: M, superblock: Superblock) -> Pool<M> {
+    fn of(medium: M, superblock: Superblock, copies: Copies) -> Pool<M> {
         Pool {
+            copies,
             medium,
             layout: superblock.layout(),
             id: superblock.id,
@@ -366,6 +465,26 @@ impl<M: Medium> Pool<M> {
     /// follow each other.
     pub fn set_root(&self, lane: &mut Lane, root: &Root) -> Result<(), Poisoned> {
         self.update(lane, |superblock| superblock.root = *root)
+    }
+
+    /// Whether this is a copy of a pool in use, opened to look into it ([`Copies::Inspect`]).
+    pub fn is_copy(&self) -> bool {
+        self.copies == Copies::Inspect
+    }
+
+    /// Records that nothing is written any more until the pool is opened again, durably on `Ok`: from now
+    /// on copies of the pool are as good as itself (P4).
+    pub fn closed(&self, lane: &mut Lane) -> Result<(), Poisoned> {
+        self.is_in_use(lane, false)
+    }
+
+    /// Records the file the pool is in use in, or that it is not. A copy that is looked into stays one.
+    fn is_in_use(&self, lane: &mut Lane, in_use: bool) -> Result<(), Poisoned> {
+        if self.is_copy() {
+            return Ok(());
+        }
+        let file = self.medium.file_id().filter(|_| in_use);
+        self.update(lane, |superblock| superblock.in_use_as = file)
     }
 
     /// Segments that fit `bytes` of the medium, but no fewer than the pool has: how far it may grow.
@@ -478,13 +597,7 @@ fn new_superblock(
     bytes: u64,
     identity: Identity,
 ) -> Result<Superblock, PoolError> {
-    if !layout.is_sound() {
-        return Err(PoolError::Layout(format!(
-            "a segment of {} bytes cannot be: it is a power of two from {SEGMENT_BYTES_MIN} to \
-             {SEGMENT_BYTES_MAX}",
-            layout.segment_bytes
-        )));
-    }
+    layout.check()?;
     let segments = bytes.saturating_sub(layout.first_segment()) / layout.segment_bytes;
     if segments == 0 || u32::try_from(segments).is_err() {
         return Err(PoolError::Layout(format!(
@@ -503,7 +616,14 @@ fn new_superblock(
         created_unix_s: identity.created_unix_s,
         update: 1,
         root: [0; ROOT_WORDS],
+        in_use_as: None,
     })
+}
+
+/// Whether a pool with this superblock, in `file`, is a copy of one in use (P4).
+fn copied(superblock: &Superblock, file: Option<FileId>) -> Option<PoolError> {
+    let (recorded, found) = (superblock.in_use_as?, file?);
+    (!recorded.may_be(found)).then_some(PoolError::Copy { recorded, found })
 }
 
 fn fill_random(mut to: &mut [u8]) -> io::Result<()> {
@@ -536,7 +656,7 @@ fn choose(a: &Copy, b: &Copy) -> Result<(Superblock, Healthy), PoolError> {
         (Copy::Foreign(found), Copy::Foreign(_)) => Err(PoolError::NotAPool(foreign(found))),
         _ => Err(PoolError::NotAPool(
             "both copies of the pool's superblock, at 0 and 4096, are damaged: their checksums do \
-             not hold; restore the file from a copy"
+             not hold; restore the file from a copy that was made while the pool was closed"
                 .into(),
         )),
     }
@@ -544,8 +664,9 @@ fn choose(a: &Copy, b: &Copy) -> Result<(Superblock, Healthy), PoolError> {
 
 fn foreign(found: &[u8; 8]) -> String {
     match found {
-        [0, 0, 0, 0, 0, 0, 0, 0] => "not a pool: it begins with zeros, as after a creation that \
-                                     was interrupted; if so, remove the file and create it again"
+        [0, 0, 0, 0, 0, 0, 0, 0] => "not a pool: it begins with zeros, as after a creation that was \
+                                     interrupted; if so, make it again: a file after removing it, a \
+                                     device as it is"
             .into(),
         _ => format!(
             "not a pool: it begins with \"{}\", a pool begins with \"{}\"",

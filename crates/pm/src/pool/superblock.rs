@@ -6,11 +6,13 @@
 //!   │ magic │ version │ bytes   │ compat │ ro      │ incompat│ id     │ segment │ segments │
 //!   │       │  u32    │ u32=512 │ bits   │ compat  │ bits    │ 16 B   │ bytes   │          │
 //!   └───────┴─────────┴─────────┴────────┴─────────┴─────────┴────────┴─────────┴──────────┘
-//!   72         80        88              128                    448         496        512
-//!   ┌──────────┬─────────┬─ ... ─────────┬──────────────────────┬───────────┬──────────┐
-//!   │ created, │ update  │ reserved, 0   │ root: 40 words of    │ reserved, │ XXH3-128 │
-//!   │ Unix s   │ number  │               │ the engine           │ 0         │ of 0..496│
-//!   └──────────┴─────────┴───────────────┴──────────────────────┴───────────┴──────────┘
+//!   72         80        88              128                    448       464         496        512
+//!   ┌──────────┬─────────┬─ ... ─────────┬──────────────────────┬─────────┬───────────┬──────────┐
+//!   │ created, │ update  │ reserved, 0   │ root: 40 words of    │ in use  │ reserved, │ XXH3-128 │
+//!   │ Unix s   │ number  │               │ the engine           │ as file │ 0         │ of 0..496│
+//!   └──────────┴─────────┴───────────────┴──────────────────────┴─────────┴───────────┴──────────┘
+//!
+//!   in use as file: inode number, 0 after a clean close; its birth in nanoseconds since 1970
 //! ```
 //!
 //! Magic, version, length and the place of the checksum stay what they are in every version, so
@@ -19,7 +21,7 @@
 use std::ops::Range;
 
 use super::{ROOT_WORDS, Root};
-use crate::medium::WORD;
+use crate::medium::{FileId, WORD};
 
 /// Bytes in a copy: one sector, which no power cut tears.
 pub(super) const BYTES: usize = 512;
@@ -35,9 +37,12 @@ const SEGMENTS: usize = 64;
 const CREATED: usize = 72;
 const UPDATE: usize = 80;
 const ROOT: usize = 128;
+const INODE: usize = 448;
+const BORN_NS: usize = 456;
 const CHECKSUM: Range<usize> = 496..512;
 
-const _: () = assert!(ROOT + ROOT_WORDS * WORD <= CHECKSUM.start && CHECKSUM.end == BYTES);
+const _: () = assert!(ROOT + ROOT_WORDS * WORD <= INODE && CHECKSUM.end == BYTES);
+const _: () = assert!(BORN_NS + WORD <= CHECKSUM.start);
 
 /// What a copy says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +54,8 @@ pub(super) struct Superblock {
     pub(super) created_unix_s: u64,
     pub(super) update: u64,
     pub(super) root: Root,
+    /// The file the pool is in use in, or was when the machine or the process ended.
+    pub(super) in_use_as: Option<FileId>,
 }
 
 /// Feature bits. This version knows none yet and writes none.
@@ -97,6 +104,8 @@ impl Superblock {
             (SEGMENTS, self.segments),
             (CREATED, self.created_unix_s),
             (UPDATE, self.update),
+            (INODE, self.in_use_as.map_or(0, |file| file.inode)),
+            (BORN_NS, self.in_use_as.map_or(0, |file| file.born_ns)),
         ];
         let root = self
             .root
@@ -140,6 +149,10 @@ impl Superblock {
             created_unix_s: word(CREATED),
             update: word(UPDATE),
             root: std::array::from_fn(|i| word(ROOT + i * WORD)),
+            in_use_as: (word(INODE) != 0).then(|| FileId {
+                inode: word(INODE),
+                born_ns: word(BORN_NS),
+            }),
         })
     }
 }

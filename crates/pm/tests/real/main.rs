@@ -1,7 +1,9 @@
-//! What the real media and pools promise, each promise a test. Nothing here depends on time.
+//! What the real media and pools promise, each promise a test. Nothing here depends on time, but how soon `watching` sees.
 
 mod common;
 mod contents;
+mod creating;
 mod opening;
 mod pools;
 mod syncing;
+mod watching;

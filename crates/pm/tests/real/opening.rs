@@ -80,8 +80,15 @@ fn more_than_the_device_holds_is_refused() {
     let folder = folder();
     let path = pool_path(&folder);
     let options = as_file(Arc::new(Kernel));
-    create_path(&path, 1 << 61, &options, &mut |_, _| {}).expect_err("nobody has that much");
-    assert!(!path.exists());
+    for bytes in [1 << 61, 1 << 63, u64::MAX - 4096, u64::MAX] {
+        let refused = create_path(&path, bytes, &options, &mut |_, _| {});
+        let refused = refused.expect_err("no machine has that much").to_string();
+        assert!(
+            refused.contains(path.to_str().expect("a name")),
+            "{refused}"
+        );
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
+    }
 }
 
 #[test]
@@ -203,14 +210,18 @@ fn a_pool_cut_to_any_length_is_an_error() {
     let pages = (0..whole.len()).step_by(12 << 10);
     for len in pages.chain([1, 511, 512, 4095, 8191, 8192, whole.len() - 1]) {
         fs::write(&path, &whole[..len]).expect("written");
+        if len < 8192 {
+            let refused = refused(&path, &as_file(Arc::new(Kernel)));
+            let said = format!("has {len} bytes");
+            assert!(refused.to_string().contains(&said), "{refused}");
+            continue;
+        }
         let file = old_file(&path);
         let refused = Pool::open(file, &mut Lane::new(0)).expect_err("it is cut");
-        if len >= 8192 {
-            let said = refused.to_string();
-            let bytes = LAYOUT.pool_bytes(15);
-            assert!(said.contains(&bytes.to_string()), "{said}");
-            assert!(said.contains(&(len / 4096 * 4096).to_string()), "{said}");
-        }
+        let said = refused.to_string();
+        let bytes = LAYOUT.pool_bytes(15);
+        assert!(said.contains(&bytes.to_string()), "{said}");
+        assert!(said.contains(&(len / 4096 * 4096).to_string()), "{said}");
     }
 }
 

@@ -1,0 +1,201 @@
+//! A thread that looks after the file of an open pool: is it still there, and as long as it was?
+//!
+//! | found                                           | is        | writes                         |
+//! |-------------------------------------------------|-----------|--------------------------------|
+//! | the file is shorter than what is served of it   | truncated | are refused                    |
+//! | the file has no name, the path none or another  | removed, replaced | are refused, except in a cache |
+//! | the file has another name                       | moved     | go on, into the same file      |
+//!
+//! A write that is refused is refused for good, until the pool is opened again: the medium is poisoned.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use std::{fmt, io};
+
+use super::name::Name;
+use super::space::PoolFile;
+use crate::medium::FileTrouble;
+
+/// How often the file is looked at.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// Called with the reason when nothing may be acknowledged any more.
+type Poison = Box<dyn Fn(Arc<str>) + Send>;
+
+/// The thread, and what it has found. Dropping it ends the thread.
+pub(super) struct Watch {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    /// Bytes of the file that are served.
+    served: AtomicU64,
+    state: Mutex<State>,
+    ends: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    ending: bool,
+    trouble: Option<FileTrouble>,
+}
+
+struct Watcher {
+    file: fs::File,
+    name: Arc<Name>,
+    /// The path, whatever folder the process goes to.
+    path: PathBuf,
+    /// Whether a file that was removed may still be written: of a cache.
+    may_be_removed: bool,
+    poison: Poison,
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").finish_non_exhaustive()
+    }
+}
+
+impl Watch {
+    /// Watches `file`, of which `bytes` are served.
+    pub(super) fn start(
+        file: &PoolFile,
+        bytes: u64,
+        may_be_removed: bool,
+        poison: Poison,
+    ) -> io::Result<Watch> {
+        let shared = Arc::new(Shared {
+            served: AtomicU64::new(bytes),
+            state: Mutex::default(),
+            ends: Condvar::new(),
+        });
+        let watcher = Watcher {
+            file: file.fd().try_clone_to_owned()?.into(),
+            name: Arc::clone(file.name()),
+            path: std::path::absolute(file.path())?,
+            may_be_removed,
+            poison,
+            shared: Arc::clone(&shared),
+        };
+        let thread = thread::Builder::new().name("farbank-watch".into());
+        let thread = Some(thread.spawn(move || watcher.run())?);
+        Ok(Watch { shared, thread })
+    }
+
+    /// The file has grown: so many bytes are served.
+    pub(super) fn serves(&self, bytes: u64) {
+        self.shared.served.store(bytes, Ordering::Release);
+    }
+
+    /// What was found last.
+    pub(super) fn trouble(&self) -> Option<FileTrouble> {
+        self.shared.state().trouble.clone()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.shared.state().ending = true;
+        self.shared.ends.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // It only looks; were it to panic, nothing would be lost.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder panics")
+    }
+}
+
+impl Watcher {
+    fn run(self) {
+        let mut state = self.shared.state();
+        loop {
+            let waited = self.shared.ends.wait_timeout(state, EVERY);
+            state = waited.expect("no holder panics").0;
+            if state.ending {
+                return;
+            }
+            drop(state);
+            let trouble = self.look();
+            if let Some(trouble) = &trouble
+                && self.loses_writes(trouble.what)
+            {
+                (self.poison)(Arc::clone(&trouble.text));
+            }
+            state = self.shared.state();
+            state.trouble = trouble;
+        }
+    }
+
+    fn loses_writes(&self, what: &str) -> bool {
+        match what {
+            "truncated" => true,
+            "removed" | "replaced" => !self.may_be_removed,
+            _ => false,
+        }
+    }
+
+    fn look(&self) -> Option<FileTrouble> {
+        let served = self.shared.served.load(Ordering::Acquire);
+        let file = self.file.metadata().ok()?;
+        let path = self.path.display();
+        if file.len() < served {
+            let found = file.len();
+            return Some(FileTrouble {
+                what: "truncated",
+                text: format!(
+                    "the pool's file {path} was cut to {found} bytes while it is open; {served} \
+                     bytes of it are served"
+                )
+                .into(),
+            });
+        }
+        if !self.name.is_published() {
+            return None;
+        }
+        let named = match fs::metadata(&self.path) {
+            Ok(named) if (named.dev(), named.ino()) == (file.dev(), file.ino()) => return None,
+            Ok(_) => true,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            // Nothing is known: the folder may not be read, or the network is away.
+            Err(_) => return None,
+        };
+        let (what, text) = match (file.nlink(), named) {
+            (0, true) => (
+                "replaced",
+                format!(
+                    "the pool's file {path} was removed while it is open, and another file put in \
+                     its place; what is in the pool is gone when this process ends: copy its keys \
+                     to another server before"
+                ),
+            ),
+            (0, false) => (
+                "removed",
+                format!(
+                    "the pool's file {path} was removed while it is open; what is in the pool is \
+                     gone when this process ends: copy its keys to another server before"
+                ),
+            ),
+            _ => (
+                "moved",
+                format!(
+                    "the pool's file is not at {path} any more, it was moved while it is open; \
+                     writes go on into it, under its new name"
+                ),
+            ),
+        };
+        let text = text.into();
+        Some(FileTrouble { what, text })
+    }
+}

@@ -1,0 +1,227 @@
+//! What becomes of the file of a pool is noticed while it is open, and a copy is told from the file.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farbank_pm::media::{AnyMedium, Kernel, OpenOptions, create_path, file_id, open_path};
+use farbank_pm::pool::{COPIES, Copies, Layout, Pool, PoolError};
+use farbank_pm::{FileId, FileTrouble, Kind, Lane, Medium, Off, Ticket};
+
+use crate::common::{as_file, folder, folder_in_memory, memory, new_file, old_file, pool_path};
+
+const BYTES: u64 = 1 << 20;
+const LAYOUT: Layout = Layout {
+    segment_bytes: 64 << 10,
+};
+
+/// What is found within the second that is promised, and another for a busy machine.
+fn trouble_of(medium: &impl Medium) -> Option<FileTrouble> {
+    let since = Instant::now();
+    while medium.file_trouble().is_none() && since.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    medium.file_trouble()
+}
+
+/// Whether `medium` reports `what` and refuses to acknowledge writes, if it should.
+fn is_noticed(medium: &impl Medium, what: &str, refuses: bool, path: &Path) {
+    assert!(medium.poll(Ticket::DURABLE).is_ok());
+    let trouble = trouble_of(medium).expect("it is noticed");
+    assert_eq!(trouble.what, what);
+    let text = trouble.text.to_string();
+    assert!(text.contains(path.to_str().expect("a name")), "{text}");
+    let since = Instant::now();
+    while refuses && medium.poll(Ticket::NEVER).is_ok() {
+        assert!(since.elapsed() < Duration::from_secs(10));
+    }
+    let acknowledged = medium.poll(Ticket::NEVER);
+    assert_eq!(acknowledged.is_err(), refuses, "{acknowledged:?}");
+    if let Err(poisoned) = acknowledged {
+        assert_eq!(poisoned.reason, trouble.text);
+    }
+}
+
+type Harm = fn(&Path);
+
+fn cut(path: &Path) {
+    let file = fs::OpenOptions::new().write(true).open(path);
+    file.and_then(|file| file.set_len(BYTES / 2)).expect("cut");
+}
+
+fn remove(path: &Path) {
+    fs::remove_file(path).expect("removed");
+}
+
+fn replace(path: &Path) {
+    remove(path);
+    fs::write(path, b"another").expect("written");
+}
+
+fn move_away(path: &Path) {
+    fs::rename(path, path.with_extension("moved")).expect("renamed");
+}
+
+const HARMS: [(Harm, &str); 4] = [
+    (cut, "truncated"),
+    (remove, "removed"),
+    (replace, "replaced"),
+    (move_away, "moved"),
+];
+
+#[test]
+fn a_file_that_is_cut_removed_replaced_or_moved_while_it_is_open_is_noticed() {
+    for (harm, what) in HARMS {
+        let folder = folder();
+        let path = pool_path(&folder);
+        let file = new_file(&path, BYTES, &as_file(Arc::new(Kernel)));
+        harm(&path);
+        is_noticed(&file, what, what != "moved", &path);
+    }
+}
+
+#[test]
+fn a_mapped_file_is_watched_too_and_a_cache_goes_on_without_its_file() {
+    let Some(folder) = folder_in_memory() else {
+        return;
+    };
+    for page_cache in [false, true] {
+        for (harm, what) in HARMS {
+            let path = pool_path(&folder);
+            let options = OpenOptions {
+                medium: Some(Kind::Dram),
+                page_cache,
+                ..OpenOptions::default()
+            };
+            let made = create_path(&path, BYTES, &options, &mut |_, _| {});
+            let Ok(AnyMedium::Mapped(mapped)) = made else {
+                panic!("a mapping was asked for: {made:?}");
+            };
+            harm(&path);
+            let refuses = what == "truncated" || (what != "moved" && !page_cache);
+            is_noticed(&mapped, what, refuses, &path);
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_moved_back_and_one_that_grows_are_no_trouble() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    let file = new_file(&path, BYTES, &as_file(Arc::new(Kernel)));
+    let away = path.with_extension("moved");
+    fs::rename(&path, &away).expect("renamed");
+    assert!(trouble_of(&file).is_some());
+    fs::rename(&away, &path).expect("renamed");
+    file.grow(3 * BYTES).expect("there is room");
+    let since = Instant::now();
+    while file.file_trouble().is_some() {
+        assert!(since.elapsed() < Duration::from_secs(10));
+    }
+    assert!(file.poll(Ticket::NEVER).is_ok());
+}
+
+fn copy_of_an_open_pool(path: &Path) {
+    let original = path.with_extension("original");
+    let file = new_file(&original, BYTES, &as_file(Arc::new(Kernel)));
+    let pool = Pool::create(file, &mut Lane::new(0), &LAYOUT).expect("sound");
+    fs::copy(&original, path).expect("copied");
+    drop(pool);
+}
+
+#[test]
+fn a_copy_of_an_open_pool_is_refused_by_name_or_accepted_for_good() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    copy_of_an_open_pool(&path);
+    let mut lane = Lane::new(0);
+    let before = fs::read(&path).expect("it is there");
+    let refused = Pool::open(old_file(&path), &mut lane).expect_err("a copy");
+    assert!(matches!(refused, PoolError::Copy { .. }), "{refused}");
+    assert!(refused.to_string().contains("copy"), "{refused}");
+    assert_eq!(fs::read(&path).expect("it is there"), before);
+    let pool = Pool::open_with(old_file(&path), &mut lane, Copies::Accept).expect("accepted");
+    assert!(!pool.is_copy());
+    drop(pool); // as after a kill
+    Pool::open(old_file(&path), &mut lane).expect("it is a pool like any other");
+    let original = path.with_extension("original");
+    Pool::open(old_file(&original), &mut lane).expect("nothing has happened to it");
+}
+
+#[test]
+fn a_copy_that_is_looked_into_stays_a_copy_over_a_clean_close() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    copy_of_an_open_pool(&path);
+    let mut lane = Lane::new(0);
+    let pool = Pool::open_with(old_file(&path), &mut lane, Copies::Inspect).expect("inspected");
+    assert!(pool.is_copy());
+    pool.closed(&mut lane).expect("no disk fails here");
+    drop(pool);
+    Pool::open(old_file(&path), &mut lane).expect_err("it is still a copy");
+}
+
+#[test]
+fn a_copy_of_a_pool_that_was_closed_and_one_that_was_renamed_are_opened() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    let mut lane = Lane::new(0);
+    let file = new_file(&path, BYTES, &as_file(Arc::new(Kernel)));
+    let pool = Pool::create(file, &mut lane, &LAYOUT).expect("sound");
+    drop(pool); // as after a kill
+    let renamed = path.with_extension("renamed");
+    fs::rename(&path, &renamed).expect("renamed");
+    let pool = Pool::open(old_file(&renamed), &mut lane).expect("the same file");
+    pool.closed(&mut lane).expect("no disk fails here");
+    drop(pool);
+    fs::copy(&renamed, &path).expect("copied");
+    Pool::open(old_file(&path), &mut lane).expect("nothing is missing in it");
+}
+
+#[test]
+fn the_superblock_names_the_file_while_it_is_open_where_the_format_says() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    let mut lane = Lane::new(0);
+    let file = new_file(&path, BYTES, &as_file(Arc::new(Kernel)));
+    let id = file.file_id().expect("this file system has inodes");
+    assert_eq!(Some(id), file_id(&fs::File::open(&path).expect("there")));
+    let pool = Pool::create(file, &mut lane, &LAYOUT).expect("sound");
+    let named = |pool: &Pool<_>| {
+        COPIES.map(|at| {
+            let medium: &farbank_pm::media::File = pool.medium();
+            [448, 456, 464, 488].map(|word| medium.load(Off(at.0 + word)))
+        })
+    };
+    assert_eq!(named(&pool), [[id.inode, id.born_ns, 0, 0]; 2]);
+    pool.closed(&mut lane).expect("no disk fails here");
+    assert_eq!(named(&pool), [[0; 4]; 2]);
+}
+
+#[test]
+fn a_pool_without_a_file_and_one_of_an_earlier_program_name_none() {
+    let mut lane = Lane::new(0);
+    let pool = Pool::create(memory(BYTES), &mut lane, &LAYOUT).expect("sound");
+    assert_eq!(pool.medium().load(Off(448)), 0);
+    // Its bytes are those of an earlier program: they open as a file, whatever file that is.
+    let mut bytes = vec![0; BYTES as usize];
+    pool.medium().copy_out(Off(0), &mut bytes);
+    let folder = folder();
+    let path = pool_path(&folder);
+    fs::write(&path, bytes).expect("written");
+    let medium = open_path(&path, &as_file(Arc::new(Kernel))).expect("it is there");
+    let AnyMedium::File(file) = medium else {
+        panic!("a file was asked for");
+    };
+    Pool::open(file, &mut lane).expect("it is a pool");
+}
+
+#[test]
+fn a_birth_time_that_is_not_known_decides_nothing() {
+    let id = |inode, born_ns| FileId { inode, born_ns };
+    assert!(id(7, 9).may_be(id(7, 9)));
+    assert!(id(7, 0).may_be(id(7, 9)) && id(7, 9).may_be(id(7, 0)));
+    assert!(!id(7, 9).may_be(id(7, 8)) && !id(7, 9).may_be(id(8, 9)));
+}
