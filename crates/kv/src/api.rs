@@ -16,8 +16,8 @@ use crate::past::Past;
 use crate::record::Type;
 use crate::session::{Worker, meta_of};
 use crate::store::{
-    Absence, DATABASES, Error, Item, Key, Meta, Opened, Ops, Room, Session, Stats, Store, Value,
-    Verdict, View,
+    Absence, DATABASES, Error, Health, Item, Key, Meta, Opened, Ops, Room, Session, Stats, Store,
+    Value, Verdict, View,
 };
 
 /// Smallest number of segments a pool may have.
@@ -102,7 +102,7 @@ impl<M: Medium> Kv<M> {
     /// again, whatever happened in between. [`Kv::opened`] tells what was found.
     pub fn open(medium: M, config: Config) -> Result<Kv<M>, OpenError> {
         let mut lane = Lane::new(0);
-        let pool = Pool::open(medium, &mut lane)?;
+        let pool = Pool::open_with(medium, &mut lane, config.copies)?;
         Kv::on(pool, config)
     }
 
@@ -134,6 +134,12 @@ impl<M: Medium> Kv<M> {
     #[must_use]
     pub fn opened(&self) -> &Opened {
         &self.engine.opened
+    }
+
+    /// Whether this is a copy of a pool in use, opened to look into it: see [`Copies::Inspect`](farbank_pm::pool::Copies::Inspect).
+    #[must_use]
+    pub fn is_copy(&self) -> bool {
+        self.engine.pool.is_copy()
     }
 
     /// Cleans until one more segment is free, and removes what has expired; false if there is nothing
@@ -170,6 +176,7 @@ impl<M: Medium> Kv<M> {
         self.engine.rebirth(&mut lane)?;
         // Without room for a snapshot the next open scans: slower, nothing else.
         crate::snapshot::save(&self.engine, &mut lane)?;
+        self.engine.pool.closed(&mut lane)?;
         Ok(self.into_medium())
     }
 
@@ -258,6 +265,14 @@ impl<M: Medium> Store for Kv<M> {
 
     fn opened(&self) -> &Opened {
         Kv::opened(self)
+    }
+
+    fn health(&self) -> Health {
+        Health {
+            poisoned: self.engine.poll(Ticket::NEVER).err(),
+            file: self.engine.medium().file_trouble(),
+            growth_error: self.engine.growth.error(),
+        }
     }
 
     fn on_turn(&self, wake: std::sync::Arc<dyn Fn() + Send + Sync>) {

@@ -1,5 +1,6 @@
 //! How an engine runs: nothing of it is stored.
 
+use farbank_pm::pool::Copies;
 use farbank_pm::sync::Arc;
 
 /// Most bytes a read cache takes.
@@ -35,6 +36,8 @@ pub struct Config {
     /// How many expected lifetimes records are told apart by, each with an open segment of its own in each session: up to 4
     /// (0: 1, 2 or 4, by how many segments the pool has).
     pub classes: usize,
+    /// What becomes of a copy of a pool in use when it is opened.
+    pub copies: Copies,
     /// Threads that scan the pool at open.
     pub open_threads: usize,
     /// How often a session that finds no room lets others run, so that they leave segments that were
@@ -51,6 +54,7 @@ impl Default for Config {
             keys_expected: 0,
             read_cache_bytes: 16 << 20,
             classes: 0,
+            copies: Copies::Refuse,
             open_threads: std::thread::available_parallelism().map_or(1, usize::from),
             patience: 2_000,
         }

@@ -16,6 +16,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::cleaner::Cleaner;
 use crate::config::{Cleaning, Config};
 use crate::free::Free;
+use crate::growth::Growth;
 use crate::index::{Index, Spot};
 use crate::live_map::LiveMap;
 use crate::log::OpenSegments;
@@ -23,7 +24,7 @@ use crate::past::RootWords;
 use crate::read_cache::ReadCache;
 use crate::record::Type;
 use crate::segment::{FIRST, Info, OVERHEAD, Place, State};
-use crate::store::{DATABASES, Opened};
+use crate::store::{DATABASES, Error, Opened};
 use crate::stripe::{Pending, Stripe};
 
 /// How the pool is cut, and the secrets derived from its id.
@@ -124,6 +125,7 @@ pub(crate) struct Engine<M: Medium> {
     pub live_map: LiveMap,
     pub epochs: Epochs,
     pub free: Free,
+    pub growth: Growth,
     /// Counts segment openings; a tombstone's fence is its value.
     pub stamp: CachePadded<AtomicU64>,
     pub generation: AtomicU64,
@@ -181,6 +183,7 @@ impl<M: Medium> Engine<M> {
             read_cache: ReadCache::new(0, 0),
             stripes: Vec::new(),
             free: Free::default(),
+            growth: Growth::default(),
             stamp: CachePadded::default(),
             generation: AtomicU64::new(0),
             written: CachePadded::default(),
@@ -495,8 +498,17 @@ impl<M: Medium> Engine<M> {
         self.generation.fetch_add(1, Relaxed) + 1
     }
 
+    /// Why a write that finds no room is refused.
+    #[cold]
+    pub(crate) fn full(&self) -> Error {
+        self.growth.error().map_or(Error::Full, Error::CannotGrow)
+    }
+
     /// Grows the pool by a quarter, if it may; false if not, or if there is no space.
     pub(crate) fn grow_pool(&self) -> bool {
+        if !self.growth.may_succeed() {
+            return false;
+        }
         let before = self.pool.segments();
         let mut root = self.root.lock().expect("no holder panics");
         let lane = &mut root.0;
@@ -505,9 +517,14 @@ impl<M: Medium> Engine<M> {
         }
         let most = self.pool.segments_within(self.config.pool_bytes_max);
         let after = self.pool.segments_next(most);
-        if after <= before || self.pool.grow(lane, after).is_err() {
+        if after <= before {
             return false;
         }
+        if let Err(error) = self.pool.grow(lane, after) {
+            self.growth.failed(&error);
+            return false;
+        }
+        self.growth.succeeded();
         self.segments.reserve(after as usize);
         self.live_map.reserve(self.medium().len());
         let fresh: Vec<u32> = (before..after).collect();

@@ -30,6 +30,7 @@ mod faults;
 mod flush;
 mod free;
 mod group;
+mod growth;
 mod index;
 mod large;
 mod live_map;

@@ -117,7 +117,7 @@ impl<M: Medium> Worker<M> {
             }
             let gone = engine.would_fit(len) && self.await_tombstones(len)?;
             if !gone {
-                return Err(Error::Full);
+                return Err(engine.full());
             }
         }
         Ok(())
@@ -160,7 +160,7 @@ impl<M: Medium> Worker<M> {
             }
             return match engine.free_count() > keep {
                 true => Ok(()),
-                false => Err(Error::Full),
+                false => Err(engine.full()),
             };
         }
         // Segments with unpublished records cannot be cleaned: publish ours (KV-ROOM-2).
@@ -172,7 +172,7 @@ impl<M: Medium> Worker<M> {
         };
         match freed || engine.grow_pool() {
             true => Ok(()),
-            false => Err(Error::Full),
+            false => Err(engine.full()),
         }
     }
 

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use farbank_pm::{Caps, Counters, Poisoned, Ticket};
+use farbank_pm::{Caps, Counters, FileTrouble, Poisoned, Ticket};
 
 /// Longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 64 << 10;
@@ -129,6 +129,8 @@ pub enum Error {
     Poisoned(Poisoned),
     /// The pool has no room for this write. Deletes are still taken.
     Full,
+    /// The pool has no room for this write, and could not grow: why. Deletes are still taken.
+    CannotGrow(Arc<str>),
     /// Key longer than [`KEY_BYTES_MAX`].
     KeyTooLong,
     /// Value longer than [`VALUE_BYTES_MAX`].
@@ -160,6 +162,10 @@ impl fmt::Display for Error {
             Error::Full => {
                 f.write_str("the pool is full: delete something, or restart with a larger pool")
             }
+            Error::CannotGrow(why) => write!(
+                f,
+                "the pool is full and cannot grow: {why}; delete something, or make room there"
+            ),
             Error::KeyTooLong => write!(f, "key is longer than {KEY_BYTES_MAX} bytes"),
             Error::ValueTooLong => write!(f, "value is longer than {VALUE_BYTES_MAX} bytes"),
             Error::ItemTooLarge { bytes, bytes_max } => write!(
@@ -178,6 +184,14 @@ impl fmt::Display for Error {
                  overwrite or delete the key to go on"
             ),
         }
+    }
+}
+
+impl Error {
+    /// Whether the pool has no room for the write.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self, Error::Full | Error::CannotGrow(_))
     }
 }
 
@@ -432,6 +446,41 @@ pub struct Opened {
     pub elapsed_ms: f64,
 }
 
+/// What is wrong with a store that is open. All is well by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Why nothing is acknowledged any more.
+    pub poisoned: Option<Poisoned>,
+    /// What has happened to the pool's file.
+    pub file: Option<FileTrouble>,
+    /// Why the pool could not grow when it last had to.
+    pub growth_error: Option<Arc<str>>,
+}
+
+impl Health {
+    /// One word for monitoring, the worst first: `ok`, or `truncated`, `removed`, `replaced`, `poisoned`,
+    /// `moved`, `cannot-grow`.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Health {
+                file: Some(file), ..
+            } if file.what != "moved" => file.what,
+            Health {
+                poisoned: Some(_), ..
+            } => "poisoned",
+            Health {
+                file: Some(file), ..
+            } => file.what,
+            Health {
+                growth_error: Some(_),
+                ..
+            } => "cannot-grow",
+            _ => "ok",
+        }
+    }
+}
+
 /// A durable store, shared by threads.
 pub trait Store: Send + Sync {
     /// A door for one more worker.
@@ -442,6 +491,10 @@ pub trait Store: Send + Sync {
     fn stats(&self) -> Stats;
     /// How the pool came back when it was opened.
     fn opened(&self) -> &Opened;
+    /// What is wrong with it, now. Cheap: nothing is looked up for it.
+    fn health(&self) -> Health {
+        Health::default()
+    }
     /// Whether it is a cache: what was used least lately goes when it is full.
     fn evicts(&self) -> bool {
         false

@@ -12,7 +12,7 @@ use farbank_check::target::{
 };
 use farbank_pm::epoch::Slot;
 use farbank_pm::fault::Named;
-use farbank_pm::pool::Identity;
+use farbank_pm::pool::{Copies, Identity};
 use farbank_pm::sim::Sim;
 use farbank_pm::{Medium, Ticket};
 
@@ -60,6 +60,7 @@ impl KvTarget {
             cleaning: Cleaning::Inline,
             pool_bytes_max,
             classes,
+            copies: Copies::Refuse,
             keys_expected: 0,
             // A row a stripe: keys meet there.
             read_cache_bytes: 1,
@@ -433,7 +434,7 @@ fn apply_write<O: Ops + ?Sized>(ops: &mut O, write: &Write) -> Result<(), Error>
 fn answer(done: Result<Answer, Error>) -> Result<Answer, String> {
     match done {
         Ok(answer) => Ok(answer),
-        Err(Error::Full) => Ok(Answer::Refused),
+        Err(error) if error.is_full() => Ok(Answer::Refused),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -148,7 +148,7 @@ impl Door {
 fn judged(done: Result<(), store::Error>) -> Result<(), Refusal> {
     match done {
         Ok(()) => Ok(()),
-        Err(store::Error::Full) => Err(Refusal::Full),
+        Err(error) if error.is_full() => Err(Refusal::Full),
         Err(store::Error::Poisoned(poisoned)) => Err(Refusal::Poisoned(poisoned)),
         Err(error) => panic!("{error}"),
     }

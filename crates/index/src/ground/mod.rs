@@ -22,7 +22,7 @@ mod worker;
 use std::fmt;
 
 use farbank_pm::medium::persist;
-use farbank_pm::pool::{Identity, Layout, Pool, PoolError, ROOT_WORDS, Root};
+use farbank_pm::pool::{Copies, Identity, Layout, Pool, PoolError, ROOT_WORDS, Root};
 use farbank_pm::sync::Arc;
 use farbank_pm::{LINE, Lane, Medium, Off, Poisoned, WORD};
 
@@ -202,7 +202,8 @@ impl<M: Medium> Ground<M> {
         name: &'static str,
         classes: impl FnOnce(&[u64; CONFIG_WORDS]) -> Result<Vec<Class>, OpenError>,
     ) -> Result<Ground<M>, OpenError> {
-        let pool = Pool::open(medium, &mut Lane::new(0))?;
+        // A table has no clean close, after which a copy could be told from one of a table in use.
+        let pool = Pool::open_with(medium, &mut Lane::new(0), Copies::Accept)?;
         let root = pool.root();
         if root[0] != kind_of(name) {
             return Err(OpenError::Kind {

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use farbank_kv::store::{Error, Value};
+use farbank_kv::store::{Error, Health, Store, Value};
 use farbank_kv::{Config, Kv, OpenError};
 use farbank_pm::media::{AnyMedium, File, Io, Kernel, OpenOptions, create_path, open_path};
+use farbank_pm::pool::{Copies, PoolError};
 use farbank_pm::sim::Rng;
 use farbank_pm::{Kind, Poisoned};
 use tempfile::TempDir;
@@ -271,10 +272,20 @@ fn no_room_to_grow_is_a_full_pool_that_keeps_every_byte() {
             Ok::<(), Error>(())
         })
     };
-    assert_eq!(fill(&mut past, 0, 1_000), Err(Error::Full));
+    let refused = fill(&mut past, 0, 1_000).expect_err("there is no room");
+    assert!(refused.is_full(), "{refused}");
+    let named = refused.to_string().contains(path.to_str().expect("a name"));
+    assert!(
+        named && refused.to_string().contains("storage"),
+        "{refused}"
+    );
+    assert!(kv.health().growth_error.is_some());
     judge(&mut *kv.session(), &past, Claim::Latest).unwrap();
     io.room.store(-1, Ordering::SeqCst);
+    // Growth that failed is tried again a second later.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
     fill(&mut past, 1_000, 1_400).expect("now it may grow");
+    assert_eq!(kv.health(), Health::default());
     judge(&mut *kv.session(), &past, Claim::Latest).unwrap();
     kv.verify().unwrap();
     drop(kv.into_medium());
@@ -290,7 +301,17 @@ fn copies_of_the_file_taken_while_it_is_written_have_all_that_was_acknowledged_b
     for round in 0..40 {
         write(&kv, &mut past, &mut rng, 30).expect("nothing fails");
         std::fs::copy(&path, &copy).expect("a copy");
-        let killed = opened(&copy);
+        let refused = try_open(&copy, Arc::new(Kernel)).map(|_| ()).unwrap_err();
+        assert!(
+            matches!(refused, OpenError::Pool(PoolError::Copy { .. })),
+            "{refused}"
+        );
+        let medium = open_path(&copy, &options(Arc::new(Kernel))).expect("the file opens");
+        let accepting = Config {
+            copies: Copies::Accept,
+            ..config()
+        };
+        let killed = Kv::open(file(medium), accepting).expect("it is accepted");
         judge(&mut *killed.session(), &past, Claim::Latest).unwrap();
         killed.verify().unwrap();
         drop(killed);

@@ -340,7 +340,7 @@ impl Pool {
             judge(&mut *session, &world.past, claim)?;
             for _ in 0..20 {
                 match world.write(&mut *session) {
-                    Ok(()) | Err(Error::Full | Error::Damaged(_)) => {}
+                    Ok(()) | Err(Error::Full | Error::CannotGrow(_) | Error::Damaged(_)) => {}
                     Err(error) => return Err(format!("a write fails: {error}")),
                 }
                 world

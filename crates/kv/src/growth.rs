@@ -1,0 +1,46 @@
+//! Whether the pool could grow when it last had to.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use farbank_pm::sync::{Arc, Mutex};
+
+/// How long growth is not tried again after it failed: a full disk stays full for a while, and each try
+/// asks the file system for space.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The last growth that failed, if none has succeeded since.
+#[derive(Debug, Default)]
+pub(crate) struct Growth(Mutex<Option<Failure>>);
+
+#[derive(Debug)]
+struct Failure {
+    why: Arc<str>,
+    when: Instant,
+}
+
+impl Growth {
+    /// Whether it is worth trying.
+    pub(crate) fn may_succeed(&self) -> bool {
+        let last = self.0.lock().expect("no holder panics");
+        last.as_ref()
+            .is_none_or(|failure| failure.when.elapsed() >= PAUSE)
+    }
+
+    pub(crate) fn failed(&self, error: &io::Error) {
+        *self.0.lock().expect("no holder panics") = Some(Failure {
+            why: error.to_string().into(),
+            when: Instant::now(),
+        });
+    }
+
+    pub(crate) fn succeeded(&self) {
+        *self.0.lock().expect("no holder panics") = None;
+    }
+
+    /// Why the last growth failed.
+    pub(crate) fn error(&self) -> Option<Arc<str>> {
+        let last = self.0.lock().expect("no holder panics");
+        last.as_ref().map(|failure| Arc::clone(&failure.why))
+    }
+}
