@@ -8,7 +8,7 @@ mod volatile;
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-fn main() -> std::io::Result<()> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let port = std::env::args()
         .nth(1)
         .and_then(|arg| arg.parse().ok())
@@ -17,5 +17,5 @@ fn main() -> std::io::Result<()> {
     let endpoints = [farbank_server::Endpoint::resp(addr)];
     let server = farbank_server::Server::bind(&endpoints, farbank_server::Options::default())?;
     println!("{:?}", server.endpoints());
-    server.run(&volatile::Volatile::new())
+    Ok(server.run(&volatile::Volatile::new())?)
 }

@@ -36,5 +36,5 @@ mod shared;
 mod turn;
 mod worker;
 
-pub use listener::{Handle, Server};
+pub use listener::{BindError, Handle, Server};
 pub use settings::{Endpoint, Options, Protocol};

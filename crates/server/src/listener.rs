@@ -3,13 +3,14 @@
 //! One thread accepts and hands each connection to the worker that has fewest; from there on no
 //! other thread touches it. The thread that calls [`Server::run`] is the accepting one.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farbank_kv::store::Store;
+use farbank_kv::store::{Health, Store};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -24,6 +25,8 @@ use crate::worker::{WAKE, Worker};
 const BACKLOG: i32 = 511;
 /// Files the process needs besides its clients' sockets.
 const FILES_KEPT: u64 = 64;
+/// How often the store is asked how it is.
+const HEALTH_EVERY: Duration = Duration::from_millis(500);
 /// How long accepting pauses when no more files can be opened.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -35,6 +38,30 @@ pub struct Server {
     floor: Arc<Floor>,
     door: Poll,
     polls: Vec<Poll>,
+}
+
+/// Why a server cannot be reached where it was to be.
+#[derive(Debug)]
+pub struct BindError {
+    /// The address; `None` if the error is of none of them.
+    pub addr: Option<SocketAddr>,
+    /// The system's error.
+    pub source: io::Error,
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.addr {
+            Some(addr) => write!(f, "cannot listen on {addr}: {}", self.source),
+            None => write!(f, "cannot start a server: {}", self.source),
+        }
+    }
+}
+
+impl std::error::Error for BindError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
 }
 
 /// Ends a running server, from any thread.
@@ -52,21 +79,35 @@ impl Handle {
 }
 
 impl Server {
-    /// Binds every address of `endpoints`; port 0 takes a free one.
+    /// Binds every address of `endpoints`; port 0 takes a free one. Nothing can connect before
+    /// [`Server::listen`].
     ///
     /// # Errors
     /// An address cannot be bound, or the system has no more files.
-    pub fn bind(endpoints: &[Endpoint], options: Options) -> io::Result<Server> {
+    pub fn bind(endpoints: &[Endpoint], options: Options) -> Result<Server, BindError> {
         let mut bound = Vec::new();
         let mut listeners = Vec::new();
         for endpoint in endpoints {
-            let listener = listen(endpoint.addr)?;
+            let of = |source| BindError {
+                addr: Some(endpoint.addr),
+                source,
+            };
+            let listener = bind(endpoint.addr).map_err(of)?;
             bound.push(Endpoint {
-                addr: listener.local_addr()?,
+                addr: listener.local_addr().map_err(of)?,
                 protocol: endpoint.protocol,
             });
             listeners.push(listener);
         }
+        let of = |source| BindError { addr: None, source };
+        Server::with(listeners, bound, options).map_err(of)
+    }
+
+    fn with(
+        listeners: Vec<StdListener>,
+        endpoints: Vec<Endpoint>,
+        options: Options,
+    ) -> io::Result<Server> {
         let (mut polls, mut desks) = (Vec::new(), Vec::new());
         for _ in 0..options.workers() {
             let poll = Poll::new()?;
@@ -77,12 +118,27 @@ impl Server {
         let floor = Arc::new(Floor::new(desks, Waker::new(door.registry(), WAKE)?));
         Ok(Server {
             listeners,
-            endpoints: bound,
+            endpoints,
             options,
             floor,
             door,
             polls,
         })
+    }
+
+    /// Lets clients connect: from now on the system takes their connections, for [`Server::run`].
+    ///
+    /// # Errors
+    /// Another process listens at an address that was free when it was bound.
+    pub fn listen(&self) -> Result<(), BindError> {
+        for (listener, endpoint) in self.listeners.iter().zip(&self.endpoints) {
+            let listening = SockRef::from(listener).listen(BACKLOG);
+            listening.map_err(|source| BindError {
+                addr: Some(endpoint.addr),
+                source,
+            })?;
+        }
+        Ok(())
     }
 
     /// Where this server listens, in the order it was asked to, and what is spoken there.
@@ -103,8 +159,9 @@ impl Server {
     /// returns, so that the store can be closed.
     ///
     /// # Errors
-    /// The system's polling failed: nothing can be served.
+    /// The system's polling failed: nothing can be served. [`Server::listen`], if it was not called before, failed.
     pub fn run(self, store: &dyn Store) -> io::Result<()> {
+        self.listen().map_err(|error| error.source)?;
         let floor = Arc::clone(&self.floor);
         store.on_turn(Arc::new(move || floor.turned()));
         let mut endpoints = self.endpoints.iter();
@@ -164,7 +221,7 @@ impl Drop for EndTogether<'_> {
     }
 }
 
-fn listen(addr: SocketAddr) -> io::Result<StdListener> {
+fn bind(addr: SocketAddr) -> io::Result<StdListener> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     if addr.is_ipv6() {
@@ -172,7 +229,6 @@ fn listen(addr: SocketAddr) -> io::Result<StdListener> {
     }
     socket.set_nonblocking(true)?;
     socket.bind(&addr.into())?;
-    socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 
@@ -227,9 +283,10 @@ fn accept(shared: &Shared<'_>, mut door: Poll, listeners: Vec<StdListener>) -> i
             .register(listener, Token(number), Interest::READABLE)?;
     }
     let mut events = Events::with_capacity(16);
-    let mut timeout = None;
+    let mut timeout = HEALTH_EVERY;
+    let mut known = Health::default();
     while !shared.floor.stopping() {
-        match door.poll(&mut events, timeout) {
+        match door.poll(&mut events, Some(timeout)) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             other => other?,
         }
@@ -237,9 +294,40 @@ fn accept(shared: &Shared<'_>, mut door: Poll, listeners: Vec<StdListener>) -> i
         for (listener, endpoint) in listeners.iter().zip(&shared.endpoints) {
             paused |= !accept_all(shared, listener, endpoint.protocol);
         }
-        timeout = paused.then_some(PAUSE);
+        timeout = if paused { PAUSE } else { HEALTH_EVERY };
+        tell_health(shared, &mut known);
     }
     Ok(())
+}
+
+/// Logs what has changed in the store's health, and has writes refused where they would be lost.
+fn tell_health(shared: &Shared<'_>, known: &mut Health) {
+    let health = shared.store.health();
+    if health == *known {
+        return;
+    }
+    if let Some(error) = health
+        .growth_error
+        .as_ref()
+        .filter(|_| health.growth_error != known.growth_error)
+    {
+        tracing::warn!("the pool is full and could not grow: {error}");
+    }
+    if known.growth_error.is_some() && health.growth_error.is_none() {
+        tracing::warn!("the pool could grow again");
+    }
+    if health.file != known.file {
+        match &health.file {
+            Some(file) => tracing::error!("{}", file.text),
+            None => tracing::warn!("the pool's file is where it was again"),
+        }
+    }
+    if let Some(poisoned) = &health.poisoned
+        && shared.poisoned.set(poisoned.reason.to_string()).is_ok()
+    {
+        tracing::error!("{poisoned}");
+    }
+    *known = health;
 }
 
 /// Accepts all that wait; false if the system could not take more now.

@@ -254,9 +254,15 @@ fn hot_keys(shared: &Shared<'_>, _: &Stats, out: &mut String) -> std::fmt::Resul
     Ok(())
 }
 
+/// A text that may hold a path, without what would end the line.
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
 fn farbank(shared: &Shared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Result {
     let caps = shared.store.caps();
     let opened = shared.store.opened();
+    let health = shared.store.health();
     let written = figures.user_bytes + figures.moved_bytes;
     let amplification = written as f64 / figures.user_bytes.max(1) as f64;
     fields!(out,
@@ -283,6 +289,9 @@ fn farbank(shared: &Shared<'_>, figures: &Stats, out: &mut String) -> std::fmt::
         "opened_clean": u8::from(opened.clean),
         "opened_keys": opened.keys,
         "opened_ms": format_args!("{:.3}", opened.elapsed_ms),
+        "pool_health": health.word(),
+        "pool_file_error": health.file.map_or(String::new(), |file| one_line(&file.text)),
+        "pool_growth_error": health.growth_error.map_or(String::new(), |why| one_line(&why)),
         "poisoned": shared.poisoned.get().map_or("", String::as_str),
     )
 }

@@ -1,6 +1,6 @@
 //! Keys, whatever they hold: DEL UNLINK EXISTS TOUCH TYPE SCAN KEYS DBSIZE FLUSHALL FLUSHDB.
 
-use farbank_kv::store::{Error, Key, Verdict};
+use farbank_kv::store::{Key, Verdict};
 
 use super::strings::STRING;
 use super::{Ctx, Fail, NOT_INTEGER, SYNTAX};
@@ -34,7 +34,7 @@ pub(super) fn del(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
         });
         match done {
             // A full pool may have no room for a group; single deletes are always taken.
-            Err(Error::Full) => {
+            Err(error) if error.is_full() => {
                 deleted = 0;
                 for key in keys() {
                     deleted += i64::from(ctx.ops().delete(key)?);

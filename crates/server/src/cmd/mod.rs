@@ -80,6 +80,7 @@ impl Fail {
             Fail::Is(text) => text.as_bytes().to_vec(),
             Fail::Says(text) => text.clone(),
             Fail::Store(Error::Full) => FULL.into(),
+            Fail::Store(error @ Error::CannotGrow(_)) => format!("OOM {error}").into_bytes(),
             Fail::Store(Error::Poisoned(p)) => misconf(&p.reason),
             Fail::Store(error) => format!("ERR {error}").into_bytes(),
         }
@@ -355,7 +356,8 @@ fn reject(ctx: &mut Ctx<'_>, fail: &Fail) {
 #[inline]
 fn admit(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>) {
     ctx.client.last_command = command.name;
-    if command.is(flag::WRITE)
+    // PING is refused with writes, as Redis does: it is what clients judge health by.
+    if (command.is(flag::WRITE) || command.name == "ping")
         && let Some(reason) = ctx.shared.poisoned.get()
     {
         return reject(ctx, &Fail::Says(misconf(reason)));

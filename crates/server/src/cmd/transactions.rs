@@ -290,7 +290,9 @@ fn run_in_group(ctx: &mut Ctx<'_>, command: &Command, args: Args<'_>) -> Result<
             ctx.refuse(from, &REPLY_TOO_LONG);
             Ok(())
         }
-        Err(Fail::Store(error @ (Error::Full | Error::Poisoned(_)))) => Err(error),
+        Err(Fail::Store(error)) if error.is_full() || matches!(error, Error::Poisoned(_)) => {
+            Err(error)
+        }
         Err(fail) => {
             ctx.refuse(from, &fail);
             Ok(())

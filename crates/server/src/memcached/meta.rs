@@ -658,7 +658,7 @@ pub(super) fn arithmetic(ctx: &mut Ctx<'_>, words: Words<'_>) {
         Ok((Total::NotNumeric, _)) => return ctx.refuse(NOT_NUMERIC),
         Ok((Total::NotFound, _)) => return no_number(ctx, &asked, b"NF"),
         Ok((Total::Exists, _)) => return no_number(ctx, &asked, b"EX"),
-        Err(Error::Full) => return ctx.refuse("SERVER_ERROR out of memory"),
+        Err(error) if error.is_full() => return ctx.refuse("SERVER_ERROR out of memory"),
         Err(error) => return ctx.failed(&error, start),
     };
     let digits = Decimal::unsigned(value);

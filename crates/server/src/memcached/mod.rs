@@ -207,7 +207,7 @@ impl Ctx<'_> {
         self.out.truncate(start.from);
         self.count(Count::Errors);
         let text = match error {
-            Error::Full => "SERVER_ERROR out of memory storing object".to_owned(),
+            error if error.is_full() => "SERVER_ERROR out of memory storing object".to_owned(),
             Error::Poisoned(poisoned) => {
                 let reason = poisoned.reason.to_string();
                 let text = cannot_be_written(&reason);

@@ -234,7 +234,7 @@ fn end_old(ctx: &mut Ctx<'_>, name: &[u8], how: How) -> Result<(), Error> {
 pub(super) fn not_stored(ctx: &mut Ctx<'_>, write: &Write<'_>, error: &Error, start: Start) {
     match error {
         Error::ItemTooLarge { .. } => return too_large(ctx, write.key, write.how, start),
-        Error::Full => {
+        error if error.is_full() => {
             ctx.count(Count::NoMemory);
             if let Err(error) = end_old(ctx, write.key, write.how) {
                 return ctx.failed(&error, start);
@@ -357,7 +357,7 @@ pub(super) fn arithmetic(ctx: &mut Ctx<'_>, words: Words<'_>, sign: Sign) {
         }
         Ok((Total::NotNumeric, _)) => ctx.say(NOT_NUMERIC, quiet),
         Ok(_) => ctx.say("NOT_FOUND", quiet),
-        Err(Error::Full) => ctx.say("SERVER_ERROR out of memory", quiet),
+        Err(error) if error.is_full() => ctx.say("SERVER_ERROR out of memory", quiet),
         Err(error) => ctx.failed(&error, start),
     }
 }

@@ -35,6 +35,7 @@ impl Running {
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let endpoints = [Endpoint::resp(addr), Endpoint::memcached(addr)];
         let server = Server::bind(&endpoints, options).unwrap();
+        server.listen().unwrap();
         let [addr, memcached_addr] = [0, 1].map(|at| server.endpoints()[at].addr);
         let handle = server.handle();
         let served = store.clone();
