@@ -6,8 +6,8 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use farbank_kv::store::{
-    Absence, Change, DATABASES, Error, Head as Frame, Item, Key, Meta, Opened, Ops, Session, Stats,
-    Store, Value, Verdict, View,
+    Absence, Change, DATABASES, Error, Head as Frame, Health, Item, Key, Meta, Opened, Ops,
+    Session, Stats, Store, Value, Verdict, View,
 };
 use farbank_pm::media::Mapped;
 use farbank_pm::pool::{Identity, Pool, PoolError};
@@ -121,7 +121,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         config: Config,
         near: impl FnOnce(MetadataRoom) -> io::Result<N>,
     ) -> Result<Cache<F, N>, OpenError> {
-        let pool = Pool::open(far, &mut Lane::new(0))?;
+        let pool = Pool::open_with(far, &mut Lane::new(0), config.copies)?;
         Cache::on(pool, config, near)
     }
 
@@ -238,6 +238,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         root.clean = true;
         engine.pool.set_root(&mut lane, &root.to_words())?;
         drop(root);
+        engine.pool.closed(&mut lane)?;
         Ok(self.into_medium())
     }
 
@@ -300,6 +301,14 @@ impl<F: Medium, N: Medium> Store for Cache<F, N> {
 
     fn opened(&self) -> &Opened {
         Cache::opened(self)
+    }
+
+    fn health(&self) -> Health {
+        Health {
+            poisoned: self.engine.far().poll(Ticket::NEVER).err(),
+            file: self.engine.far().file_trouble(),
+            growth_error: self.engine.growth_error(),
+        }
     }
 
     fn evicts(&self) -> bool {

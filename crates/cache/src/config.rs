@@ -1,13 +1,11 @@
 //! How a cache runs. Nothing of it is stored.
 
 use farbank_kv::{Clock, wall_clock_ms};
+use farbank_pm::pool::Copies;
 use farbank_pm::sync::Arc;
 
 /// Told whenever the cache's lock is taken (true) and let go (false).
 pub type LockWatch = Arc<dyn Fn(bool) + Send + Sync>;
-
-/// Told in words what whoever runs the cache should know.
-pub type Teller = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// When the slots of a fresh page are made ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,8 +30,8 @@ pub struct Config {
     pub boot: Option<[u8; 16]>,
     /// The pool may grow to this many bytes before anything is evicted (0: it does not grow).
     pub pool_bytes_max: u64,
-    /// Who is told that the pool could not grow.
-    pub teller: Option<Teller>,
+    /// What becomes of a copy of a pool in use when it is opened.
+    pub copies: Copies,
     /// Slots of a class a session takes at once, and keeps, so that it need not lock for each: the thread-local
     /// quota. 1 evicts one item a write, in exact order.
     pub stash_slots: usize,
@@ -59,7 +57,7 @@ impl Default for Config {
             tended: true,
             boot: None,
             pool_bytes_max: 0,
-            teller: None,
+            copies: Copies::Refuse,
             stash_slots: 16,
             buckets_per_kib: 8.0,
             slot_bytes_min: 64,

@@ -71,6 +71,8 @@ pub(crate) struct Engine<N, F> {
     pub(crate) tending: Mutex<()>,
     /// Not before this moment of the clock is growth tried again, once it failed.
     pub(crate) grows_from_ms: AtomicU64,
+    /// Why the last growth failed, if none has succeeded since.
+    pub(crate) growth_error: Mutex<Option<std::sync::Arc<str>>>,
     pub(crate) stop: AtomicBool,
 }
 
@@ -185,6 +187,17 @@ impl<N: Medium, F: Medium> Engine<N, F> {
         }
         let ticket = self.far().drain(lane);
         self.far().wait(ticket)
+    }
+
+    /// Why the last growth failed, if none has succeeded since.
+    pub(crate) fn growth_error(&self) -> Option<std::sync::Arc<str>> {
+        let error = self.growth_error.lock();
+        error.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn note_growth(&self, error: Option<std::sync::Arc<str>>) {
+        let last = self.growth_error.lock();
+        *last.unwrap_or_else(PoisonError::into_inner) = error;
     }
 
     /// Fetches the item that `hash`'s chain begins with, and what links it, if it may be the one that is meant.

@@ -50,7 +50,7 @@ mod verify;
 mod worker;
 
 pub use api::{Cache, Door, OpenError, PAGE_BYTES, PAGES_MIN};
-pub use config::{Config, Formatting, LockWatch, Teller};
+pub use config::{Config, Formatting, LockWatch};
 pub use near::MetadataRoom;
 pub use root::Past;
 pub use tair::{Bounds, Refusal};

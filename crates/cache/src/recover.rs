@@ -51,29 +51,32 @@ pub(crate) fn create<F: Medium>(
     let layout = Layout {
         segment_bytes: page_bytes,
     };
-    let pool = Pool::create_as(far, &mut lane, &layout, identity)?;
-    if u64::from(pool.segments()) <= PAGES_MIN {
+    layout.check()?;
+    let table = Off(layout.first_segment());
+    let pages = far.len().saturating_sub(table.0) / page_bytes;
+    if pages <= PAGES_MIN {
         return Err(OpenError::Size(format!(
-            "the pool has {} pages of {page_bytes} bytes; a cache needs more than {PAGES_MIN}: make it larger, or its \
-             pages smaller",
-            pool.segments()
+            "the pool has {pages} pages of {page_bytes} bytes; a cache needs more than {PAGES_MIN}: make it larger, or \
+             its pages smaller"
         )));
     }
     let zeros = [0; 4096];
-    let table = pool.segment(0);
     for at in (0..page_bytes).step_by(zeros.len()) {
-        pool.medium().copy_in(&mut lane, table.plus(at), &[&zeros]);
+        far.copy_in(&mut lane, table.plus(at), &[&zeros]);
     }
-    let ticket = pool.medium().drain(&mut lane);
-    pool.medium().settle(ticket)?;
+    let ticket = far.drain(&mut lane);
+    far.settle(ticket)?;
     let root = Root {
         slot_bytes_min: u64::from(config.slot_bytes_min),
         slot_factor: config.slot_factor.to_bits(),
         clean: true,
         ..Root::default()
     };
-    pool.set_root(&mut lane, &root.to_words())?;
-    Ok(pool)
+    // Last, and at once with what makes it a cache's: a pool half made is none.
+    let words = root.to_words();
+    Ok(Pool::create_with_root(
+        far, &mut lane, &layout, identity, &words,
+    )?)
 }
 
 /// Opens the cache in `pool`, its metadata on `near`, which must be zeros and as long as [`near_shape`] says.
@@ -124,6 +127,7 @@ pub(crate) fn open<N: Medium, F: Medium>(
         segments_max,
         growing: Mutex::default(),
         grows_from_ms: AtomicU64::new(0),
+        growth_error: Mutex::default(),
         tending: Mutex::default(),
         stop: AtomicBool::new(false),
     };

@@ -102,14 +102,11 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         let after = engine.pool.segments_next(engine.segments_max);
         if let Err(error) = engine.pool.grow(&mut self.lane, after) {
             let again_ms = engine.now_ms() + GROWTH_PAUSE_MS;
-            let first = engine.grows_from_ms.swap(again_ms, Ordering::Relaxed) == 0;
-            if let Some(tell) = engine.config.teller.as_ref().filter(|_| first) {
-                tell(&format!(
-                    "the pool cannot grow, so the cache evicts: {error}"
-                ));
-            }
+            engine.grows_from_ms.store(again_ms, Ordering::Relaxed);
+            engine.note_growth(Some(error.to_string().into()));
             return false;
         }
+        engine.note_growth(None);
         // The first segment is no page.
         let fresh = before - 1..after - 1;
         engine.lock().state.free_pages.extend(fresh.rev());

@@ -292,7 +292,10 @@ impl<N: Medium, F: Medium> Worker<N, F> {
                 thread::yield_now();
             }
         }
-        Err(Error::Full)
+        Err(match self.engine.growth_error() {
+            Some(why) => Error::CannotGrow(why),
+            None => Error::Full,
+        })
     }
 
     /// Takes back what nobody reads any more (W3): slots of `class` into the stash, others to their pages.

@@ -4,11 +4,11 @@ mod support;
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 
 use farbank_cache::{Cache, Config, Door};
-use farbank_kv::store::{Ops, Session, Store, Value, View};
+use farbank_kv::store::{Health, Ops, Session, Store, Value, View};
 use farbank_pm::media::{AnyMedium, Io, Kernel, Mapped, OpenOptions, SyncPolicy, create_path};
 use farbank_pm::{Kind, Medium};
 
@@ -126,13 +126,9 @@ fn a_cache_whose_disk_is_full_says_so_once_and_evicts_until_there_is_room() {
     let Ok(AnyMedium::File(medium)) = made else {
         panic!("a file was asked for");
     };
-    let (time, told) = (clock(), Arc::new(Mutex::new(Vec::new())));
-    let teller = Arc::clone(&told);
+    let time = clock();
     let config = Config {
         pool_bytes_max: MIB * 34,
-        teller: Some(Arc::new(move |text: &str| {
-            teller.lock().unwrap().push(text.to_owned());
-        })),
         ..config(&time)
     };
     let cache = Cache::create(medium, MIB, config).expect("a cache");
@@ -142,12 +138,15 @@ fn a_cache_whose_disk_is_full_says_so_once_and_evicts_until_there_is_room() {
     assert_eq!(holds(&mut door, 15), 15 * 90);
     fill(&mut door, 32);
     assert_eq!(cache.pages(), 16);
-    assert_eq!(told.lock().unwrap().len(), 1, "{told:?}");
+    let error = cache.health().growth_error.expect("it is told");
+    let named = error.contains(path.to_str().expect("a name"));
+    assert!(named && error.contains("storage"), "{error}");
     assert!(holds(&mut door, 32) >= 13 * 90);
     disk.0.store(u64::MAX, Relaxed);
     time.fetch_add(60_000, Relaxed);
     fill(&mut door, 32);
     assert_eq!(cache.pages(), 32);
+    assert_eq!(cache.health(), Health::default());
     drop(door);
     cache.verify().unwrap();
 }

@@ -38,7 +38,8 @@ memcached's command line for `farbank serve`: memcached's clients only, no Redis
 -v, --verbose             say more (-vv, -vvv)
 -V, --version             print the version and exit
 -h, --help                print this help and exit
--o, --extended=<list>     options after commas; those of memcached's own memory and threads do nothing
+-o, --extended=<list>     options after commas: idle_timeout=<secs>; accept_copy, which opens a copy of a memory
+                          file that was in use; those of memcached's own memory and threads do nothing
 These do nothing: -U 0, -k, -L, -r, -f, -n, -R, -b, -a, -B auto|ascii";
 
 /// How a flag is spelled, and what follows it.
@@ -236,6 +237,8 @@ impl Asked {
                     let (name, value) = option.split_once('=').unwrap_or((option, ""));
                     if name == "idle_timeout" {
                         self.put("idle-timeout", value);
+                    } else if name == "accept_copy" {
+                        self.serve.push("--accept-copy".into());
                     } else if !MEANINGLESS_OPTIONS.contains(&name) {
                         return Err(format!("Illegal suboption \"{name}\""));
                     }

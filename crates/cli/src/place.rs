@@ -1,5 +1,6 @@
 //! Where a pool is put and how it is made: what `serve` and `pool create` have in common.
 
+use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -8,7 +9,9 @@ use clap::{Args, ValueEnum};
 use farbank_cache::{PAGE_BYTES, PAGES_MIN, Past};
 use farbank_kv::{SEGMENTS_MIN, segment_bytes_for};
 use farbank_pm::Kind;
-use farbank_pm::media::{AnyMedium, OpenError, OpenOptions, SyncPolicy, create_path, open_path};
+use farbank_pm::media::{
+    AnyMedium, OpenError, OpenOptions, PendingName, SyncPolicy, open_path, prepare_path,
+};
 use farbank_pm::pool::{COPIES, COPY_BYTES, Layout, summary};
 
 use crate::progress::Progress;
@@ -116,16 +119,16 @@ impl Place {
         open_path(path, &self.options()).map_err(|e| refused(&e))
     }
 
-    /// Makes a medium at `path`, where nothing is.
-    pub(crate) fn make(&self, path: &Path) -> Result<AnyMedium, Failure> {
+    /// Makes a medium at `path`, where nothing is. It gets its name when a pool is on it.
+    pub(crate) fn make(&self, path: &Path) -> Result<(AnyMedium, PendingName), Failure> {
         let mut progress = Progress::new("making the pool");
-        let made = create_path(path, self.size, &self.options(), &mut |done, all| {
+        let made = prepare_path(path, self.size, &self.options(), &mut |done, all| {
             progress.show(done, all);
         });
-        let medium = made.map_err(|e| refused(&e))?;
+        let (medium, name) = made.map_err(|e| refused(&e))?;
         medium.prefault(&mut |done, all| progress.show(done, all));
         progress.clear();
-        Ok(medium)
+        Ok((medium, name))
     }
 
     fn options(&self) -> OpenOptions {
@@ -195,10 +198,12 @@ pub(crate) fn refused(error: &OpenError) -> Failure {
     }
 }
 
-/// Removes a pool that was made a moment ago and holds nothing.
-pub(crate) fn remove(path: &Path) {
-    if let Err(error) = std::fs::remove_file(path) {
-        tracing::warn!(path = %path.display(), %error, "the empty pool was left behind");
+/// Why the pool at `path`, whose medium is fine, was not opened or made.
+pub(crate) fn not_opened(path: &Path, error: impl fmt::Display, copy: bool) -> Failure {
+    let hint = "if the original is gone, --accept-copy takes this file as it is";
+    Failure::Failed {
+        error: format!("{}: {error}", path.display()),
+        hint: copy.then(|| hint.to_owned()),
     }
 }
 

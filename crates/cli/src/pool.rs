@@ -3,21 +3,22 @@
 //! `info` only reads two pages and works beside a server. The others open the pool as a server would:
 //! what a crash left is mended first, and nobody else may have it open.
 
+use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueEnum};
 use farbank::kv::store::{DATABASES, Error, Item, Key, Session, Stats, View};
-use farbank::{Db, Options, open};
+use farbank::{Copies, Db, OpenError, Options, open};
 use farbank_cache::{Cache, Past as CachePast};
 use farbank_kv::{Config, Kv, Past};
 use farbank_pm::Medium;
-use farbank_pm::media::AnyMedium;
+use farbank_pm::media::{AnyMedium, file_id};
 use farbank_pm::pool::{Summary, summary};
 use farbank_server::resp::request;
 
-use crate::place::{Engine, Place, remove, superblocks};
+use crate::place::{Engine, Place, not_opened, refused, superblocks};
 use crate::progress::Progress;
 use crate::{Failure, size};
 
@@ -109,36 +110,13 @@ impl Create {
     fn run(mut self) -> Result<(), Failure> {
         self.place.check()?;
         self.place.find_engine(&self.path);
-        match self.place.make(&self.path)? {
+        let (medium, name) = self.place.make(&self.path)?;
+        let kind = medium.caps().kind.name();
+        match medium {
             AnyMedium::Mapped(medium) => self.fill(medium, |_| Ok(())),
             AnyMedium::File(medium) => self.fill(medium, |medium| medium.close()),
-        }
-    }
-
-    fn fill<M: Medium>(
-        &self,
-        medium: M,
-        close: impl Fn(M) -> Result<(), farbank_pm::Poisoned>,
-    ) -> Result<(), Failure> {
-        let kind = medium.caps().kind.name();
-        let medium = match self.place.engine() {
-            Engine::Kv => self
-                .made(Kv::create(
-                    medium,
-                    self.place.segment_bytes(),
-                    Config::default(),
-                ))?
-                .close(),
-            Engine::Mdb => self
-                .made(Cache::create(
-                    medium,
-                    self.place.segment_bytes(),
-                    farbank_cache::Config::default(),
-                ))?
-                .close(),
-        };
-        let medium = medium.map_err(Failure::failed)?;
-        medium.map_or(Ok(()), close).map_err(Failure::failed)?;
+        }?;
+        name.publish().map_err(|error| refused(&error))?;
         println!(
             "pool {}: {} in segments of {}, medium {kind}, empty",
             self.path.display(),
@@ -148,20 +126,49 @@ impl Create {
         Ok(())
     }
 
-    fn made<S, E: std::fmt::Display>(&self, store: Result<S, E>) -> Result<S, Failure> {
-        store
-            .inspect_err(|_| remove(&self.path))
-            .map_err(Failure::failed)
+    fn fill<M: Medium>(
+        &self,
+        medium: M,
+        close: impl Fn(M) -> Result<(), farbank_pm::Poisoned>,
+    ) -> Result<(), Failure> {
+        let segment_bytes = self.place.segment_bytes();
+        let medium = match self.place.engine() {
+            Engine::Kv => Kv::create(medium, segment_bytes, Config::default())
+                .map_err(|error| not_opened(&self.path, error, false))?
+                .close(),
+            Engine::Mdb => {
+                let config = farbank_cache::Config::default();
+                Cache::create(medium, segment_bytes, config)
+                    .map_err(|error| not_opened(&self.path, error, false))?
+                    .close()
+            }
+        };
+        let medium = medium.map_err(Failure::failed)?;
+        medium.map_or(Ok(()), close).map_err(Failure::failed)
     }
 }
 
-/// Opens a pool that is there.
+/// What is said of a copy of a pool that was in use.
+const COPY: &str = "this is a copy of a pool that was in use or had crashed: acknowledged writes may be missing in it";
+
+/// Opens a pool that is there, to look into it.
 fn open_existing(path: &Path) -> Result<Db, Failure> {
     if !path.exists() {
         return Err(nothing_at(path));
     }
-    open(path, &Options::default())
-        .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))
+    let options = Options {
+        copies: Copies::Inspect,
+        ..Options::default()
+    };
+    let db = open(path, &options).map_err(|error| match &error {
+        // It names the path, and may have a hint.
+        OpenError::Medium(error) => refused(error),
+        _ => not_opened(path, &error, false),
+    })?;
+    if db.is_copy() {
+        eprintln!("warning: {}: {COPY}", path.display());
+    }
+    Ok(db)
 }
 
 fn nothing_at(path: &Path) -> Failure {
@@ -180,8 +187,11 @@ impl At {
             created_unix_s,
             mended_at_open,
             root,
+            in_use_as,
             ..
         } = self.summary()?;
+        let own = File::open(&self.path).ok().and_then(|file| file_id(&file));
+        let copy = in_use_as.zip(own).is_some_and(|(a, b)| !a.may_be(b));
         let (engine, closed_cleanly, opened) = match CachePast::of(&root) {
             Some(past) => ("mdb", past.closed_cleanly, past.opened),
             None => {
@@ -194,6 +204,7 @@ impl At {
                 "pool": self.path, "engine": engine, "pool_bytes": pool_bytes,
                 "segment_bytes": segment_bytes, "segments": segments, "created_unix_s": created_unix_s, "opened": opened,
                 "closed_cleanly": closed_cleanly, "superblock_whole": !mended_at_open,
+                "copy": copy,
             });
             println!("{object}");
             return Ok(());
@@ -221,6 +232,9 @@ impl At {
                 false => "in use, or it crashed: the next open reads all of it",
             }
         );
+        if copy {
+            println!("warning: {COPY}");
+        }
         if mended_at_open {
             println!("one copy of the superblock is damaged or older; the next open mends it");
         }
@@ -231,6 +245,10 @@ impl At {
         let name = self.path.display();
         let copies = superblocks(&self.path).map_err(|error| match error.kind() {
             ErrorKind::NotFound => nothing_at(&self.path),
+            ErrorKind::UnexpectedEof => Failure::failed(format!(
+                "{name}: not a pool: its {} bytes are fewer than those of a superblock",
+                std::fs::metadata(&self.path).map_or(0, |file| file.len())
+            )),
             _ => Failure::failed(format!("{name}: cannot read the superblock: {error}")),
         })?;
         summary(&copies).map_err(|error| Failure::failed(format!("{name}: {error}")))

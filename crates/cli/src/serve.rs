@@ -4,27 +4,28 @@
 //! it, to Redis's clients and to memcached's, until a signal or a client's SHUTDOWN; then the store is
 //! closed cleanly.
 
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
 use std::net::{IpAddr, SocketAddr};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use farbank_cache::{Cache, PAGE_BYTES};
 use farbank_kv::store::{Opened, Store, VALUE_BYTES_MAX};
 use farbank_kv::{Config, Kv, READ_CACHE_BYTES_MAX};
 use farbank_pm::Medium;
-use farbank_pm::media::{AnyMedium, Mapped, SyncPolicy};
-use farbank_server::{Endpoint, Handle, Options, Protocol, Server};
+use farbank_pm::media::{AnyMedium, Mapped, PendingName, SyncPolicy};
+use farbank_pm::pool::{Copies, PoolError};
+use farbank_server::{BindError, Endpoint, Handle, Options, Protocol, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::level_filters::LevelFilter;
 
-use crate::place::{Engine, Place, remove};
+use crate::place::{Engine, Place, not_opened, refused};
 use crate::{Failure, size};
 
 const EXAMPLES: &str = "\
@@ -76,6 +77,9 @@ pub(crate) struct Serve {
     pool: PathBuf,
     #[command(flatten)]
     place: Place,
+    /// Open the pool though it is a copy of one that was in use: acknowledged writes may be missing in it.
+    #[arg(long)]
+    accept_copy: bool,
     /// Size the pool may grow to as it fills, a cache before it evicts; without this it does not grow.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     max_size: Option<u64>,
@@ -150,10 +154,11 @@ impl Serve {
             .name("signals".into())
             .spawn(move || stop_on_signal(&mut signals, &handle))
             .map_err(|e| Failure::failed(format!("cannot start a thread: {e}")))?;
-        let (medium, made) = self.medium()?;
+        let began = Instant::now();
+        let (medium, origin) = self.medium(began)?;
         match medium {
-            AnyMedium::Mapped(medium) => self.serve(medium, made, server, |_| Ok(())),
-            AnyMedium::File(medium) => self.serve(medium, made, server, |medium| medium.close()),
+            AnyMedium::Mapped(medium) => self.serve(medium, origin, server, |_| Ok(())),
+            AnyMedium::File(medium) => self.serve(medium, origin, server, |medium| medium.close()),
         }
     }
 
@@ -223,48 +228,39 @@ impl Serve {
             flush_allowed: !self.memcached_no_flush,
             cas_enabled: !self.memcached_no_cas,
         };
-        Server::bind(&endpoints, options).map_err(|error| {
-            let addrs: Vec<_> = endpoints.iter().map(|e| e.addr.to_string()).collect();
-            let hint =
-                "another server may be there; choose another --port or --memcached-port, or off";
-            Failure::Failed {
-                error: format!("cannot listen on {}: {error}", addrs.join(", ")),
-                hint: Some(hint.into()),
-            }
-        })
+        Server::bind(&endpoints, options).map_err(|error| not_bound(&error))
     }
 
-    /// Opens the pool's medium, or makes it; whether it was made.
-    fn medium(&self) -> Result<(AnyMedium, bool), Failure> {
+    /// Opens the pool's medium, or makes it.
+    fn medium(&self, began: Instant) -> Result<(AnyMedium, Origin), Failure> {
         if self.pool == Path::new("none") {
             let medium = Mapped::anonymous(self.place.size).map_err(Failure::failed)?;
-            return Ok((AnyMedium::Mapped(medium), true));
+            return Ok((AnyMedium::Mapped(medium), Origin::Made(None, began)));
         }
-        let there = self.pool.exists();
-        let medium = match there {
-            true => self.place.open(&self.pool),
-            false => self.place.make(&self.pool),
-        };
-        Ok((medium?, !there))
+        if self.pool.exists() {
+            return Ok((self.place.open(&self.pool)?, Origin::Found));
+        }
+        let (medium, name) = self.place.make(&self.pool)?;
+        Ok((medium, Origin::Made(Some(name), began)))
     }
 
     /// Serves the store on `medium`; `close` lets the medium go when the store is closed.
     fn serve<M: Medium>(
         &self,
         medium: M,
-        made: bool,
+        origin: Origin,
         server: Server,
         close: impl Fn(M) -> Result<(), farbank_pm::Poisoned>,
     ) -> Result<(), Failure> {
         let closed = match self.place.engine() {
             Engine::Kv => {
-                let store = self.open_kv(medium, made)?;
-                self.run_store(&store, made, server)?;
+                let store = self.open_kv(medium, origin.is_made())?;
+                self.run_store(&store, origin, server)?;
                 store.close()
             }
             Engine::Mdb => {
-                let store = self.open_cache(medium, made)?;
-                self.run_store(&store, made, server)?;
+                let store = self.open_cache(medium, origin.is_made())?;
+                self.run_store(&store, origin, server)?;
                 store.close()
             }
         };
@@ -278,39 +274,48 @@ impl Serve {
         let config = Config {
             pool_bytes_max: self.max_size.unwrap_or(0),
             read_cache_bytes: self.read_cache,
+            copies: self.copies(),
             ..Config::default()
         };
         let store = match made {
-            true => self.made(Kv::create(medium, self.place.segment_bytes(), config)),
+            true => Kv::create(medium, self.place.segment_bytes(), config),
             false => Kv::open(medium, config),
         };
-        store.map_err(|error| self.not_opened(&error.to_string()))
+        store.map_err(|error| {
+            use farbank_kv::OpenError::Pool;
+            let copy = matches!(error, Pool(PoolError::Copy { .. }));
+            not_opened(&self.pool, error, copy)
+        })
     }
 
     fn open_cache<M: Medium>(&self, medium: M, made: bool) -> Result<Cache<M>, Failure> {
         let config = farbank_cache::Config {
             boot: boot_id(),
             pool_bytes_max: self.max_size.unwrap_or(0),
-            teller: Some(Arc::new(|told: &str| tracing::warn!("{told}"))),
+            copies: self.copies(),
             ..farbank_cache::Config::default()
         };
         let store = match made {
-            true => self.made(Cache::create(medium, self.place.segment_bytes(), config)),
+            true => Cache::create(medium, self.place.segment_bytes(), config),
             false => Cache::open(medium, config),
         };
-        store.map_err(|error| self.not_opened(&error.to_string()))
-    }
-
-    /// What was made here a moment ago holds nothing, and would be in the way if it is of no use.
-    fn made<S, E>(&self, store: Result<S, E>) -> Result<S, E> {
-        store.inspect_err(|_| {
-            if self.pool.exists() {
-                remove(&self.pool);
-            }
+        store.map_err(|error| {
+            use farbank_cache::OpenError::Pool;
+            let copy = matches!(error, Pool(PoolError::Copy { .. }));
+            not_opened(&self.pool, error, copy)
         })
     }
 
-    fn run_store(&self, store: &dyn Store, made: bool, server: Server) -> Result<(), Failure> {
+    fn copies(&self) -> Copies {
+        match self.accept_copy {
+            true => Copies::Accept,
+            false => Copies::Refuse,
+        }
+    }
+
+    fn run_store(&self, store: &dyn Store, origin: Origin, server: Server) -> Result<(), Failure> {
+        let made = origin.complete()?;
+        server.listen().map_err(|error| not_bound(&error))?;
         self.greet(&server, store, made);
         tell_supervisor("READY=1");
         let served = server.run(store);
@@ -318,12 +323,8 @@ impl Serve {
         served.map_err(|e| Failure::failed(format!("the server stopped: {e}")))
     }
 
-    fn not_opened(&self, error: &str) -> Failure {
-        Failure::failed(format!("{}: {error}", self.pool.display()))
-    }
-
     /// Says where it listens, on what, what survives, and how the keys came back.
-    fn greet(&self, server: &Server, store: &dyn Store, made: bool) {
+    fn greet(&self, server: &Server, store: &dyn Store, made: Option<Duration>) {
         let (stats, caps, opened) = (store.stats(), store.caps(), store.opened());
         let addrs: Vec<_> = server
             .endpoints()
@@ -362,6 +363,49 @@ impl Serve {
     }
 }
 
+/// Where the pool came from.
+enum Origin {
+    /// It was there.
+    Found,
+    /// It is new: the name that its file will have, and when making it began.
+    Made(Option<PendingName>, Instant),
+}
+
+impl Origin {
+    fn is_made(&self) -> bool {
+        matches!(self, Origin::Made(..))
+    }
+
+    /// Gives a new pool, now that it is one, its name. Returns how long it took to make.
+    fn complete(self) -> Result<Option<Duration>, Failure> {
+        let Origin::Made(name, began) = self else {
+            return Ok(None);
+        };
+        if let Some(name) = name {
+            name.publish().map_err(|error| refused(&error))?;
+        }
+        Ok(Some(began.elapsed()))
+    }
+}
+
+/// Why no client could connect, and what helps.
+fn not_bound(error: &BindError) -> Failure {
+    let hint = match error.source.kind() {
+        ErrorKind::AddrInUse => {
+            Some("another server is there; choose another --port or --memcached-port, or off")
+        }
+        ErrorKind::AddrNotAvailable => Some("--bind names addresses of this machine"),
+        ErrorKind::PermissionDenied => {
+            Some("ports below 1024 are for privileged processes; choose a higher --port")
+        }
+        _ => None,
+    };
+    Failure::Failed {
+        error: error.to_string(),
+        hint: hint.map(str::to_owned),
+    }
+}
+
 /// Which start of the machine this is.
 fn boot_id() -> Option<[u8; 16]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
@@ -369,7 +413,7 @@ fn boot_id() -> Option<[u8; 16]> {
     Some(u128::from_str_radix(&digits, 16).ok()?.to_le_bytes())
 }
 
-fn keys_line(opened: &Opened, made: bool) -> String {
+fn keys_line(opened: &Opened, made: Option<Duration>) -> String {
     let Opened {
         clean,
         keys,
@@ -378,7 +422,9 @@ fn keys_line(opened: &Opened, made: bool) -> String {
         ..
     } = opened;
     match (made, clean) {
-        (true, _) => format!("new and empty, ready in {elapsed_ms:.1} ms"),
+        (Some(took), _) => {
+            format!("new and empty, ready in {:.1} ms", took.as_secs_f64() * 1e3)
+        }
         (_, true) => format!("{keys} keys came back in {elapsed_ms:.1} ms, after a clean close"),
         (_, false) => format!(
             "{keys} keys came back in {elapsed_ms:.1} ms, after a crash: {records_scanned} records \

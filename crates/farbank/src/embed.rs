@@ -7,6 +7,7 @@ use std::path::Path;
 use farbank_kv::store::{self, Error, Key, Store, Value, View};
 use farbank_kv::{Config, Kv, segment_bytes_for};
 use farbank_pm::media::{self, AnyMedium, File, Mapped, OpenOptions, SyncPolicy};
+use farbank_pm::pool::Copies;
 use farbank_pm::{Kind, Medium};
 
 /// How to open a pool, or make it.
@@ -22,6 +23,8 @@ pub struct Options {
     pub medium: Option<Kind>,
     /// When writes to an ordinary file become durable.
     pub sync: SyncPolicy,
+    /// What becomes of a copy of a pool that was in use, or had crashed: keys may be missing in it.
+    pub copies: Copies,
 }
 
 impl Default for Options {
@@ -32,6 +35,7 @@ impl Default for Options {
             read_cache_bytes: Config::default().read_cache_bytes,
             medium: None,
             sync: SyncPolicy::Always,
+            copies: Copies::Refuse,
         }
     }
 }
@@ -66,20 +70,22 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Db, OpenError> 
         sync: options.sync,
         ..OpenOptions::default()
     };
-    let made = !path.exists();
-    let medium = match made {
-        true => media::create_path(path, options.pool_bytes, &how, &mut |_, _| {}),
-        false => media::open_path(path, &how),
+    let opened = match path.exists() {
+        true => media::open_path(path, &how).map(|medium| (medium, None)),
+        false => media::prepare_path(path, options.pool_bytes, &how, &mut |_, _| {})
+            .map(|(medium, name)| (medium, Some(name))),
     };
-    let engine = match medium.map_err(OpenError::Medium)? {
+    let (medium, name) = opened.map_err(OpenError::Medium)?;
+    let made = name.is_some();
+    let engine = match medium {
         AnyMedium::Mapped(medium) => start(medium, made, options).map(Engine::Mapped),
         AnyMedium::File(medium) => start(medium, made, options).map(Engine::File),
     };
-    if engine.is_err() && made {
-        // It holds nothing and would be in the way. The error on its way says more than this one.
-        let _ = std::fs::remove_file(path);
+    let engine = engine.map_err(OpenError::Pool)?;
+    if let Some(name) = name {
+        name.publish().map_err(OpenError::Medium)?;
     }
-    Ok(Db(engine.map_err(OpenError::Pool)?))
+    Ok(Db(engine))
 }
 
 fn start<M: Medium>(
@@ -90,6 +96,7 @@ fn start<M: Medium>(
     let config = Config {
         pool_bytes_max: options.pool_bytes_max,
         read_cache_bytes: options.read_cache_bytes,
+        copies: options.copies,
         ..Config::default()
     };
     match made {
@@ -119,6 +126,15 @@ impl Db {
         match &self.0 {
             Engine::Mapped(kv) => kv,
             Engine::File(kv) => kv,
+        }
+    }
+
+    /// Whether this is a copy of a pool that was in use, opened with [`Copies::Inspect`].
+    #[must_use]
+    pub fn is_copy(&self) -> bool {
+        match &self.0 {
+            Engine::Mapped(kv) => kv.is_copy(),
+            Engine::File(kv) => kv.is_copy(),
         }
     }
 

@@ -18,6 +18,7 @@ mod embed;
 pub use embed::{Db, OpenError, Options, Session, open};
 pub use farbank_kv::store::Error;
 pub use farbank_pm::media::SyncPolicy;
+pub use farbank_pm::pool::Copies;
 
 /// The README's example is compiled.
 #[cfg(doctest)]
