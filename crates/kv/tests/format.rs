@@ -1,13 +1,14 @@
 //! docs/format.md, checked: bytes are where the page says they are. When one of these fails, the
 //! format has changed: the page, the changelog's Format line and perhaps the version go with it.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use crc32c::{crc32c, crc32c_append};
 use farbank_kv::store::{Key, Session, Value, Verdict};
 use farbank_kv::{Cleaning, Config, Kv};
-use farbank_pm::media::Mapped;
-use farbank_pm::{Medium, Off};
+use farbank_pm::media::{AnyMedium, Mapped, OpenError, OpenOptions, create_path, open_path};
+use farbank_pm::{Kind, Medium, Off};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
 /// Bytes of a segment, of what one holds besides its head and tail, and before the first.
@@ -138,6 +139,34 @@ fn put(session: &mut dyn Session, name: &[u8], bytes: &[u8]) {
 fn commit(session: &mut dyn Session) {
     let ticket = session.commit().unwrap();
     session.wait(ticket).unwrap();
+}
+
+#[test]
+fn the_superblock_names_the_file_from_the_opening_to_a_clean_close() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pool");
+    let options = OpenOptions {
+        medium: Some(Kind::File),
+        ..OpenOptions::default()
+    };
+    let file = |medium: Result<AnyMedium, OpenError>| match medium.unwrap() {
+        AnyMedium::File(file) => file,
+        AnyMedium::Mapped(_) => panic!("a file was asked for"),
+    };
+    let inode = || std::fs::metadata(&path).unwrap().ino();
+    let named = || {
+        let bytes = Bytes(std::fs::read(&path).unwrap());
+        [0, 4096].map(|copy| [448, 464, 488].map(|word| bytes.u64(copy + word)))
+    };
+    let made = create_path(&path, POOL as u64, &options, &mut |_, _| {});
+    let kv = Kv::create(file(made), S as u64, Config::default()).unwrap();
+    assert_eq!(named(), [[inode(), 0, 0]; 2]);
+    drop(kv.close().unwrap());
+    assert_eq!(named(), [[0; 3]; 2]);
+    let kv = Kv::open(file(open_path(&path, &options)), Config::default()).unwrap();
+    assert_eq!(named(), [[inode(), 0, 0]; 2]);
+    drop(kv.into_medium());
+    assert_eq!(named(), [[inode(), 0, 0]; 2], "as after a crash");
 }
 
 #[test]

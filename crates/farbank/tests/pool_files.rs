@@ -1,0 +1,405 @@
+//! The file of a pool: how it is made, what becomes of it while it is served, and copies of it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_farbank");
+
+fn serve(pool: &Path, more: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(["serve", "--port", "0", "--memcached-port", "off", "--pool"])
+        .arg(pool)
+        .args(more);
+    command
+}
+
+/// A server that has said it is ready.
+struct Serving {
+    child: Child,
+    addr: String,
+    banner: String,
+}
+
+impl Serving {
+    fn start(mut command: Command) -> Serving {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut banner = String::new();
+        while stdout.read_line(&mut banner).unwrap() > 0 && banner.lines().count() < 4 {}
+        let addr = banner.split("redis://").nth(1);
+        let addr = addr.and_then(|rest| rest.lines().next());
+        let Some(addr) = addr.map(str::to_owned) else {
+            let mut error = String::new();
+            child.stderr.unwrap().read_to_string(&mut error).unwrap();
+            panic!("it does not serve: {banner}{error}");
+        };
+        Serving {
+            child,
+            addr,
+            banner,
+        }
+    }
+
+    fn client(&self) -> Client {
+        Client(BufReader::new(TcpStream::connect(&self.addr).unwrap()))
+    }
+
+    /// Ends it by a signal; its exit code, and what it has logged.
+    fn end(mut self, signal: Signal) -> (Option<i32>, String) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let code = self.child.wait().unwrap().code();
+        let mut log = String::new();
+        let mut stderr = self.child.stderr.take().unwrap();
+        stderr.read_to_string(&mut log).unwrap();
+        (code, log)
+    }
+}
+
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    /// The first line of the reply to an inline request.
+    fn ask(&mut self, request: &str) -> String {
+        self.0.get_mut().write_all(request.as_bytes()).unwrap();
+        self.0.get_mut().write_all(b"\r\n").unwrap();
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// Stores values under numbers, all before the first reply is read.
+    fn set_all<'a>(&mut self, values: impl Iterator<Item = (usize, &'a String)>) {
+        let mut requests = String::new();
+        let count = values
+            .map(|(key, value)| requests += &format!("SET key:{key} {value}\r\n"))
+            .count();
+        self.0.get_mut().write_all(requests.as_bytes()).unwrap();
+        for _ in 0..count {
+            let mut line = String::new();
+            self.0.read_line(&mut line).unwrap();
+            assert_eq!(line, "+OK\r\n");
+        }
+    }
+
+    /// The value of a field of INFO.
+    fn info(&mut self, field: &str) -> String {
+        let bytes: usize = self.ask("INFO farbank")[1..].trim().parse().unwrap();
+        let mut text = vec![0; bytes + 2];
+        self.0.read_exact(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(field));
+        line.unwrap_or_else(|| panic!("no {field} in {text}"))
+            .trim_start_matches(':')
+            .to_owned()
+    }
+
+    fn wait_for(&mut self, field: &str, value: &str) {
+        let since = Instant::now();
+        while self.info(field) != value {
+            assert!(since.elapsed() < Duration::from_secs(10), "{field}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+fn refused(mut command: Command) -> String {
+    let Output { status, stderr, .. } = command.output().unwrap();
+    let error = String::from_utf8_lossy(&stderr).into_owned();
+    assert_eq!(status.code(), Some(1), "{error}");
+    error
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    entries
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect()
+}
+
+#[test]
+fn a_kill_at_any_moment_of_a_creation_leaves_nothing_that_a_later_start_refuses() {
+    let mut under_way = 0;
+    for engine in ["kv", "mdb"] {
+        let options = ["--engine", engine, "--size", "64mb"];
+        for millis in [2, 5, 10, 20, 30, 45, 70, 100, 150, 220] {
+            let folder = tempfile::tempdir().unwrap();
+            let pool = folder.path().join("pool");
+            let mut command = serve(&pool, &options);
+            let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+            std::thread::sleep(Duration::from_millis(millis));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            let left = names_in(folder.path());
+            under_way += u32::from(left == ["pool.farbank-new"]);
+            let server = Serving::start(serve(&pool, &options));
+            assert_eq!(server.client().ask("SET key value"), "+OK\r\n");
+            assert_eq!(names_in(folder.path()), ["pool"], "after {left:?}");
+            assert_eq!(server.end(Signal::TERM).0, Some(0));
+        }
+    }
+    assert!(under_way > 0, "no kill met a creation under way");
+}
+
+#[test]
+fn no_port_is_open_before_the_store_serves_and_its_banner_counts_the_creation() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = folder.path().join("pool");
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = free.local_addr().unwrap();
+    drop(free);
+    let port = addr.port().to_string();
+    let command = serve(&pool, &["--size", "192mb", "--port", &port]);
+    let began = Instant::now();
+    let ready = std::thread::spawn(move || Serving::start(command));
+    let mut tries = 0;
+    while TcpStream::connect(addr).is_err() {
+        tries += 1;
+        assert!(began.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(pool.exists(), "a client was taken before there was a pool");
+    let server = ready.join().unwrap();
+    let whole_ms = began.elapsed().as_secs_f64() * 1e3;
+    let said = server.banner.split("ready in ").nth(1).unwrap();
+    let said_ms: f64 = said.split(' ').next().unwrap().parse().unwrap();
+    assert!(
+        tries > 5 && said_ms > whole_ms / 3.0,
+        "{said_ms} of {whole_ms} ms"
+    );
+    server.end(Signal::TERM);
+}
+
+/// Copies a file as a slow tool does: some parts much later than others.
+fn copy_slowly(from: &Path, to: &Path) {
+    let from = fs::File::open(from).unwrap();
+    let to = fs::File::create(to).unwrap();
+    let mut part = vec![0; 1 << 20];
+    let mut at = 0;
+    loop {
+        let bytes = from.read_at(&mut part, at).unwrap();
+        if bytes == 0 {
+            return;
+        }
+        to.write_all_at(&part[..bytes], at).unwrap();
+        at += bytes as u64;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// What `farbank pool` prints, whatever becomes of it.
+fn printed(verb: &str, pool: &Path) -> String {
+    let mut command = Command::new(PROGRAM);
+    let Output { stdout, stderr, .. } = command.args(["pool", verb]).arg(pool).output().unwrap();
+    String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned()
+}
+
+#[test]
+fn a_copy_of_a_served_pool_is_refused_unless_it_is_accepted() {
+    for engine in ["kv", "mdb"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (pool, copy) = (folder.path().join("pool"), folder.path().join("copy"));
+        let options = ["--engine", engine, "--size", "16mb"];
+        let server = Serving::start(serve(&pool, &options));
+        let mut client = server.client();
+        std::thread::scope(|scope| {
+            let copying = scope.spawn(|| copy_slowly(&pool, &copy));
+            let value = "x".repeat(2_000);
+            for n in 0.. {
+                client.set_all((0..100).map(|key| (key + 100 * (n % 30), &value)));
+                if n >= 100 && copying.is_finished() {
+                    break;
+                }
+            }
+        });
+        let error = refused(serve(&copy, &options));
+        assert!(
+            error.contains("is a copy of a pool that was in use"),
+            "{error}"
+        );
+        assert!(error.contains("--accept-copy"), "{error}");
+        let info = printed("info", &copy);
+        assert!(info.contains("warning: this is a copy"), "{info}");
+        let own = printed("info", &pool);
+        assert!(!own.contains("copy"), "{own}");
+        if engine == "kv" {
+            // Looking into it does not make it a pool like any other.
+            let checked = printed("check", &copy);
+            assert!(checked.contains("warning:"), "{checked}");
+            refused(serve(&copy, &options));
+        }
+        let accepted = [&options[..], &["--accept-copy"]].concat();
+        let taken = Serving::start(serve(&copy, &accepted));
+        assert_eq!(taken.client().ask("SET mine 1"), "+OK\r\n");
+        taken.end(Signal::KILL);
+        let again = Serving::start(serve(&copy, &options));
+        assert_eq!(again.end(Signal::TERM).0, Some(0));
+        // The original, killed and moved, is itself; a copy of it closed is as good.
+        server.end(Signal::KILL);
+        let moved = folder.path().join("moved");
+        fs::rename(&pool, &moved).unwrap();
+        let server = Serving::start(serve(&moved, &options));
+        assert_eq!(server.end(Signal::TERM).0, Some(0));
+        fs::copy(&moved, &pool).unwrap();
+        let server = Serving::start(serve(&pool, &options));
+        assert_eq!(server.end(Signal::TERM).0, Some(0));
+    }
+}
+
+#[test]
+fn growth_that_fails_is_told_in_the_reply_in_info_and_once_in_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = folder.path().join("pool");
+    let mut command = Command::new("sh");
+    // Blocks of 512 bytes: files of 18 MiB.
+    let limited = "ulimit -f 36864; exec \"$@\"";
+    command.args(["-c", limited, "sh", PROGRAM, "serve", "--port", "0"]);
+    command.args([
+        "--memcached-port",
+        "off",
+        "--size",
+        "16mb",
+        "--max-size",
+        "64mb",
+        "--pool",
+    ]);
+    command.arg(&pool);
+    let server = Serving::start(command);
+    let mut client = server.client();
+    assert_eq!(client.info("pool_health"), "ok");
+    let value = "x".repeat(10_000);
+    let mut refused = Vec::new();
+    for n in 0..4_000 {
+        let reply = client.ask(&format!("SET key:{n} {value}"));
+        if reply != "+OK\r\n" {
+            refused.push(reply);
+        }
+        if refused.len() == 300 {
+            break;
+        }
+    }
+    let why = refused.last().expect("the pool is full");
+    let path = pool.to_str().unwrap();
+    for part in ["-OOM ", "cannot grow", path, "RLIMIT_FSIZE", "os error 27"] {
+        assert!(why.contains(part), "{why}");
+    }
+    client.wait_for("pool_health", "cannot-grow");
+    assert!(client.info("pool_growth_error").contains(path));
+    std::thread::sleep(Duration::from_millis(1200));
+    client.ask(&format!("SET one:more {value}"));
+    let (code, log) = server.end(Signal::TERM);
+    assert_eq!(code, Some(0), "{log}");
+    assert_eq!(log.matches("could not grow").count(), 1, "{log}");
+}
+
+#[test]
+fn a_file_lost_while_it_is_served_ends_acknowledgements_and_is_told_everywhere() {
+    fn cut(pool: &Path) {
+        let file = fs::OpenOptions::new().write(true).open(pool).unwrap();
+        file.set_len((16 << 20) - 4096).unwrap();
+    }
+    let harms: [(fn(&Path), &str); 3] = [
+        (|pool| fs::remove_file(pool).unwrap(), "removed"),
+        (
+            |pool| fs::rename(pool.with_extension("other"), pool).unwrap(),
+            "replaced",
+        ),
+        (cut, "truncated"),
+    ];
+    for (harm, what) in harms {
+        let folder = tempfile::tempdir().unwrap();
+        let pool = folder.path().join("pool");
+        fs::write(pool.with_extension("other"), "another").unwrap();
+        let server = Serving::start(serve(&pool, &["--size", "16mb"]));
+        let mut client = server.client();
+        assert_eq!(client.ask("SET key value"), "+OK\r\n");
+        harm(&pool);
+        client.wait_for("pool_health", what);
+        for request in ["SET key other", "PING"] {
+            let reply = client.ask(request);
+            assert!(reply.starts_with("-MISCONF "), "{what}: {reply}");
+            assert!(reply.contains(pool.to_str().unwrap()), "{what}: {reply}");
+        }
+        assert_eq!(client.ask("GET key"), "$5\r\n");
+        let (code, log) = server.end(Signal::TERM);
+        assert_eq!(code, Some(1), "{what}: it is not silent at the end: {log}");
+        assert!(log.contains("the pool's file"), "{what}: {log}");
+    }
+}
+
+#[test]
+fn a_cache_without_its_file_goes_on_and_a_moved_file_is_no_loss() {
+    for (engine, moved) in [("mdb", false), ("mdb", true), ("kv", true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let pool = folder.path().join("pool");
+        let options = ["--engine", engine, "--size", "16mb"];
+        let server = Serving::start(serve(&pool, &options));
+        let mut client = server.client();
+        let away = folder.path().join("away");
+        match moved {
+            true => fs::rename(&pool, &away).unwrap(),
+            false => fs::remove_file(&pool).unwrap(),
+        }
+        client.wait_for("pool_health", if moved { "moved" } else { "removed" });
+        assert_eq!(client.ask("SET key value"), "+OK\r\n");
+        assert_eq!(client.ask("PING"), "+PONG\r\n");
+        let (code, log) = server.end(Signal::TERM);
+        assert_eq!(code, Some(0), "{log}");
+        assert!(log.contains("the pool's file"), "{log}");
+        if moved {
+            let server = Serving::start(serve(&away, &options));
+            assert_eq!(server.client().ask("GET key"), "$5\r\n");
+            server.end(Signal::TERM);
+        }
+    }
+}
+
+#[test]
+fn an_error_names_what_failed_once_and_its_hint_fits() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = folder.path().join("pool");
+    let check = |verb: &str, path: &Path| {
+        let mut command = Command::new(PROGRAM);
+        command.args(["pool", verb]).arg(path);
+        refused(command)
+    };
+    for verb in ["check", "scrub", "dump"] {
+        let error = check(verb, Path::new("/etc"));
+        assert_eq!(error.matches("/etc").count(), 1, "{error}");
+    }
+    fs::write(&pool, [b'x'; 24]).unwrap();
+    for error in [
+        check("check", &pool),
+        check("info", &pool),
+        refused(serve(&pool, &[])),
+    ] {
+        assert!(error.contains("24 bytes"), "{error}");
+        assert_eq!(error.matches(pool.to_str().unwrap()).count(), 1, "{error}");
+    }
+    fs::remove_file(&pool).unwrap();
+    // An address of no machine (RFC 5737).
+    let error = refused(serve(
+        &pool,
+        &["--bind", "127.0.0.1,192.0.2.1", "--unsafe-no-auth"],
+    ));
+    assert!(
+        error.contains("192.0.2.1") && !error.contains("127.0.0.1"),
+        "{error}"
+    );
+    assert!(!error.contains("another server"), "{error}");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let error = refused(serve(&pool, &["--port", &port]));
+    assert!(error.contains("another server is there"), "{error}");
+    assert!(!pool.exists());
+    let error = refused(serve(&pool, &["--size", "15000000tb"]));
+    assert!(error.contains(pool.to_str().unwrap()), "{error}");
+}
