@@ -1,8 +1,13 @@
 //! The cache under the crash explorer: what it shows is never old, deleted or expired.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
 use farbank_cache::target::MdbTarget;
+use farbank_cache::{Cache, OpenError};
 use farbank_check::explore::{Config, explore};
-use farbank_pm::sim::Persistency;
+use farbank_pm::pool::{Identity, PoolError};
+use farbank_pm::sim::{CrashState, Persistency, Sim};
 
 fn holds(persistency: Persistency, seeds: std::ops::Range<u64>) {
     let report = explore(&MdbTarget, &Config::new(persistency), seeds, 2, &mut |_| {
@@ -30,4 +35,43 @@ fn nothing_old_comes_back_when_words_are_lost_one_by_one() {
 #[test]
 fn nothing_old_comes_back_when_sectors_are_lost_between_syncs() {
     holds(Persistency::Page, 0..4);
+}
+
+#[test]
+fn a_crash_while_a_cache_is_made_leaves_a_cache_or_no_pool() {
+    const BYTES: u64 = 256 << 10;
+    const PAGE_BYTES: u64 = 16 << 10;
+    let config = || farbank_cache::Config {
+        tended: false,
+        ..farbank_cache::Config::default()
+    };
+    let identity = Identity {
+        id: [7; 16],
+        created_unix_s: 1,
+    };
+    let near = |room: farbank_cache::MetadataRoom| Ok(Sim::new(room.bytes, Persistency::Eadr));
+    for persistency in Persistency::ALL {
+        let sim = Sim::new(BYTES, persistency);
+        let counts = Arc::new([const { AtomicU32::new(0) }; 2]);
+        let counted = Arc::clone(&counts);
+        sim.observe(Some(Arc::new(move |state: CrashState| {
+            let images = state.images(100, 1).map(|cut| state.image(&cut));
+            let mut sims: Vec<Sim> = images.map(|i| Sim::from_image(i, persistency)).collect();
+            sims.push(state.killed());
+            for sim in sims {
+                match Cache::open_on(sim, config(), near) {
+                    Ok(_) => counted[0].fetch_add(1, Relaxed),
+                    Err(OpenError::Pool(PoolError::NotAPool(_))) => {
+                        counted[1].fetch_add(1, Relaxed)
+                    }
+                    Err(error) => panic!("{persistency}: it is made, and no cache: {error}"),
+                };
+            }
+        })));
+        let made = Cache::create_as(sim.clone(), PAGE_BYTES, identity, config(), near);
+        sim.observe(None);
+        drop(made.expect("there is room"));
+        let [caches, none] = counts.each_ref().map(|count| count.load(Relaxed));
+        assert!(caches > 0 && none > 0, "{persistency}: {caches} and {none}");
+    }
 }

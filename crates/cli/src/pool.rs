@@ -257,6 +257,7 @@ impl At {
     fn check(&self, read_all: bool) -> Result<(), Failure> {
         let db = open_existing(&self.path)?;
         let (opened, stats) = (db.store().opened().clone(), db.store().stats());
+        let copy = db.is_copy();
         let mut damage = opened.damage.clone();
         let read = match read_all {
             true => Some(read_values(&db, stats.live_bytes, &mut damage)?),
@@ -270,6 +271,7 @@ impl At {
                 "pool": self.path, "holds": damage.is_empty(), "keys": stats.keys.iter().sum::<u64>(),
                 "live_bytes": stats.live_bytes, "value_bytes_read": read.unwrap_or(0),
                 "records_scanned": opened.records_scanned, "was_closed_cleanly": opened.clean,
+                "copy": copy,
                 "damage": damage,
             });
             println!("{object}");

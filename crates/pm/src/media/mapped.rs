@@ -128,7 +128,8 @@ impl Mapped {
     /// measurements. It can grow to 64 GiB, or 16 times its first length if that is more.
     pub fn anonymous(bytes: u64) -> io::Result<Mapped> {
         const GROWS_TO_BYTES: u64 = 64 << 30;
-        let bytes = bytes.next_multiple_of(PAGE);
+        // What cannot be rounded up cannot be reserved either, and is refused there.
+        let bytes = bytes.checked_next_multiple_of(PAGE).unwrap_or(bytes);
         let reserve = GROWS_TO_BYTES.max(bytes.saturating_mul(16));
         let survives = "nothing: the memory ends with the process".into();
         Mapped::new(Backing::Anonymous, Kind::Dram, bytes, reserve, survives)

@@ -18,7 +18,7 @@ use std::{error, fmt};
 use super::file::{File, SyncPolicy};
 use super::mapped::Mapped;
 use super::name::PendingName;
-use super::space::{Io, Kernel, Place, PoolFile, Progress};
+use super::space::{Io, Kernel, Place, PoolFile, Progress, check_limit};
 use super::window::PAGE;
 use crate::medium::{Caps, Kind, Medium, Poisoned};
 use crate::pool;
@@ -252,6 +252,9 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
             written(&file)?
         }
     };
+    if kind == Kind::File {
+        check_limit(bytes).map_err(failed("write all of"))?;
+    }
     medium(file, place, kind, bytes / PAGE * PAGE, options).map_err(failed("map"))
 }
 

@@ -378,7 +378,7 @@ pub fn file_id(file: &fs::File) -> Option<FileId> {
 }
 
 /// Whether this process may make a file `bytes` long. Trying would end it, by a SIGXFSZ.
-fn check_limit(bytes: u64) -> io::Result<()> {
+pub(super) fn check_limit(bytes: u64) -> io::Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     match limit {
         Some(limit) if bytes > limit => Err(io::Error::new(

@@ -69,8 +69,14 @@ impl Window {
     /// An empty window that can grow to `want` bytes, or to less if the kernel refuses that many
     /// addresses, but not less than `need`.
     pub(crate) fn reserve(need: u64, want: u64) -> io::Result<Window> {
+        /// More addresses than a process of any kernel has.
+        const TOO_MANY: u64 = 1 << 62;
+        if need > TOO_MANY {
+            let why = format!("{need} bytes are more than a process has addresses for");
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, why));
+        }
         let need = need.next_multiple_of(HUGE);
-        let mut reserved = want.next_multiple_of(HUGE).max(need);
+        let mut reserved = want.min(TOO_MANY).next_multiple_of(HUGE).max(need);
         loop {
             let whole = usize::try_from(reserved + HUGE).map_err(io::Error::other)?;
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -435,7 +441,10 @@ mod tests {
         const MORE_THAN_THERE_ARE: u64 = 1 << 60;
         let window = window(PAGE, MORE_THAN_THERE_ARE);
         assert!(window.reserved < MORE_THAN_THERE_ARE);
-        assert!(Window::reserve(MORE_THAN_THERE_ARE, 0).is_err());
+        for need in [MORE_THAN_THERE_ARE, 1 << 62, u64::MAX - PAGE, u64::MAX] {
+            assert!(Window::reserve(need, 0).is_err());
+            assert!(Window::reserve(need, u64::MAX).is_err());
+        }
     }
 
     #[test]

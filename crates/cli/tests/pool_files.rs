@@ -298,6 +298,15 @@ fn growth_that_fails_is_told_in_the_reply_in_info_and_once_in_the_log() {
     let (code, log) = server.end(Signal::TERM);
     assert_eq!(code, Some(0), "{log}");
     assert_eq!(log.matches("could not grow").count(), 1, "{log}");
+    // A pool that is longer than the process may write is refused, and no signal ends the process later.
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -f 16384; exec \"$@\"", "sh", PROGRAM]);
+    command.args(["pool", "check"]).arg(&pool);
+    let error = refused(command);
+    assert!(
+        error.contains("RLIMIT_FSIZE") && error.contains(path),
+        "{error}"
+    );
 }
 
 #[test]
@@ -402,4 +411,6 @@ fn an_error_names_what_failed_once_and_its_hint_fits() {
     assert!(!pool.exists());
     let error = refused(serve(&pool, &["--size", "15000000tb"]));
     assert!(error.contains(pool.to_str().unwrap()), "{error}");
+    let error = refused(serve(Path::new("none"), &["--size", "16777215tb"]));
+    assert!(error.contains("addresses"), "{error}");
 }
