@@ -276,17 +276,17 @@ fn growth_that_fails_is_told_in_the_reply_in_info_and_once_in_the_log() {
     let mut client = server.client();
     assert_eq!(client.info("pool_health"), "ok");
     let value = "x".repeat(10_000);
-    let mut refused = Vec::new();
+    let mut replies = Vec::new();
     for n in 0..4_000 {
         let reply = client.ask(&format!("SET key:{n} {value}"));
         if reply != "+OK\r\n" {
-            refused.push(reply);
+            replies.push(reply);
         }
-        if refused.len() == 300 {
+        if replies.len() == 300 {
             break;
         }
     }
-    let why = refused.last().expect("the pool is full");
+    let why = replies.last().expect("the pool is full");
     let path = pool.to_str().unwrap();
     for part in ["-OOM ", "cannot grow", path, "RLIMIT_FSIZE", "os error 27"] {
         assert!(why.contains(part), "{why}");
