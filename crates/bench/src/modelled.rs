@@ -160,6 +160,7 @@ fn config() -> Config {
     Config {
         cleaning: Cleaning::Inline,
         clock: Arc::new(|| 1_700_000_000_000),
+        uptime: Arc::new(|| 0),
         ..Config::default()
     }
 }

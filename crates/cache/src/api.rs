@@ -205,6 +205,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         let before = self.engine.tally.pages_freed.load(Ordering::Relaxed);
         let mut worker = Worker::new(Arc::clone(&self.engine));
         worker.settle_all();
+        self.engine.follow_clock(&mut worker.lane)?;
         worker.sweep(0, u32::MAX)?;
         while worker.merge()? {}
         let after = self.engine.tally.pages_freed.load(Ordering::Relaxed);
@@ -279,7 +280,8 @@ fn tend<N: Medium, F: Medium>(engine: Arc<Engine<N, F>>) {
             .map(|next| from = next)
             .and_then(|()| worker.merge())
             .and_then(|_| worker.balance())
-            .and_then(|_| Ok(engine.keep_time(&mut worker.lane)?));
+            .and_then(|_| Ok(engine.follow_clock(&mut worker.lane)?))
+            .and_then(|()| Ok(engine.keep_time(&mut worker.lane)?));
         if done.is_err() {
             return; // The medium has failed; whoever writes is told.
         }
@@ -508,7 +510,7 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
         self.worker.unpin();
         match found.map(|found| found.head) {
             Some(head) if head.version <= engine.areas.cleared(head.area) => Absence::Flushed,
-            Some(head) if engine.is_expired(head.expires_ms) => Absence::Expired,
+            Some(head) if engine.is_expired(head.expires_ms, head.version) => Absence::Expired,
             _ => Absence::Missing,
         }
     }

@@ -1,6 +1,7 @@
 //! How a cache runs. Nothing of it is stored.
 
-use farbank_kv::{Clock, wall_clock_ms};
+use farbank_kv::clock::STEP_HELD_MS;
+use farbank_kv::{Clock, uptime_ms, wall_clock_ms};
 use farbank_pm::pool::Copies;
 use farbank_pm::sync::Arc;
 
@@ -21,8 +22,12 @@ pub enum Formatting {
 /// How a cache runs; nothing of it is stored.
 #[derive(Clone)]
 pub struct Config {
-    /// Where the time comes from.
+    /// The machine's wall clock, in milliseconds since 1970.
     pub clock: Clock,
+    /// A clock that is never set, in milliseconds since any moment: it measures time while the pool is open.
+    pub uptime: Clock,
+    /// How long the wall clock must differ from the cache's before the cache follows it, in milliseconds.
+    pub step_held_ms: u64,
     /// Whether a thread of the cache's own tends it once a second: expired items go, pages are merged.
     pub tended: bool,
     /// This start of the machine. On a medium that does not outlive it, what another start left is not believed
@@ -54,6 +59,8 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             clock: Arc::new(wall_clock_ms),
+            uptime: Arc::new(uptime_ms),
+            step_held_ms: STEP_HELD_MS,
             tended: true,
             boot: None,
             pool_bytes_max: 0,

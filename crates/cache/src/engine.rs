@@ -9,6 +9,7 @@ use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use farbank_pm::{Counters, Lane, Medium, Off, Poisoned};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use farbank_kv::clock::{Shift, StoreClock};
 use farbank_kv::store::Opened;
 
 use crate::areas::{Areas, all, clock};
@@ -61,15 +62,14 @@ pub(crate) struct Engine<N, F> {
     pub(crate) hash_seed: u64,
     pub(crate) version: AtomicU64,
     pub(crate) sessions: AtomicU32,
-    /// No clock that was acted on was later.
-    pub(crate) clock_ms: AtomicU64,
+    pub(crate) clock: StoreClock,
     pub(crate) root: Mutex<Root>,
     /// Segments the pool may grow to.
     pub(crate) segments_max: u32,
     pub(crate) growing: Mutex<()>,
     /// One round of the background, or a check, which sees no half of one.
     pub(crate) tending: Mutex<()>,
-    /// Not before this moment of the clock is growth tried again, once it failed.
+    /// Not before this uptime is growth tried again, once it failed.
     pub(crate) grows_from_ms: AtomicU64,
     /// Why the last growth failed, if none has succeeded since.
     pub(crate) growth_error: Mutex<Option<std::sync::Arc<str>>>,
@@ -108,13 +108,13 @@ impl<N: Medium, F: Medium> Engine<N, F> {
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
-        let now = (self.config.clock)();
-        now.max(self.clock_ms.load(Ordering::Relaxed))
+        self.clock.now_ms()
     }
 
+    /// Whether an item of `version` that expires at `expires_ms` has expired.
     #[inline]
-    pub(crate) fn is_expired(&self, expires_ms: u64) -> bool {
-        expires_ms != 0 && expires_ms <= self.now_ms()
+    pub(crate) fn is_expired(&self, expires_ms: u64, version: u64) -> bool {
+        self.clock.has_expired(expires_ms, version, || ())
     }
 
     pub(crate) fn next_version(&self) -> u64 {
@@ -224,13 +224,39 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 
     /// Writes the clock down, durably, so that what has expired stays so when the machine's clock is set back.
     pub(crate) fn keep_time(&self, lane: &mut Lane) -> Result<(), Poisoned> {
-        let now_ms = self.now_ms();
-        self.clock_ms.fetch_max(now_ms, Ordering::Relaxed);
+        self.clock.act_on_time();
+        self.clock.record(|now_ms| self.write_clock(lane, now_ms))
+    }
+
+    fn write_clock(&self, lane: &mut Lane, now_ms: u64) -> Result<(), Poisoned> {
         let at = self.area_at(clock(self.areas.entries()));
         self.far().store(lane, at, now_ms);
         self.far().store(lane, at.plus(8), !now_ms);
         self.far().flush(lane, at, AREA_BYTES as usize);
         let ticket = self.far().drain(lane);
         self.far().wait(ticket)
+    }
+
+    /// Follows the wall clock if it has differed for long enough.
+    pub(crate) fn follow_clock(&self, lane: &mut Lane) -> Result<(), Poisoned> {
+        match self.clock.shift() {
+            None => {}
+            Some(Shift::Ahead) => self.clock.set_ahead(),
+            Some(Shift::Behind) => self.set_clock_back(lane)?,
+        }
+        Ok(())
+    }
+
+    /// Takes the time of a wall clock that is behind, if it is. The setback is durable before the clock that was written
+    /// down becomes less.
+    pub(crate) fn set_clock_back(&self, lane: &mut Lane) -> Result<(), Poisoned> {
+        let version = self.next_version();
+        let done = self.clock.set_back(version, |setbacks, now_ms| {
+            let mut root = self.root.lock().unwrap_or_else(PoisonError::into_inner);
+            root.setbacks = *setbacks;
+            self.pool.set_root(lane, &root.to_words())?;
+            self.write_clock(lane, now_ms)
+        });
+        done.map(|_| ())
     }
 }

@@ -13,6 +13,7 @@
 
 use std::time::Instant;
 
+use farbank_kv::clock::StoreClock;
 use farbank_kv::store::Opened;
 use farbank_pm::epoch::Epochs;
 use farbank_pm::pool::{Identity, Layout, Pool};
@@ -104,6 +105,7 @@ pub(crate) fn open<N: Medium, F: Medium>(
     pool.set_root(&mut lane, &root.to_words())?;
     let near = Near::new(near, shape);
     let areas = Areas::new(areas_of(&pool) as u32);
+    let clock = clock_of(&pool, &config, &root);
     let mut engine = Engine {
         state: Mutex::new(State::new(&near, classes.len())),
         near,
@@ -122,7 +124,7 @@ pub(crate) fn open<N: Medium, F: Medium>(
         opened: Opened::default(),
         version: AtomicU64::new(root.openings << VERSIONS_BITS),
         sessions: AtomicU32::new(1),
-        clock_ms: AtomicU64::new(0),
+        clock,
         root: Mutex::new(root),
         segments_max,
         growing: Mutex::default(),
@@ -132,12 +134,13 @@ pub(crate) fn open<N: Medium, F: Medium>(
         stop: AtomicBool::new(false),
     };
     let mut scan = Scan::default();
-    restore_clock(&engine);
     restore_areas(&engine);
     scan.pages(&engine, &mut lane, cold, was_clean)?;
     settle(&engine, &mut lane)?; // R4
     let (keys, records) = (scan.link(&engine, &mut lane)?, scan.seen);
     settle(&engine, &mut lane)?; // R2
+    // What had expired is dead for certain (R2).
+    engine.set_clock_back(&mut lane)?;
     engine.lock().hold_pages(root.pages_held);
     engine.opened = Opened {
         clean: was_clean,
@@ -201,16 +204,17 @@ fn areas_of<F: Medium>(pool: &Pool<F>) -> u64 {
     (pool.segment_bytes() / AREA_BYTES).min(1 << 16)
 }
 
-/// Reads what the clock was: where its two words disagree, the earlier one.
-fn restore_clock<N: Medium, F: Medium>(engine: &Engine<N, F>) {
-    let at = engine.area_at(clock(engine.areas.entries()));
-    let words = [engine.far().load(at), !engine.far().load(at.plus(8))];
+/// The clock, which begins no earlier than what was written down: where the two words of that disagree, the earlier one.
+fn clock_of<F: Medium>(pool: &Pool<F>, config: &Config, root: &Root) -> StoreClock {
+    let entry = u64::from(clock(areas_of(pool) as u32));
+    let at = pool.segment(0).plus(entry * AREA_BYTES);
+    let words = [pool.medium().load(at), !pool.medium().load(at.plus(8))];
     // A clock of zeros was never written.
     let known = words[1] != u64::MAX;
     let clock_ms = words.into_iter().min().filter(|_| known).unwrap_or(0);
-    engine
-        .clock_ms
-        .store(clock_ms.min(EXPIRES_MAX), Ordering::Relaxed);
+    let clocks = (config.clock.clone(), config.uptime.clone());
+    let clock_ms = clock_ms.min(EXPIRES_MAX);
+    StoreClock::new(clocks, config.step_held_ms, clock_ms, &root.setbacks)
 }
 
 /// Reads up to which version each area was cleared (L4). A power cut may take a clear that a kill cut short: everything it
@@ -326,7 +330,7 @@ impl Scan {
         let mut key = Vec::new();
         for kept in &self.kept {
             let head = Head::read(engine.far(), kept.at);
-            let dead = engine.is_expired(head.expires_ms)
+            let dead = engine.is_expired(head.expires_ms, head.version)
                 || head.version <= engine.areas.cleared(head.area);
             if dead {
                 end(engine, lane, kept.at);

@@ -1,6 +1,10 @@
 //! What the superblock keeps for a cache.
 
+use farbank_kv::clock::{Setback, Setbacks};
 use farbank_pm::pool::{ROOT_WORDS, Root as Words};
+
+/// First word of the setbacks of the clock.
+const SETBACKS_AT: usize = 16;
 
 /// Where other engines' pools have 0.
 const MARK_AT: usize = ROOT_WORDS - 1;
@@ -22,6 +26,8 @@ pub(crate) struct Root {
     pub(crate) boot: [u64; 2],
     /// Pages held back.
     pub(crate) pages_held: u64,
+    /// How the clock was set back.
+    pub(crate) setbacks: Setbacks,
 }
 
 impl Root {
@@ -34,6 +40,10 @@ impl Root {
             clean: words[3] == 1,
             boot: [words[4], words[5]],
             pages_held: words[6],
+            setbacks: std::array::from_fn(|number| Setback {
+                clock_ms: words[SETBACKS_AT + 2 * number],
+                version_max: words[SETBACKS_AT + 2 * number + 1],
+            }),
         })
     }
 
@@ -49,6 +59,10 @@ impl Root {
             self.pages_held,
         ];
         words[..own.len()].copy_from_slice(&own);
+        for (number, setback) in self.setbacks.iter().enumerate() {
+            words[SETBACKS_AT + 2 * number] = setback.clock_ms;
+            words[SETBACKS_AT + 2 * number + 1] = setback.version_max;
+        }
         words[MARK_AT] = MARK;
         words
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use farbank_check::target::{Answer, Client, Op, Shape, Shared, Subject, Target, Value as Stored};
+use farbank_kv::Clock;
 use farbank_kv::store::Store;
 use farbank_kv::target::{Batches, IDENTITY, SessionClient};
 use farbank_pm::fault::Named;
@@ -104,8 +105,10 @@ fn near(room: MetadataRoom) -> std::io::Result<Sim> {
 
 fn config(time: &Arc<AtomicU64>) -> Config {
     let time = Arc::clone(time);
+    let clock: Clock = Arc::new(move || time.load(Relaxed));
     Config {
-        clock: Arc::new(move || time.load(Relaxed)),
+        clock: Arc::clone(&clock),
+        uptime: clock,
         tended: false,
         pool_bytes_max: POOL_BYTES_MAX,
         stash_slots: 2,

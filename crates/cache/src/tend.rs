@@ -85,7 +85,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         let engine = Arc::clone(&self.engine);
         let before = engine.pool.segments();
         if before >= engine.segments_max
-            || engine.now_ms() < engine.grows_from_ms.load(Ordering::Relaxed)
+            || engine.clock.uptime_ms() < engine.grows_from_ms.load(Ordering::Relaxed)
         {
             return false;
         }
@@ -101,7 +101,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         }
         let after = engine.pool.segments_next(engine.segments_max);
         if let Err(error) = engine.pool.grow(&mut self.lane, after) {
-            let again_ms = engine.now_ms() + GROWTH_PAUSE_MS;
+            let again_ms = engine.clock.uptime_ms() + GROWTH_PAUSE_MS;
             engine.grows_from_ms.store(again_ms, Ordering::Relaxed);
             engine.note_growth(Some(error.to_string().into()));
             return false;

@@ -159,7 +159,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     #[inline]
     pub(crate) fn lives(&self, found: &Found) -> bool {
         let engine = &*self.engine;
-        !engine.is_expired(found.head.expires_ms)
+        !engine.is_expired(found.head.expires_ms, found.head.version)
             && found.head.version > engine.areas.cleared(found.head.area)
     }
 

@@ -72,6 +72,7 @@ fn store() -> Kv<Mapped> {
     medium.drain(&mut lane);
     let config = Config {
         clock: Arc::new(|| 1_000_000),
+        uptime: Arc::new(|| 0),
         cleaning: Cleaning::Inline,
         open_threads: 1,
         ..Config::default()

@@ -319,7 +319,8 @@ impl<M: Medium> Session for Worker<M> {
         self.scratch = body;
         match header {
             Some(header)
-                if header.what == Type::Put && self.engine.is_expired(header.expires_ms) =>
+                if header.what == Type::Put
+                    && self.engine.is_expired(header.expires_ms, header.seq) =>
             {
                 Absence::Expired
             }
@@ -346,7 +347,7 @@ impl<M: Medium> Session for Worker<M> {
                     continue;
                 };
                 left = left.saturating_sub(1);
-                let shown = header.db == db && !engine.is_expired(header.expires_ms);
+                let shown = header.db == db && !engine.is_expired(header.expires_ms, header.seq);
                 // A damaged key is nobody's, and an open that found it has indexed it under a hash of its own.
                 if shown && engine.body_holds(*at, &header) {
                     key.clear();

@@ -626,7 +626,11 @@ impl<M: Medium> Engine<M> {
             },
             &[body],
         );
-        let (len, expires_ms) = (len as u32, header.expires_ms);
+        let expires_ms = match self.clock.is_set_back(header.expires_ms, header.seq) {
+            true => 1, // It has expired, whatever the time is.
+            false => header.expires_ms,
+        };
+        let len = len as u32;
         pass.moves.push(Move {
             victim,
             hash,
@@ -788,10 +792,8 @@ impl<M: Medium> Engine<M> {
 
     /// Makes the clock durable and names the segments that hold something that has expired.
     fn due(&self, now_ms: u64) -> Vec<u32> {
-        let clock = self.durable_clock_ms.load(Relaxed);
         // An error has poisoned the engine: writers will hear of it.
-        self.set_root(|words| words.clock_ms = words.clock_ms.max(clock))
-            .ok();
+        self.record_time().ok();
         (0..self.pool.segments())
             .filter(|segment| {
                 let info = self.info(*segment);
@@ -812,9 +814,9 @@ impl<M: Medium> Engine<M> {
 impl<M: Medium> Worker<M> {
     /// Replaces what has expired by tombstones.
     pub(crate) fn sweep(&mut self) -> Result<(), Error> {
-        let now = self.engine.now_ms();
-        for segment in self.engine.clone().due(now) {
-            self.sweep_segment(segment, now)?;
+        self.engine.follow_clock()?;
+        for segment in self.engine.clone().due(self.engine.now_ms()) {
+            self.sweep_segment(segment)?;
         }
         Ok(())
     }

@@ -2,11 +2,14 @@
 
 use farbank_pm::pool::Copies;
 use farbank_pm::sync::Arc;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::clock::STEP_HELD_MS;
 
 /// Most bytes a read cache takes.
 pub const READ_CACHE_BYTES_MAX: u64 = 64 << 30;
 
-/// Where the time comes from: milliseconds since 1970.
+/// A source of milliseconds.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Who empties segments.
@@ -21,8 +24,12 @@ pub enum Cleaning {
 /// How an engine runs; nothing of it is stored.
 #[derive(Clone)]
 pub struct Config {
-    /// Where the time comes from.
+    /// The machine's wall clock, in milliseconds since 1970.
     pub clock: Clock,
+    /// A clock that is never set, in milliseconds since any moment: it measures time while the pool is open.
+    pub uptime: Clock,
+    /// How long the wall clock must differ from the store's before the store follows it, in milliseconds.
+    pub step_held_ms: u64,
     /// Who empties segments.
     pub cleaning: Cleaning,
     /// The pool may grow to this many bytes when it fills up (0: it does not grow).
@@ -49,6 +56,8 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             clock: Arc::new(wall_clock_ms),
+            uptime: Arc::new(uptime_ms),
+            step_held_ms: STEP_HELD_MS,
             cleaning: Cleaning::Background,
             pool_bytes_max: 0,
             keys_expected: 0,
@@ -67,4 +76,11 @@ pub fn wall_clock_ms() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Milliseconds since the machine started, time it was suspended included, as a [`Clock`].
+#[must_use]
+pub fn uptime_ms() -> u64 {
+    let since = clock_gettime(ClockId::Boottime);
+    since.tv_sec.cast_unsigned() * 1_000 + since.tv_nsec.cast_unsigned() / 1_000_000
 }

@@ -14,6 +14,7 @@ use farbank_pm::{Caps, Drain, Lane, Medium, Off, Poisoned, Ticket};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::cleaner::Cleaner;
+use crate::clock::{Shift, StoreClock};
 use crate::config::{Cleaning, Config};
 use crate::free::Free;
 use crate::growth::Growth;
@@ -150,7 +151,7 @@ pub(crate) struct Engine<M: Medium> {
     pub group_lock: Mutex<()>,
     pub split_lock: Mutex<()>,
     pub floor: AtomicU64,
-    pub durable_clock_ms: AtomicU64,
+    pub clock: StoreClock,
     pub root: Mutex<(Lane, RootWords)>,
     pub cleaner: Mutex<Cleaner>,
     pub sessions: Mutex<Vec<Arc<Shared>>>,
@@ -200,7 +201,12 @@ impl<M: Medium> Engine<M> {
             group_lock: Mutex::default(),
             split_lock: Mutex::default(),
             floor: AtomicU64::new(words.floor),
-            durable_clock_ms: AtomicU64::new(words.clock_ms),
+            clock: StoreClock::new(
+                (config.clock.clone(), config.uptime.clone()),
+                config.step_held_ms,
+                words.clock_ms,
+                &words.setbacks,
+            ),
             root: Mutex::new((Lane::new(u32::MAX), words)),
             cleaner: Mutex::new(Cleaner::new(u32::MAX - 1, epochs.slot())),
             epochs,
@@ -297,34 +303,66 @@ impl<M: Medium> Engine<M> {
         self.info(self.geometry.segment_of(at))
     }
 
-    /// Now, never earlier than any time that was acted on before.
+    /// Now, as expiries see it.
     pub(crate) fn now_ms(&self) -> u64 {
-        (self.config.clock)().max(self.durable_clock_ms.load(Relaxed))
+        self.clock.now_ms()
     }
 
-    /// Whether something that expires at `expires_ms` is gone. What is once gone stays gone, even if
-    /// the clock is set back over a restart: the clock is made durable first (on a file, by the
-    /// cleaner, within a second).
+    /// Whether a value numbered `seq` that expires at `expires_ms` is gone. What is once gone stays gone, whatever becomes of the
+    /// machine's clock: the time is made durable first (on a file, by the cleaner, within a second).
     #[inline]
-    pub(crate) fn is_expired(&self, expires_ms: u64) -> bool {
-        expires_ms != 0 && self.has_passed(expires_ms)
+    pub(crate) fn is_expired(&self, expires_ms: u64, seq: u64) -> bool {
+        self.clock.has_expired(expires_ms, seq, || {
+            if self.caps().drain == Drain::Fence {
+                // An error has poisoned the engine: writers will hear of it.
+                self.record_time().ok();
+            }
+        })
     }
 
-    fn has_passed(&self, expires_ms: u64) -> bool {
-        let durable = self.durable_clock_ms.load(Relaxed);
-        if expires_ms <= durable {
-            return true;
+    /// Makes the latest time that was acted on durable.
+    pub(crate) fn record_time(&self) -> Result<(), Poisoned> {
+        self.clock
+            .record(|acted_ms| self.set_root(|words| words.clock_ms = words.clock_ms.max(acted_ms)))
+    }
+
+    /// Follows the wall clock if it has differed for long enough.
+    pub(crate) fn follow_clock(&self) -> Result<(), Poisoned> {
+        match self.clock.shift() {
+            None => {}
+            Some(Shift::Ahead) => self.clock.set_ahead(),
+            Some(Shift::Behind) => self.set_clock_back()?,
         }
-        let now = (self.config.clock)();
-        if expires_ms > now {
-            return false;
+        Ok(())
+    }
+
+    /// Takes the time of a wall clock that is behind, if it is.
+    pub(crate) fn set_clock_back(&self) -> Result<(), Poisoned> {
+        // No copies in flight, and no group half published: both take stripes after these.
+        let _cleaner = self.cleaner.lock().expect("no holder panics");
+        let _group = self.group_lock.lock().expect("no holder panics");
+        let mut stripes: Vec<_> = self.stripes.iter().map(|stripe| stripe.lock()).collect();
+        let seq_max = stripes.iter().map(|stripe| stripe.seq()).max().unwrap_or(0);
+        for stripe in &mut stripes {
+            stripe.raise_seq(seq_max);
         }
-        if self.caps().drain == Drain::Fence {
-            self.set_root(|words| words.clock_ms = words.clock_ms.max(now))
-                .ok();
+        let set_back = self.clock.set_back(seq_max, |setbacks, acted_ms| {
+            self.set_root(|words| (words.setbacks, words.clock_ms) = (*setbacks, acted_ms))
+        })?;
+        if set_back {
+            self.sweep_all();
         }
-        self.durable_clock_ms.fetch_max(now, Relaxed);
-        true
+        Ok(())
+    }
+
+    /// Has the sweep look at every segment with a value that expires.
+    fn sweep_all(&self) {
+        for segment in 0..self.pool.segments() {
+            let due = &self.info(segment).expires_ms;
+            if due.load(Relaxed) != 0 {
+                due.store(1, Relaxed);
+            }
+        }
     }
 
     /// Changes the engine's words of the superblock; durable on `Ok`.

@@ -513,7 +513,10 @@ impl<M: Medium> GroupOps<'_, M> {
         bytes.clear();
         let base = &self.slots[slot];
         match &base.change {
-            Change::Put { expires_ms, .. } if self.worker.engine.is_expired(*expires_ms) => {
+            // It has no number yet.
+            Change::Put { expires_ms, .. }
+                if self.worker.engine.is_expired(*expires_ms, u64::MAX) =>
+            {
                 Ok(None)
             }
             Change::Put {

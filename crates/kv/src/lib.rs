@@ -15,6 +15,7 @@
 //! * `session` runs operations and batches on a `log` of open segments, `alone` those of one write; `group` writes several keys at
 //!   once, `large` long values, `flush` empties the store.
 //! * `space` says how much the pool takes, `room` finds a session the room for a write, `free` has the free segments.
+//! * [`clock`] is the time that expiries are compared with.
 //! * `cleaner` makes room; `recover` opens a pool after anything (`lives` reads what its segments say of themselves), `snapshot` after a clean close, `past` is
 //!   what the superblock keeps for them.
 
@@ -23,6 +24,7 @@
 mod alone;
 mod api;
 mod cleaner;
+pub mod clock;
 mod config;
 mod engine;
 #[cfg(feature = "check")]
@@ -55,5 +57,5 @@ pub mod target;
 mod verify;
 
 pub use api::{Kv, OpenError, SEGMENTS_MIN, segment_bytes_for};
-pub use config::{Cleaning, Clock, Config, READ_CACHE_BYTES_MAX, wall_clock_ms};
+pub use config::{Cleaning, Clock, Config, READ_CACHE_BYTES_MAX, uptime_ms, wall_clock_ms};
 pub use past::Past;

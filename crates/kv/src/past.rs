@@ -1,8 +1,12 @@
-//! What the superblock keeps for the engine: six words, read at open, replaced whole.
+//! What the superblock keeps for the engine: words that are read at open and replaced whole.
 
 use farbank_pm::pool::{ROOT_WORDS, Root};
 
+use crate::clock::{Setback, Setbacks};
 use crate::record::SEQ_MAX;
+
+/// First word of the setbacks of the clock.
+const SETBACKS_AT: usize = 16;
 
 /// What the engine's words of a superblock say, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +49,18 @@ pub(crate) struct RootWords {
     pub boot: u64,
     /// So many segments, from the first on, have been born: both ends of each were durable.
     pub born: u64,
+    /// How the clock was set back.
+    pub setbacks: Setbacks,
 }
 
 impl RootWords {
     pub(crate) fn from_root(root: &Root) -> RootWords {
+        let setback = |number: usize| Setback {
+            clock_ms: root[SETBACKS_AT + 2 * number],
+            version_max: root[SETBACKS_AT + 2 * number + 1].min(SEQ_MAX),
+        };
         RootWords {
+            setbacks: std::array::from_fn(setback),
             snapshot: root[0],
             snapshot_generation: root[1],
             floor: root[2].min(SEQ_MAX),
@@ -67,6 +78,10 @@ impl RootWords {
         root[3] = self.clock_ms;
         root[4] = self.boot;
         root[5] = self.born;
+        for (number, setback) in self.setbacks.iter().enumerate() {
+            root[SETBACKS_AT + 2 * number] = setback.clock_ms;
+            root[SETBACKS_AT + 2 * number + 1] = setback.version_max;
+        }
         root
     }
 }

@@ -147,7 +147,8 @@ impl<M: Medium> Worker<M> {
         let result = match header {
             None => Err(Error::Damaged(at.0)),
             Some(header)
-                if header.what != Type::Put || self.engine.is_expired(header.expires_ms) =>
+                if header.what != Type::Put
+                    || self.engine.is_expired(header.expires_ms, header.seq) =>
             {
                 Ok(false)
             }
@@ -180,7 +181,7 @@ impl<M: Medium> Worker<M> {
         let Some(raw) = found.header else {
             return Err(self.damaged(found.at));
         };
-        if !raw.is_put() || self.engine.is_expired(raw.expires_ms()) {
+        if !raw.is_put() || self.engine.is_expired(raw.expires_ms(), raw.seq()) {
             return Ok(false);
         }
         head(&raw.meta(), out);
@@ -336,7 +337,7 @@ impl<M: Medium> Worker<M> {
             engine.read_cache.fetch_asked(hash);
             return None;
         };
-        if engine.is_expired(held.raw.expires_ms()) {
+        if engine.is_expired(held.raw.expires_ms(), held.raw.seq()) {
             return Some(false);
         }
         let start = out.len();

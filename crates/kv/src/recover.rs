@@ -179,6 +179,7 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
         settle(&mut engine, &mut lane, &mut lives)?;
         engine.set_root(|words| words.born = born)?; // V5
     }
+    engine.set_clock_back()?;
     engine.count_waste();
     engine.opened.elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
     Ok(Arc::new(engine))
@@ -196,7 +197,10 @@ fn scan_and_build<M: Medium>(
         .collect();
     let (scanned, items) = scan_all(engine, lives, &logs, parts);
     let floor = engine.floor.load(Relaxed);
-    let mut seq_max = floor;
+    // Numbers go on above those that a setback of the clock is about.
+    let setbacks = engine.clock.setbacks();
+    let set_back = setbacks.iter().map(|s| s.version_max).max().unwrap_or(0);
+    let mut seq_max = floor.max(set_back);
     for (segment, found) in &scanned {
         seq_max = seq_max.max(found.seq_max);
         engine.opened.records_scanned += found.records;

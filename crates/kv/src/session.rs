@@ -449,7 +449,8 @@ impl<M: Medium> Ops for Worker<M> {
         let header = self.read_record(at, &mut body);
         self.scratch = body;
         let header = header.ok_or(Error::Damaged(at.0))?;
-        let absent = header.what != Type::Put || self.engine.is_expired(header.expires_ms);
+        let absent =
+            header.what != Type::Put || self.engine.is_expired(header.expires_ms, header.seq);
         Ok((!absent).then(|| meta_of(&header)))
     }
 
@@ -581,7 +582,7 @@ impl<M: Medium> Worker<M> {
 
 impl<M: Medium> Worker<M> {
     /// Replaces what has expired in `segment` by tombstones.
-    pub(crate) fn sweep_segment(&mut self, segment: u32, now_ms: u64) -> Result<(), Error> {
+    pub(crate) fn sweep_segment(&mut self, segment: u32) -> Result<(), Error> {
         self.pin();
         let engine = Arc::clone(&self.engine);
         let info = engine.info(segment);
@@ -593,7 +594,7 @@ impl<M: Medium> Worker<M> {
                 if header.what != Type::Put || header.expires_ms == 0 {
                     return;
                 }
-                if header.expires_ms <= now_ms {
+                if engine.is_expired(header.expires_ms, header.seq) {
                     due.push((at, header.db, engine.key_of(at, header)));
                 } else if next == 0 || next > header.expires_ms {
                     next = header.expires_ms;

@@ -238,7 +238,8 @@ pub trait Ops {
         decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
     ) -> Result<u64, Error>;
 
-    /// Now, in milliseconds since 1970, as this store's expiries see it; never goes backwards.
+    /// Now, in milliseconds since 1970, as this store's expiries see it. It goes backwards only when the machine's clock has
+    /// been behind it for a minute ([`crate::clock`]).
     fn now_ms(&self) -> u64;
 }
 

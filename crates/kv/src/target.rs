@@ -21,7 +21,8 @@ use crate::config::{Cleaning, Config};
 use crate::log::CLASSES;
 use crate::store::{Change, Error, Item, Key, Ops, Session, Value, Verdict, View};
 
-/// The engine, as it is explored.
+/// The engine, as it is explored. The machine's clock is wrong most of the time: a pool is opened while it is behind, it jumps ahead
+/// and back while time passes, and at some cleaning steps it has been behind for long enough to be followed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KvTarget {
     /// With its defaults, on a pool of 16 segments of 4 KiB that may grow to 24.
@@ -49,14 +50,16 @@ impl KvTarget {
         }
     }
 
-    fn config(self, time: &Arc<AtomicU64>) -> Config {
-        let time = Arc::clone(time);
+    fn config(self, machine: &Machine) -> Config {
+        let (wall, uptime) = (Arc::clone(&machine.wall), Arc::clone(&machine.uptime));
         let (classes, pool_bytes_max) = match self {
             KvTarget::Plain | KvTarget::Alone => (0, pool_bytes(24)),
             KvTarget::Classes => (CLASSES, 0),
         };
         Config {
-            clock: Arc::new(move || time.load(Relaxed)),
+            clock: Arc::new(move || wall.load(Relaxed)),
+            uptime: Arc::new(move || uptime.load(Relaxed)),
+            step_held_ms: STEP_HELD_MS,
             cleaning: Cleaning::Inline,
             pool_bytes_max,
             classes,
@@ -71,13 +74,14 @@ impl KvTarget {
     }
 
     fn shared(self, sim: Sim, now_ms: u64) -> Result<KvShared<Sim>, String> {
-        let time = Arc::new(AtomicU64::new(now_ms));
-        let kv = Kv::open(sim, self.config(&time)).map_err(|e| e.to_string())?;
+        let machine = Machine::new(behind(now_ms));
+        let kv = Kv::open(sim, self.config(&machine)).map_err(|e| e.to_string())?;
+        machine.set_time(&kv, now_ms);
         match kv.opened().damage.first() {
             Some(damage) => Err(format!("damage where there is none: {damage}")),
             None => Ok(KvShared {
                 kv,
-                time,
+                machine,
                 target: self,
             }),
         }
@@ -142,19 +146,72 @@ impl Target for KvTarget {
     }
 
     fn create(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
-        let time = Arc::new(AtomicU64::new(now_ms));
-        let kv = Kv::create_as(sim, SEGMENT_BYTES, IDENTITY, self.config(&time));
+        let machine = Machine::new(now_ms);
+        let kv = Kv::create_as(sim, SEGMENT_BYTES, IDENTITY, self.config(&machine));
         let kv = kv.map_err(|e| e.to_string())?;
-        Ok(KvSubject::over(kv, time, *self))
+        Ok(KvSubject::over(kv, machine, *self))
     }
 
     fn open(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Subject>, String> {
-        let KvShared { kv, time, target } = self.shared(sim, now_ms)?;
-        Ok(KvSubject::over(kv, time, target))
+        let KvShared {
+            kv,
+            machine,
+            target,
+        } = self.shared(sim, now_ms)?;
+        Ok(KvSubject::over(kv, machine, target))
     }
 
     fn share(&self, sim: Sim, now_ms: u64) -> Result<Box<dyn Shared>, String> {
         Ok(Box::new(self.shared(sim, now_ms)?))
+    }
+}
+
+/// The clocks of the machine.
+struct Machine {
+    wall: Arc<AtomicU64>,
+    uptime: Arc<AtomicU64>,
+}
+
+impl Machine {
+    fn new(wall_ms: u64) -> Machine {
+        Machine {
+            wall: Arc::new(AtomicU64::new(wall_ms)),
+            uptime: Arc::default(),
+        }
+    }
+
+    /// Time passes until it is `now_ms` for `kv`. What the wall clock says then has no meaning for an open pool: now and then that
+    /// is another time each time, far ahead.
+    fn set_time<M: Medium>(&self, kv: &Kv<M>, now_ms: u64) {
+        let passed = now_ms.saturating_sub(kv.engine.now_ms());
+        self.uptime.fetch_add(passed, Relaxed);
+        let times = if now_ms.is_multiple_of(2) { 50 } else { 1 };
+        self.wall.store(now_ms * times, Relaxed);
+    }
+
+    /// Everything that has expired by now was seen to, and then the wall clock is set back for good.
+    fn set_back<M: Medium>(&self, kv: &Kv<M>) -> Result<(), String> {
+        kv.engine.clock.act_on_time();
+        self.wall
+            .store(behind(kv.engine.now_ms()) - STEP_HELD_MS, Relaxed);
+        for passed in [0, STEP_HELD_MS] {
+            self.wall.fetch_add(passed, Relaxed);
+            self.uptime.fetch_add(passed, Relaxed);
+            kv.engine.follow_clock().map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// How long the wall clock must differ to be followed: longer than no time.
+const STEP_HELD_MS: u64 = 1;
+
+/// A time before `now_ms`: a little, or long.
+fn behind(now_ms: u64) -> u64 {
+    match now_ms % 3 {
+        0 => now_ms.saturating_sub(700).max(STEP_HELD_MS),
+        1 => (now_ms / 2).max(STEP_HELD_MS),
+        _ => STEP_HELD_MS,
     }
 }
 
@@ -180,7 +237,7 @@ struct KvSubject<M: Medium> {
     /// Somebody who reads, now and then.
     reader: Reader,
     kv: Kv<M>,
-    time: Arc<AtomicU64>,
+    machine: Machine,
 }
 
 /// Who may be in segments that are emptied.
@@ -191,7 +248,7 @@ enum Reader {
 }
 
 impl<M: Medium> KvSubject<M> {
-    fn over(kv: Kv<M>, time: Arc<AtomicU64>, target: KvTarget) -> Box<dyn Subject> {
+    fn over(kv: Kv<M>, machine: Machine, target: KvTarget) -> Box<dyn Subject> {
         let reader = match target {
             KvTarget::Plain | KvTarget::Alone => Reader::Nobody,
             KvTarget::Classes => Reader::Outside(kv.engine.epochs.slot()),
@@ -203,7 +260,7 @@ impl<M: Medium> KvSubject<M> {
             staged: vec![HashSet::new(); SESSIONS],
             reader,
             kv,
-            time,
+            machine,
         })
     }
 
@@ -247,7 +304,7 @@ impl<M: Medium> KvSubject<M> {
 /// The engine for several threads.
 struct KvShared<M: Medium> {
     kv: Kv<M>,
-    time: Arc<AtomicU64>,
+    machine: Machine,
     target: KvTarget,
 }
 
@@ -261,7 +318,7 @@ impl<M: Medium> Shared for KvShared<M> {
     }
 
     fn alone(self: Box<Self>) -> Box<dyn Subject> {
-        KvSubject::over(self.kv, self.time, self.target)
+        KvSubject::over(self.kv, self.machine, self.target)
     }
 }
 
@@ -465,11 +522,15 @@ impl<M: Medium> Subject for KvSubject<M> {
     fn clean(&mut self) -> Result<(), String> {
         self.turn_reader();
         // Only that one may be in segments: the sessions hold nothing between batches.
-        self.kv.clean().map(|_| ()).map_err(|e| e.to_string())
+        self.kv.clean().map_err(|e| e.to_string())?;
+        match self.kv.engine.now_ms().is_multiple_of(2) {
+            true => self.machine.set_back(&self.kv),
+            false => Ok(()),
+        }
     }
 
     fn set_time(&mut self, now_ms: u64) {
-        self.time.store(now_ms, Relaxed);
+        self.machine.set_time(&self.kv, now_ms);
     }
 
     fn close(self: Box<Self>) -> Result<(), String> {

@@ -26,6 +26,7 @@ impl Bytes {
     fn of(close: bool, fill: impl FnOnce(&mut dyn Session)) -> Bytes {
         let config = Config {
             clock: Arc::new(|| 1_000_000),
+            uptime: Arc::new(|| 0),
             cleaning: Cleaning::Inline,
             ..Config::default()
         };

@@ -147,8 +147,10 @@ fn every_kind_of_write_is_seen_by_the_next_get() {
 fn what_expires_is_gone_from_the_cache_too() {
     let time = Arc::new(AtomicU64::new(1_000));
     let clock = Arc::clone(&time);
+    let clock: farbank_kv::Clock = Arc::new(move || clock.load(Relaxed));
     let kv = store(Config {
-        clock: Arc::new(move || clock.load(Relaxed)),
+        clock: Arc::clone(&clock),
+        uptime: clock,
         ..Config::default()
     });
     let mut session = kv.session();

@@ -14,6 +14,7 @@ const POOL_BYTES: u64 = 8192 + 16 * SEGMENT_BYTES;
 fn config(cleaning: Cleaning) -> Config {
     Config {
         clock: Arc::new(|| 1_000_000),
+        uptime: Arc::new(|| 0),
         cleaning,
         open_threads: 2,
         ..Config::default()

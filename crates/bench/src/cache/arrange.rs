@@ -301,6 +301,7 @@ fn over<N: Medium>(
         // As Tair had it: a lock for every item.
         stash_slots: 1,
         clock: Arc::new(|| 1_700_000_000_000),
+        uptime: Arc::new(|| 0),
         lock_watch: Some(Arc::new(move |taken| match taken {
             true => locks.lock_taken(0),
             false => locks.lock_dropped(0),

@@ -27,6 +27,7 @@ const NOW_MS: u64 = 1_000_000;
 pub(crate) fn config() -> Config {
     Config {
         clock: Arc::new(|| NOW_MS),
+        uptime: Arc::new(|| 0),
         cleaning: Cleaning::Inline,
         open_threads: 1,
         read_cache_bytes: 1, // Few rows: a pool is opened tens of thousands of times.

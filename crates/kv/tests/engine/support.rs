@@ -7,31 +7,41 @@ use farbank_kv::store::{Error, Item, Key, Meta, Session, Value, View};
 use farbank_kv::{Cleaning, Config, Kv};
 use farbank_pm::media::Mapped;
 
-/// A clock that stands still until it is moved.
+/// Clocks that stand still until they are moved.
 #[derive(Clone)]
-pub(crate) struct Time(Arc<AtomicU64>);
+pub(crate) struct Time {
+    wall: Arc<AtomicU64>,
+    uptime: Arc<AtomicU64>,
+}
 
 impl Time {
     pub(crate) fn new() -> Time {
-        Time(Arc::new(AtomicU64::new(1_000_000)))
+        Time {
+            wall: Arc::new(AtomicU64::new(1_000_000)),
+            uptime: Arc::default(),
+        }
     }
 
     pub(crate) fn pass(&self, ms: u64) {
-        self.0.fetch_add(ms, Ordering::Relaxed);
+        self.wall.fetch_add(ms, Ordering::Relaxed);
+        self.uptime.fetch_add(ms, Ordering::Relaxed);
     }
 
+    /// Sets the wall clock.
     pub(crate) fn set(&self, ms: u64) {
-        self.0.store(ms, Ordering::Relaxed);
+        self.wall.store(ms, Ordering::Relaxed);
     }
 
+    /// The wall clock.
     pub(crate) fn now(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.wall.load(Ordering::Relaxed)
     }
 
     pub(crate) fn config(&self) -> Config {
-        let time = self.clone();
+        let (wall, uptime) = (Arc::clone(&self.wall), Arc::clone(&self.uptime));
         Config {
-            clock: Arc::new(move || time.now()),
+            clock: Arc::new(move || wall.load(Ordering::Relaxed)),
+            uptime: Arc::new(move || uptime.load(Ordering::Relaxed)),
             cleaning: Cleaning::Inline,
             open_threads: 2,
             patience: 100,

@@ -1,0 +1,457 @@
+//! The store's clock: the time that expiries are compared with.
+//!
+//! ```text
+//!   wall clock of the machine ──▶ base           read at open, and when it has differed for a minute
+//!   store's clock               = base + uptime  so a step of the wall clock does not move it
+//!
+//!   expired:   expires ≤ store's clock
+//!         or   expires ≤ a setback's time, and the record is no newer than the setback
+//! ```
+//!
+//! A wall clock can be wrong by years for some seconds. Within a process time is measured by the machine's uptime,
+//! so such a step changes nothing. A difference that lasts [`STEP_HELD_MS`] is taken for a correction, and followed.
+//! An open takes the wall clock as it is.
+//!
+//! When the store's clock is set back, values that were shown as expired must stay so. A *setback* says which:
+//! it holds the latest time that was acted on, and the highest version given out by then. Values written later are
+//! compared with the new time only. A setback that is older and reaches less far is dropped, and so is one that the
+//! clock has passed. Up to [`SETBACKS_MAX`] are kept; when there is no room for another, the store's clock is
+//! not set back until it has passed one.
+//!
+//! # Invariants
+//! KV-CLOCK-1  A setback is durable before the clock is set back.
+//! KV-CLOCK-2  An answer that a value has expired counts only if the clock was not changed meanwhile. So every time that
+//!             was acted on is in the setback that follows it.
+//! KV-CLOCK-3  Times are written to the medium under the same lock as the clock is changed: a time from before a
+//!             setback is never written after it.
+
+use farbank_pm::sync::Mutex;
+use farbank_pm::sync::atomic::AtomicU64;
+use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+
+use crate::config::Clock;
+
+/// Setbacks that are kept at a time.
+pub const SETBACKS_MAX: usize = 8;
+/// How long the machine's clock must differ from the store's before the store follows it, in milliseconds.
+pub const STEP_HELD_MS: u64 = 60_000;
+/// Differences up to this are none, in milliseconds: two clocks are not read at one moment.
+const TOLERANCE_MS: u64 = 10;
+
+/// The clock was set back: values of versions up to `version_max` that expire by `clock_ms` have expired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Setback {
+    /// Latest time that was acted on, in milliseconds since 1970; 0: no setback.
+    pub clock_ms: u64,
+    /// Highest version that was given out by then.
+    pub version_max: u64,
+}
+
+/// All setbacks, the furthest first.
+pub type Setbacks = [Setback; SETBACKS_MAX];
+
+/// A time that is shared, with the clocks it is made of.
+pub struct StoreClock {
+    wall: Clock,
+    uptime: Clock,
+    held_ms: u64,
+    /// Store's time at uptime 0.
+    base: AtomicU64,
+    /// Odd while base and setbacks change.
+    epoch: AtomicU64,
+    /// Latest time of a setback; 0: there is none.
+    setback_max_ms: AtomicU64,
+    setbacks: [(AtomicU64, AtomicU64); SETBACKS_MAX],
+    /// Latest time at which a value was found expired.
+    acted_ms: AtomicU64,
+    /// Latest such time that is durable.
+    recorded_ms: AtomicU64,
+    /// A difference of the wall clock: the uptime since when, and how many milliseconds it is ahead.
+    difference: Mutex<Option<(u64, i64)>>,
+    changing: Mutex<()>,
+}
+
+/// Where the wall clock has been for long enough.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shift {
+    /// Later than the store's clock.
+    Ahead,
+    /// Earlier than the store's clock.
+    Behind,
+}
+
+impl StoreClock {
+    /// A clock that starts at the machine's time, but no earlier than `recorded_ms`, the latest time that was acted on
+    /// before; with the setbacks there were. Steps are followed after `held_ms`.
+    #[must_use]
+    pub fn new(
+        (wall, uptime): (Clock, Clock),
+        held_ms: u64,
+        recorded_ms: u64,
+        setbacks: &Setbacks,
+    ) -> StoreClock {
+        let base = wall().max(recorded_ms).wrapping_sub(uptime());
+        let clock = StoreClock {
+            wall,
+            uptime,
+            held_ms,
+            base: AtomicU64::new(base),
+            epoch: AtomicU64::new(0),
+            setback_max_ms: AtomicU64::new(0),
+            setbacks: Default::default(),
+            acted_ms: AtomicU64::new(recorded_ms),
+            recorded_ms: AtomicU64::new(recorded_ms),
+            difference: Mutex::default(),
+            changing: Mutex::default(),
+        };
+        clock.keep(setbacks);
+        clock
+    }
+
+    /// Now, in milliseconds since 1970.
+    #[inline]
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        (self.uptime)().wrapping_add(self.base.load(Relaxed))
+    }
+
+    /// Milliseconds of the uptime clock, which no step of the wall clock moves.
+    #[must_use]
+    pub fn uptime_ms(&self) -> u64 {
+        (self.uptime)()
+    }
+
+    /// Whether a value of `version` that expires at `expires_ms` (0: never) has expired. `record` is called before it is first
+    /// found so, to make the time durable with [`StoreClock::record`] where that must come first.
+    #[inline]
+    pub fn has_expired(&self, expires_ms: u64, version: u64, record: impl Fn()) -> bool {
+        expires_ms != 0
+            && (expires_ms <= self.recorded_ms.load(Relaxed)
+                || self.is_set_back(expires_ms, version)
+                || expires_ms <= self.now_ms() && self.act(expires_ms, version, record))
+    }
+
+    #[cold]
+    fn act(&self, expires_ms: u64, version: u64, record: impl Fn()) -> bool {
+        loop {
+            let epoch = self.stable_epoch();
+            let now_ms = self.now_ms();
+            if expires_ms > now_ms {
+                return self.is_set_back(expires_ms, version);
+            }
+            self.acted_ms.fetch_max(now_ms, SeqCst);
+            record();
+            if self.epoch.load(SeqCst) == epoch {
+                return true; // KV-CLOCK-2
+            }
+        }
+    }
+
+    fn stable_epoch(&self) -> u64 {
+        loop {
+            let epoch = self.epoch.load(SeqCst);
+            if epoch.is_multiple_of(2) {
+                return epoch;
+            }
+            drop(self.changing.lock().expect("no holder panics"));
+        }
+    }
+
+    /// Whether a value of `version` that expires at `expires_ms` had expired before the clock was set back.
+    #[inline]
+    #[must_use]
+    pub fn is_set_back(&self, expires_ms: u64, version: u64) -> bool {
+        expires_ms != 0
+            && expires_ms <= self.setback_max_ms.load(Acquire)
+            && self.is_listed(expires_ms, version)
+    }
+
+    #[cold]
+    fn is_listed(&self, expires_ms: u64, version: u64) -> bool {
+        loop {
+            let epoch = self.stable_epoch();
+            let mut all = self.setbacks().into_iter();
+            let listed = all.any(|s| expires_ms <= s.clock_ms && version <= s.version_max);
+            if self.epoch.load(SeqCst) == epoch {
+                return listed;
+            }
+        }
+    }
+
+    /// All setbacks.
+    #[must_use]
+    pub fn setbacks(&self) -> Setbacks {
+        let load = |at: usize| Setback {
+            clock_ms: self.setbacks[at].0.load(SeqCst),
+            version_max: self.setbacks[at].1.load(SeqCst),
+        };
+        std::array::from_fn(load)
+    }
+
+    fn keep(&self, setbacks: &Setbacks) {
+        for ((clock_ms, version_max), setback) in self.setbacks.iter().zip(setbacks) {
+            clock_ms.store(setback.clock_ms, SeqCst);
+            version_max.store(setback.version_max, SeqCst);
+        }
+        let furthest = setbacks.iter().map(|s| s.clock_ms).max().unwrap_or(0);
+        self.setback_max_ms.store(furthest, SeqCst);
+    }
+
+    /// Counts the time as acted on, as if a value had been found expired.
+    pub fn act_on_time(&self) {
+        self.acted_ms.fetch_max(self.now_ms(), SeqCst);
+    }
+
+    /// Calls `write_down` with the latest time that was acted on. It must be durable on `Ok`.
+    pub fn record<E>(&self, write_down: impl FnOnce(u64) -> Result<(), E>) -> Result<(), E> {
+        let _changing = self.changing.lock().expect("no holder panics"); // KV-CLOCK-3
+        let acted_ms = self.acted_ms.load(SeqCst).min(self.now_ms());
+        write_down(acted_ms)?;
+        self.recorded_ms.fetch_max(acted_ms, Relaxed);
+        Ok(())
+    }
+
+    /// Whether the wall clock has differed by the same amount for long enough to be followed. To be asked now and then.
+    pub fn shift(&self) -> Option<Shift> {
+        let before = (self.uptime)();
+        let wall = (self.wall)();
+        let uptime = (self.uptime)();
+        if uptime.wrapping_sub(before) > TOLERANCE_MS {
+            return None; // The two were not read together.
+        }
+        let ahead = wall.wrapping_sub(self.now_ms()).cast_signed();
+        let mut difference = self.difference.lock().expect("no holder panics");
+        if ahead.unsigned_abs() <= TOLERANCE_MS {
+            *difference = None;
+            return None;
+        }
+        match *difference {
+            Some((since, was)) if was.abs_diff(ahead) <= 2 * TOLERANCE_MS => {
+                let held = uptime.wrapping_sub(since) >= self.held_ms;
+                let shift = if ahead > 0 {
+                    Shift::Ahead
+                } else {
+                    Shift::Behind
+                };
+                held.then_some(shift)
+            }
+            _ => {
+                *difference = Some((uptime, ahead));
+                None
+            }
+        }
+    }
+
+    /// Takes the time of a wall clock that is ahead.
+    pub fn set_ahead(&self) {
+        let _changing = self.changing.lock().expect("no holder panics");
+        let wall = (self.wall)();
+        if wall > self.now_ms() {
+            self.base.store(wall.wrapping_sub((self.uptime)()), Relaxed);
+        }
+    }
+
+    /// Takes the time of a wall clock that is behind. `version_max` is the highest version given out so far; values written from
+    /// now on have higher ones. `write_down` makes the setbacks durable, and the latest time that was acted on with them. Returns
+    /// whether the clock was set back.
+    pub fn set_back<E>(
+        &self,
+        version_max: u64,
+        write_down: impl FnOnce(&Setbacks, u64) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        let _changing = self.changing.lock().expect("no holder panics");
+        let wall = (self.wall)();
+        let now_ms = self.now_ms();
+        if wall.saturating_add(TOLERANCE_MS) >= now_ms {
+            return Ok(false);
+        }
+        self.epoch.fetch_add(1, SeqCst);
+        let acted_ms = self.acted_ms.load(SeqCst).min(now_ms);
+        let setback = Setback {
+            clock_ms: acted_ms,
+            version_max,
+        };
+        let left_ms = acted_ms.min(wall);
+        let kept = with(&self.setbacks(), setback, wall);
+        let written = match &kept {
+            Some(setbacks) => write_down(setbacks, left_ms),
+            None => Ok(()),
+        };
+        if let (Some(setbacks), Ok(())) = (&kept, &written) {
+            self.keep(setbacks);
+            self.acted_ms.store(left_ms, SeqCst);
+            let recorded_ms = self.recorded_ms.load(Relaxed).min(left_ms);
+            self.recorded_ms.store(recorded_ms, SeqCst);
+            self.base.store(wall.wrapping_sub((self.uptime)()), SeqCst);
+        }
+        self.epoch.fetch_add(1, SeqCst);
+        written.map(|()| kept.is_some())
+    }
+}
+
+/// The setbacks that count when the clock is set back to `now_ms`; `None`: there is no room for so many.
+fn with(setbacks: &Setbacks, new: Setback, now_ms: u64) -> Option<Setbacks> {
+    let mut with = Setbacks::default();
+    let further = setbacks.iter().filter(|old| old.clock_ms > new.clock_ms);
+    let all = further.chain([&new]).filter(|s| s.clock_ms > now_ms);
+    for (place, setback) in all.enumerate() {
+        *with.get_mut(place)? = *setback;
+    }
+    Some(with)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    const NOW_MS: u64 = 1_700_000_000_000;
+    const YEAR_MS: u64 = 365 * 24 * 3_600_000;
+
+    struct Machine {
+        wall: Arc<AtomicU64>,
+        uptime: Arc<AtomicU64>,
+    }
+
+    impl Machine {
+        fn new() -> Machine {
+            Machine {
+                wall: Arc::new(AtomicU64::new(NOW_MS)),
+                uptime: Arc::new(AtomicU64::new(5_000)),
+            }
+        }
+
+        fn clock(&self, recorded_ms: u64) -> StoreClock {
+            let of = |ms: &Arc<AtomicU64>| -> Clock {
+                let ms = Arc::clone(ms);
+                Arc::new(move || ms.load(Relaxed))
+            };
+            let clocks = (of(&self.wall), of(&self.uptime));
+            StoreClock::new(clocks, STEP_HELD_MS, recorded_ms, &Setbacks::default())
+        }
+
+        fn pass(&self, ms: u64) {
+            self.wall.fetch_add(ms, Relaxed);
+            self.uptime.fetch_add(ms, Relaxed);
+        }
+
+        fn step(&self, ms: i64) {
+            let wall = self.wall.load(Relaxed).wrapping_add_signed(ms);
+            self.wall.store(wall, Relaxed);
+        }
+    }
+
+    fn expired(clock: &StoreClock, expires_ms: u64, version: u64) -> bool {
+        clock.has_expired(expires_ms, version, || ())
+    }
+
+    fn set_back(clock: &StoreClock, version_max: u64) -> bool {
+        clock
+            .set_back(version_max, |_, _| Ok::<(), ()>(()))
+            .unwrap()
+    }
+
+    #[test]
+    fn a_step_of_the_wall_clock_moves_no_expiry_until_it_has_lasted_a_minute() {
+        for step in [3_000, YEAR_MS as i64, -3_000, -(YEAR_MS as i64)] {
+            let machine = Machine::new();
+            let clock = machine.clock(0);
+            machine.step(step);
+            for second in 0..60 {
+                assert_eq!(clock.now_ms(), NOW_MS + second * 1_000, "{step}");
+                assert_eq!(clock.shift(), None, "{step} {second}");
+                machine.pass(1_000);
+            }
+            let shift = if step > 0 {
+                Shift::Ahead
+            } else {
+                Shift::Behind
+            };
+            assert_eq!(clock.shift(), Some(shift), "{step}");
+            match shift {
+                Shift::Ahead => clock.set_ahead(),
+                Shift::Behind => assert!(set_back(&clock, 1)),
+            }
+            assert_eq!(clock.now_ms(), machine.wall.load(Relaxed), "{step}");
+            assert_eq!(clock.shift(), None);
+        }
+    }
+
+    #[test]
+    fn a_step_and_its_undoing_are_two_steps() {
+        let machine = Machine::new();
+        let clock = machine.clock(0);
+        for _ in 0..10 {
+            for step in [YEAR_MS as i64, -(YEAR_MS as i64)] {
+                machine.step(step);
+                for _ in 0..50 {
+                    assert_eq!(clock.shift(), None);
+                    machine.pass(1_000);
+                }
+            }
+        }
+        assert_eq!(clock.now_ms(), NOW_MS + 1_000_000);
+    }
+
+    #[test]
+    fn what_was_shown_as_expired_stays_so_and_what_comes_later_expires_in_its_time() {
+        let machine = Machine::new();
+        machine.step(YEAR_MS as i64);
+        let clock = machine.clock(0);
+        let shown = NOW_MS + YEAR_MS - 1;
+        assert!(expired(&clock, shown, 7));
+        machine.step(-(YEAR_MS as i64));
+        assert!(set_back(&clock, 9));
+        assert!(expired(&clock, shown, 7) && expired(&clock, NOW_MS, 7));
+        assert!(
+            !expired(&clock, NOW_MS + YEAR_MS + 1, 7),
+            "nobody has seen it expire"
+        );
+        assert!(!expired(&clock, NOW_MS + 1_000, 10));
+        machine.pass(1_000);
+        assert!(expired(&clock, NOW_MS + 1_000, 10));
+        assert!(!expired(&clock, shown, 10));
+    }
+
+    #[test]
+    fn setbacks_within_setbacks_are_all_kept_until_there_is_no_room() {
+        let machine = Machine::new();
+        machine.step(20 * YEAR_MS as i64);
+        let clock = machine.clock(0);
+        let mut shown = Vec::new();
+        for round in 1..=SETBACKS_MAX as u64 + 2 {
+            let now_ms = clock.now_ms();
+            assert!(expired(&clock, now_ms, round));
+            shown.push((now_ms, round));
+            machine.step(-(YEAR_MS as i64));
+            assert_eq!(set_back(&clock, round), round <= SETBACKS_MAX as u64);
+            for (expires_ms, version) in &shown {
+                assert!(expired(&clock, *expires_ms, *version), "{round}");
+                let later = *expires_ms > clock.now_ms();
+                assert_eq!(!expired(&clock, *expires_ms, 99), later, "{round}");
+            }
+        }
+        // The last setback reaches three years further than the wall clock.
+        machine.step(3 * YEAR_MS as i64 + 1_000);
+        clock.set_ahead();
+        assert!(expired(&clock, clock.now_ms(), 50));
+        machine.step(-500);
+        assert!(set_back(&clock, 50), "a setback that was passed makes room");
+    }
+
+    #[test]
+    fn a_time_from_before_a_setback_is_not_recorded_after_it() {
+        let machine = Machine::new();
+        let clock = machine.clock(NOW_MS + YEAR_MS);
+        assert_eq!(clock.now_ms(), NOW_MS + YEAR_MS);
+        assert!(set_back(&clock, 1));
+        clock.acted_ms.store(NOW_MS + YEAR_MS, SeqCst); // A reader that was slow.
+        let mut recorded = 0;
+        let wrote = clock.record(|ms| {
+            recorded = ms;
+            Ok::<(), ()>(())
+        });
+        assert_eq!((wrote, recorded), (Ok(()), NOW_MS));
+    }
+}
