@@ -236,7 +236,7 @@ impl<M: Medium> Store for Kv<M> {
             segment_bytes: engine.geometry.segment_bytes as u64,
             segments: engine.pool.segments(),
             segments_free: engine.free_count(),
-            live_bytes: engine.live.load(Relaxed).max(0) as u64,
+            live_bytes: engine.live_bytes(),
             tombstone_bytes: engine.tombs.load(Relaxed).max(0) as u64,
             capacity_bytes: engine.capacity(),
             user_bytes: engine.tally.user_bytes.load(Relaxed),

@@ -136,6 +136,8 @@ pub(crate) struct Engine<M: Medium> {
     pub tombs: CachePadded<AtomicI64>,
     /// Segments that hold bytes of large values and groups.
     pub extents: AtomicU32,
+    /// Bytes of large values in them.
+    pub extent_bytes: AtomicI64,
     pub capacity: AtomicU64,
     /// The same, were every segment filled to its end.
     pub capacity_unwasted: AtomicU64,
@@ -191,6 +193,7 @@ impl<M: Medium> Engine<M> {
             live: CachePadded::default(),
             tombs: CachePadded::default(),
             extents: AtomicU32::new(0),
+            extent_bytes: AtomicI64::new(0),
             capacity: AtomicU64::new(0),
             capacity_unwasted: AtomicU64::new(0),
             sealed: AtomicU32::new(0),
@@ -527,6 +530,12 @@ impl<M: Medium> Engine<M> {
             (0, _) => crate::log::CLASSES,
             (classes, _) => classes.min(crate::log::CLASSES),
         }
+    }
+
+    /// Bytes of live records, those of large values outside of the log included.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        let live = self.live.load(Relaxed) + self.extent_bytes.load(Relaxed);
+        live.max(0) as u64
     }
 
     pub(crate) fn new_generation(&self) -> u64 {

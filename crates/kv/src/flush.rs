@@ -9,7 +9,6 @@ use farbank_pm::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use farbank_pm::{Medium, Poisoned};
 
 use crate::engine::Engine;
-use crate::segment::State;
 
 /// Removes every key. Durable on `Ok`; on `Err` nothing was removed.
 pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
@@ -47,8 +46,7 @@ pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
         engine.forget_tombs(info);
         info.groups.store(0, Relaxed);
         info.expires_ms.store(0, Relaxed);
-        if info.turn(State::Extent, State::Limbo) || info.turn(State::Members, State::Limbo) {
-            engine.extents.fetch_sub(1, AcqRel);
+        if engine.empty_extent(info) {
             engine
                 .limbo
                 .lock()

@@ -25,7 +25,7 @@ use farbank_pm::{Medium, Off};
 use crate::engine::Engine;
 use crate::record::{EXTENT_ENTRY, Extent, Header};
 use crate::seek::Found;
-use crate::segment::{FIRST, Purpose, State};
+use crate::segment::{FIRST, Info, Purpose, State};
 use crate::session::{Draft, Worker};
 use crate::store::Error;
 
@@ -91,7 +91,9 @@ impl<M: Medium> Worker<M> {
         let info = engine.info(segment);
         info.set_state(state);
         info.used.store((FIRST + bytes.len()) as u32, Relaxed);
-        engine.extents.fetch_add(1, AcqRel);
+        engine.count_extent(info);
+        let written = bytes.len() as u64;
+        engine.tally.user_bytes.fetch_add(written, Relaxed);
         let generation = info.generation.load(Relaxed);
         let (place, m) = (engine.geometry.place(segment), engine.medium());
         place.open(m, &mut self.lane, generation, engine.boot, Purpose::Extent);
@@ -184,6 +186,25 @@ impl<M: Medium> Engine<M> {
         }
     }
 
+    /// Counts an extent that holds something from now on.
+    pub(crate) fn count_extent(&self, info: &Info) {
+        self.extents.fetch_add(1, AcqRel);
+        if info.state() == State::Extent {
+            self.extent_bytes.fetch_add(info.extent_bytes(), Relaxed);
+        }
+    }
+
+    /// Puts an extent in limbo and counts it no more; false if the segment is none.
+    pub(crate) fn empty_extent(&self, info: &Info) -> bool {
+        if info.turn(State::Extent, State::Limbo) {
+            self.extent_bytes.fetch_sub(info.extent_bytes(), Relaxed);
+        } else if !info.turn(State::Members, State::Limbo) {
+            return false;
+        }
+        self.extents.fetch_sub(1, AcqRel);
+        true
+    }
+
     /// Frees the extents of a table: they wait in limbo until the last reader has left.
     pub(crate) fn free_table(&self, table: &[u8]) {
         if table.is_empty() {
@@ -197,8 +218,7 @@ impl<M: Medium> Engine<M> {
                 continue;
             }
             let info = self.info(extent.segment);
-            if info.turn(State::Extent, State::Limbo) || info.turn(State::Members, State::Limbo) {
-                self.extents.fetch_sub(1, AcqRel);
+            if self.empty_extent(info) {
                 self.forget_tombs(info);
                 limbo.push_back((epoch, extent.segment));
             }

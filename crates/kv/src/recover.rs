@@ -35,7 +35,7 @@
 
 use farbank_pm::fault;
 use farbank_pm::pool::Pool;
-use farbank_pm::sync::atomic::Ordering::{AcqRel, Relaxed};
+use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::table::Table;
 use farbank_pm::{LINE, Lane, Medium, Off, Poisoned, WORD};
@@ -218,7 +218,7 @@ fn scan_and_build<M: Medium>(
             .store(found.tables.len() as u32, Relaxed);
         make_durable(engine, lane, lives, *segment, found);
         for table in &found.tables {
-            claim(engine, table, State::Members);
+            claim(engine, table, None);
         }
     }
     engine.settle(engine.medium().drain(lane))?;
@@ -636,7 +636,8 @@ fn count<M: Medium>(engine: &Engine<M>, item: &Item, tally: &mut Tally) {
     if let Some(header) = engine.header(item.at) {
         note_expiry(&engine.info(segment).expires_ms, header.expires_ms);
         if item.large {
-            claim(engine, &engine.table_of(item.at, &header), State::Extent);
+            let table = engine.table_of(item.at, &header);
+            claim(engine, &table, Some(header.value_len));
         }
     }
 }
@@ -658,11 +659,26 @@ impl<M: Medium> Engine<M> {
     }
 }
 
-/// Marks the extents of an accepted table as in use.
-fn claim<M: Medium>(engine: &Engine<M>, table: &[u8], state: State) {
+/// Marks the extents of an accepted table as in use: those of a value of so many bytes, or of a group.
+fn claim<M: Medium>(engine: &Engine<M>, table: &[u8], value_len: Option<usize>) {
+    let payload = engine.geometry.payload();
+    let mut left = value_len.unwrap_or(0);
     for extent in Extent::decode_all(table) {
-        if engine.is_alive(&extent) && engine.info(extent.segment).turn(State::Free, state) {
-            engine.extents.fetch_add(1, AcqRel);
+        let len = left.min(payload);
+        left -= len;
+        if !engine.is_alive(&extent) {
+            continue;
+        }
+        let info = engine.info(extent.segment);
+        let state = match value_len {
+            Some(_) => State::Extent,
+            None => State::Members,
+        };
+        if info.turn(State::Free, state) {
+            if value_len.is_some() {
+                info.used.store((FIRST + len) as u32, Relaxed);
+            }
+            engine.count_extent(info);
         }
     }
 }

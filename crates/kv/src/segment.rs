@@ -402,6 +402,11 @@ impl Info {
         self.live.load(Ordering::Relaxed) as u32
     }
 
+    /// Bytes of a large value that an extent has.
+    pub(crate) fn extent_bytes(&self) -> i64 {
+        i64::from(self.used.load(Ordering::Relaxed)) - FIRST as i64
+    }
+
     /// How many records the index points at.
     pub(crate) fn live_records(&self) -> u32 {
         (self.live.load(Ordering::Relaxed) >> 32) as u32

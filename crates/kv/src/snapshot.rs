@@ -183,8 +183,9 @@ fn restore<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) {
     ] {
         if state as u32 == u32_at(bytes, 40) {
             info.set_state(state);
-            let extent = matches!(state, State::Extent | State::Members);
-            engine.extents.fetch_add(u32::from(extent), Relaxed);
+            if matches!(state, State::Extent | State::Members) {
+                engine.count_extent(info);
+            }
         }
     }
 }

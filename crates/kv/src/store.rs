@@ -359,7 +359,7 @@ pub struct Stats {
     pub segments: u32,
     /// Segments that are free now.
     pub segments_free: u32,
-    /// Bytes of live records now.
+    /// Bytes of live records now: keys, values of any size, and what is kept beside them.
     pub live_bytes: u64,
     /// Bytes of tombstones now.
     pub tombstone_bytes: u64,

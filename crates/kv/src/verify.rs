@@ -15,6 +15,7 @@ use crate::store::Key;
 pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
     let mut free = 0;
     let mut extents = 0;
+    let mut extent_bytes = 0;
     let mut keys = 0;
     let mut generations = BTreeSet::new();
     for segment in 0..engine.pool.segments() {
@@ -27,7 +28,10 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
         }
         match info.state() {
             State::Free => free += 1,
-            State::Extent => extents += 1,
+            State::Extent => {
+                extents += 1;
+                extent_bytes += info.extent_bytes();
+            }
             State::Limbo | State::Quarantined => {}
             State::Members => {
                 extents += 1;
@@ -43,6 +47,12 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
     };
     expect("free segments", u64::from(engine.free_count()), free)?;
     expect("extents", u64::from(engine.extents.load(Relaxed)), extents)?;
+    let counted = engine.extent_bytes.load(Relaxed);
+    if counted != extent_bytes {
+        return Err(format!(
+            "bytes of large values: {counted}, expected {extent_bytes}"
+        ));
+    }
     let known: u64 = (0..crate::store::DATABASES).map(|db| engine.keys(db)).sum();
     expect("keys in the log that the index names", keys, known)?;
     tombs_are_counted(engine)
