@@ -301,6 +301,10 @@ impl<F: Medium, N: Medium> Store for Cache<F, N> {
         crate::stats::stats(&self.engine)
     }
 
+    fn pool_bytes(&self) -> u64 {
+        self.engine.far().len()
+    }
+
     fn opened(&self) -> &Opened {
         Cache::opened(self)
     }

@@ -263,6 +263,10 @@ impl<M: Medium> Store for Kv<M> {
         stats
     }
 
+    fn pool_bytes(&self) -> u64 {
+        self.engine.medium().len()
+    }
+
     fn opened(&self) -> &Opened {
         Kv::opened(self)
     }

@@ -160,7 +160,7 @@ impl fmt::Display for Error {
         match self {
             Error::Poisoned(p) => p.fmt(f),
             Error::Full => {
-                f.write_str("the pool is full: delete something, or restart with a larger pool")
+                f.write_str("the pool has no room for this write: delete something, or make it larger")
             }
             Error::CannotGrow(why) => write!(
                 f,
@@ -490,6 +490,10 @@ pub trait Store: Send + Sync {
     fn caps(&self) -> &Caps;
     /// Figures, now.
     fn stats(&self) -> Stats;
+    /// Bytes of the pool, now.
+    fn pool_bytes(&self) -> u64 {
+        self.stats().pool_bytes
+    }
     /// How the pool came back when it was opened.
     fn opened(&self) -> &Opened;
     /// What is wrong with it, now. Cheap: nothing is looked up for it.

@@ -49,7 +49,6 @@ pub(crate) const TOO_LONG: Fail =
     Fail::Is("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 pub(crate) const REPLY_TOO_LONG: Fail =
     Fail::Is("ERR the reply exceeds client-output-buffer-limit");
-const FULL: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
 /// Why a command did not do what it was asked. The text's first word is the error's code.
 #[derive(Debug)]
@@ -75,16 +74,25 @@ impl Fail {
     }
 
     /// The error line, without its marker and end.
-    pub(crate) fn text(&self) -> Vec<u8> {
+    pub(crate) fn text(&self, shared: &Shared<'_>) -> Vec<u8> {
         match self {
             Fail::Is(text) => text.as_bytes().to_vec(),
             Fail::Says(text) => text.clone(),
-            Fail::Store(Error::Full) => FULL.into(),
+            Fail::Store(Error::Full) => full(shared.store.pool_bytes()),
             Fail::Store(error @ Error::CannotGrow(_)) => format!("OOM {error}").into_bytes(),
             Fail::Store(Error::Poisoned(p)) => misconf(&p.reason),
             Fail::Store(error) => format!("ERR {error}").into_bytes(),
         }
     }
+}
+
+/// Clients know the error by its first word.
+fn full(pool_bytes: u64) -> Vec<u8> {
+    format!(
+        "OOM the pool has no room for this write: it has {pool_bytes} bytes. Delete keys, or start the server with a \
+         larger --max-size"
+    )
+    .into_bytes()
 }
 
 fn misconf(reason: &str) -> Vec<u8> {
@@ -247,7 +255,7 @@ impl Ctx<'_> {
 
     fn refuse(&mut self, from: usize, fail: &Fail) {
         self.out.truncate(from);
-        reply::error(self.out, &fail.text());
+        reply::error(self.out, &fail.text(self.shared));
         self.tally.count(Count::Errors, 1);
     }
 }

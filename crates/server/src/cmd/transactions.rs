@@ -14,7 +14,7 @@ use std::ops::Range;
 use farbank_kv::store::{Error, Key, Verdict, View};
 
 use super::table::{Command, flag};
-use super::{Ctx, Door, FULL, Fail, Need, REPLY_TOO_LONG, check_keys, execute, misconf, reject};
+use super::{Ctx, Door, Fail, Need, REPLY_TOO_LONG, check_keys, execute, misconf, reject};
 use crate::resp::number::parse_u64;
 use crate::resp::parse::Kept;
 use crate::resp::{Args, reply};
@@ -195,7 +195,7 @@ pub(super) fn exec(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
                 reply::null_array(ctx.out, ctx.client.resp);
                 return Ok(());
             }
-            Err(error) if at == 0 => return Err(abandoned(error)),
+            Err(error) if at == 0 => return Err(abandoned(ctx, error)),
             // What came before has its effect: what did not run says why.
             Err(error) => range
                 .clone()
@@ -212,11 +212,10 @@ pub(super) fn exec(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
 }
 
 /// Why a transaction had no effect.
-fn abandoned(error: Error) -> Fail {
+fn abandoned(ctx: &Ctx<'_>, error: Error) -> Fail {
     match error {
-        Error::Full => aborted(FULL.as_bytes()),
         poisoned @ Error::Poisoned(_) => poisoned.into(),
-        other => aborted(&Fail::Store(other).text()),
+        other => aborted(&Fail::Store(other).text(ctx.shared)),
     }
 }
 

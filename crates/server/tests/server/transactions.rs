@@ -86,7 +86,8 @@ fn a_group_with_a_full_pool_changes_nothing() {
     let mut client = server.connect();
     client.ask("SET a 1", "+OK\r\n");
     server.store.fill(true);
-    let oom = "OOM command not allowed when used memory > 'maxmemory'.";
+    let oom = "OOM the pool has no room for this write: it has 0 bytes. Delete keys, or start the server with a larger \
+               --max-size";
     client.ask(
         "MULTI;DEL a;SET b 1;EXEC",
         &format!(
