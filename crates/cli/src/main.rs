@@ -1,8 +1,12 @@
 //! The binary: its verbs, and how it ends.
 //!
-//! Exit codes: 0 all is well, 1 something failed, 2 the command line was wrong.
+//! Exit codes: 0 all is well, 1 something failed, 2 the command line was wrong. A program whose output has no reader any more
+//! dies by SIGPIPE, which a shell shows as 141.
 
 #![forbid(unsafe_code)]
+
+#[macro_use]
+mod output;
 
 mod bench;
 mod cache;
@@ -19,13 +23,17 @@ mod size;
 mod tree;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+const EXIT_STATUS: &str = "\
+Exit status: 0 all is well or a bound holds, 1 something failed or does not hold, 2 the command line is wrong.";
+
 /// A durable store that speaks Redis, for memory that outlives the process.
 #[derive(Parser)]
-#[command(version, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(version, arg_required_else_help = true, disable_help_subcommand = true, after_help = EXIT_STATUS)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -54,8 +62,12 @@ enum Verb {
 
 /// Why the program ends with an error.
 enum Failure {
+    /// The command line is wrong, and that was printed (exit code 2).
+    Told,
     /// The command line asks for what cannot be (exit code 2).
     Usage(String),
+    /// Standard output cannot be written (by SIGPIPE, or exit code 1).
+    Output(std::io::Error),
     /// It was tried and failed (exit code 1).
     Failed {
         /// What failed.
@@ -84,12 +96,20 @@ fn run() -> Result<(), Failure> {
         None => own,
     };
     let args = settings::with_file(own.clone())?;
-    let cli = Cli::try_parse_from(&args).unwrap_or_else(|error| {
-        if args != own && error.use_stderr() {
-            eprintln!("with the options of the --config or --workload file:");
+    let cli = match Cli::try_parse_from(&args) {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() => {
+            if args != own {
+                eprintln!("with the options of the --config or --workload file:");
+            }
+            error.print().ok();
+            return Err(Failure::Told);
         }
-        error.exit()
-    });
+        Err(help) => {
+            let printed = help.print().and_then(|()| std::io::stdout().flush());
+            return printed.map_err(Failure::Output);
+        }
+    };
     match cli.verb {
         Verb::Serve(serve) => serve.run(),
         // It was translated before the line was read; what is left of it is a mistake.
@@ -101,8 +121,13 @@ fn run() -> Result<(), Failure> {
 }
 
 fn main() -> ExitCode {
-    match run() {
+    match output::catch(run) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Told) => ExitCode::from(2),
+        Err(Failure::Output(error)) => {
+            output::tell_unwritten(&error);
+            ExitCode::FAILURE
+        }
         Err(Failure::Usage(error)) => {
             eprintln!("error: {error}");
             ExitCode::from(2)

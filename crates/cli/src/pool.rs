@@ -372,9 +372,9 @@ impl Dump {
                 damaged += 1;
                 eprintln!("damage: {}", of_key(key, error));
             }
-            out.write_all(&entry).map_err(broken_pipe)
+            out.write_all(&entry).map_err(Failure::Output)
         });
-        let flushed = dumped.and_then(|()| out.flush().map_err(broken_pipe));
+        let flushed = dumped.and_then(|()| out.flush().map_err(Failure::Output));
         drop(session);
         db.damaged(&mut |at, _, key| {
             damaged += 1;
@@ -389,10 +389,6 @@ impl Dump {
             ))),
         }
     }
-}
-
-fn broken_pipe(error: std::io::Error) -> Failure {
-    Failure::failed(format!("cannot write what was read: {error}"))
 }
 
 impl Format {

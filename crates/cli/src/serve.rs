@@ -21,14 +21,18 @@ use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, Mapped, PendingName, SyncPolicy};
 use farbank_pm::pool::{Copies, PoolError};
 use farbank_server::{BindError, Endpoint, Handle, Options, Protocol, Server};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 use tracing::level_filters::LevelFilter;
 
 use crate::place::{Engine, Place, not_opened, refused};
 use crate::{Failure, size};
 
 const EXAMPLES: &str = "\
+SIGTERM, SIGINT, SIGQUIT and SIGUSR1 close the pool and end the server with status 0; a second one ends it at once. SIGHUP
+is ignored.
+
 Examples:
   farbank serve
       a pool of 1 GiB in ./farbank.pool, for Redis's clients on port 6379 and memcached's on 11211, of this
@@ -144,11 +148,13 @@ impl Serve {
             .with_writer(std::io::stderr)
             .with_ansi(std::io::stderr().is_terminal())
             .with_target(false)
+            // It would be said on stderr, which is what cannot be written.
+            .log_internal_errors(false)
             .init();
         let server = self.bind()?;
         // Before the pool is touched: from here on a signal ends the server, not the process.
         let handle = server.handle();
-        let mut signals = Signals::new([SIGTERM, SIGINT])
+        let mut signals = Signals::new(STOPPING.into_iter().chain([SIGHUP]))
             .map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")))?;
         std::thread::Builder::new()
             .name("signals".into())
@@ -334,12 +340,12 @@ impl Serve {
                 Protocol::Memcached => format!("memcached://{}", endpoint.addr),
             })
             .collect();
-        println!(
+        announce!(
             "farbank {} listens on {}",
             env!("CARGO_PKG_VERSION"),
             addrs.join(" and ")
         );
-        println!(
+        announce!(
             "pool {}: {} in segments of {}, medium {}",
             self.pool.display(),
             size::human(stats.pool_bytes),
@@ -347,13 +353,13 @@ impl Serve {
             caps.kind.name()
         );
         match self.place.engine() {
-            Engine::Kv => println!("an acknowledged write survives {}", caps.survives),
-            Engine::Mdb => println!(
+            Engine::Kv => announce!("an acknowledged write survives {}", caps.survives),
+            Engine::Mdb => announce!(
                 "a cache: it evicts when it is full, and never shows what is old; items survive {}",
                 caps.survives
             ),
         }
-        println!("{}", keys_line(opened, made));
+        announce!("{}", keys_line(opened, made));
         for line in &opened.damage {
             eprintln!("damage: {line}");
         }
@@ -449,12 +455,23 @@ fn tell_supervisor(what: &str) {
     }
 }
 
-/// The first signal ends the server in good order; a second one ends the process.
+/// Signals that end a server; the last one is memcached's own.
+const STOPPING: [i32; 4] = [SIGTERM, SIGINT, SIGQUIT, SIGUSR1];
+
+/// The first signal that ends the server does so in good order; a second one ends the process as it would any other. SIGHUP does
+/// neither, as with Redis: there is nothing to read again, and a terminal may close.
 fn stop_on_signal(signals: &mut Signals, handle: &Handle) {
-    for (count, signal) in signals.forever().enumerate() {
-        if count > 0 {
+    let mut is_stopping = false;
+    for signal in signals.forever() {
+        if signal == SIGHUP {
+            tracing::info!("SIGHUP is ignored");
+            continue;
+        }
+        if is_stopping {
+            emulate_default_handler(signal).ok();
             std::process::exit(1);
         }
+        is_stopping = true;
         tracing::info!(signal, "stopping");
         handle.stop();
     }

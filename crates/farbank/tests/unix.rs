@@ -1,0 +1,225 @@
+//! The binary among Unix's tools: signals, pipes that close, devices that are full, exit codes.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write, pipe};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const SIGPIPE: i32 = 13;
+
+fn farbank(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// A pipe that nothing reads from.
+fn closed() -> Stdio {
+    let (reader, writer) = pipe().expect("a pipe");
+    drop(reader);
+    writer.into()
+}
+
+fn full() -> Stdio {
+    File::options()
+        .write(true)
+        .open("/dev/full")
+        .expect("/dev/full")
+        .into()
+}
+
+fn made(folder: &Path) -> String {
+    let pool = folder.join("pool").display().to_string();
+    let made = farbank(&["pool", "create", &pool, "--size", "16mb"]).output();
+    assert!(made.expect("it runs").status.success());
+    pool
+}
+
+/// Command lines that print something.
+fn printing(pool: &str) -> Vec<Vec<&str>> {
+    vec![
+        vec!["--help"],
+        vec!["--version"],
+        vec!["serve", "--help"],
+        vec!["memcached", "-h"],
+        vec!["memcached", "-V"],
+        vec!["serve", "--check-config"],
+        vec!["pool", "info", pool],
+        vec!["pool", "info", pool, "--json"],
+        vec!["pool", "check", pool],
+        vec!["pool", "scrub", pool],
+        vec![
+            "check", "crash", "--target", "clht", "--seeds", "0..1", "--steps", "5",
+        ],
+    ]
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn what_prints_into_a_pipe_that_was_closed_dies_quietly_by_sigpipe() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = made(folder.path());
+    for args in printing(&pool) {
+        let output = farbank(&args).stdout(closed()).output().expect("it runs");
+        assert_eq!(
+            output.status.signal(),
+            Some(SIGPIPE),
+            "{args:?}: {output:?}"
+        );
+        assert_eq!(stderr(&output), "", "{args:?}");
+    }
+}
+
+#[test]
+fn what_prints_onto_a_full_disk_says_so_and_fails() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = made(folder.path());
+    for args in printing(&pool) {
+        let output = farbank(&args).stdout(full()).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
+        let error =
+            "error: cannot write to standard output: No space left on device (os error 28)\n";
+        assert_eq!(stderr(&output), error, "{args:?}");
+    }
+}
+
+#[test]
+fn an_error_that_cannot_be_written_changes_no_exit_code() {
+    for (args, code) in [
+        (vec!["serve", "--size", "1"], 2),
+        (vec!["serve", "--nothing"], 2),
+        (vec!["memcached", "--nothing"], 2),
+        (vec!["pool", "info", "/nowhere/to/be/found"], 1),
+    ] {
+        for nowhere in [closed as fn() -> Stdio, full] {
+            let status = farbank(&args).stdout(nowhere()).stderr(nowhere()).status();
+            let status = status.expect("it runs");
+            assert_eq!(status.code(), Some(code), "{args:?}: {status}");
+        }
+    }
+}
+
+#[test]
+fn a_dump_into_a_pipe_that_closes_ends_by_sigpipe_and_leaves_the_pool_closed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = made(folder.path());
+    let mut server = Serving::start(&pool, |_| ());
+    let value = "v".repeat(1_000);
+    for n in 0..200 {
+        server.ask(&format!("SET key{n} {value}\r\n"));
+    }
+    server.end(Signal::TERM);
+    let dump = farbank(&["pool", "dump", &pool]).stdout(closed()).output();
+    let dump = dump.expect("it runs");
+    assert_eq!(
+        (dump.status.signal(), stderr(&dump)),
+        (Some(SIGPIPE), String::new())
+    );
+    assert!(is_closed_cleanly(&pool));
+}
+
+fn is_closed_cleanly(pool: &str) -> bool {
+    let info = farbank(&["pool", "info", pool]).output().expect("it runs");
+    String::from_utf8_lossy(&info.stdout).contains("closed cleanly")
+}
+
+/// A server on a port of its own, whatever becomes of what it prints.
+struct Serving {
+    child: Child,
+    port: u16,
+}
+
+impl Serving {
+    fn start(pool: &str, arrange: impl FnOnce(&mut Command)) -> Serving {
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
+        let port = port.expect("a free port").port();
+        let mut command = farbank(&["serve", "--memcached-port", "off", "--pool", pool]);
+        command.args(["--log-level", "trace", "--port", &port.to_string()]);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        arrange(&mut command);
+        let child = command.spawn().expect("it runs");
+        let mut serving = Serving { child, port };
+        serving.ask("PING\r\n");
+        serving
+    }
+
+    /// One request, one line of reply.
+    fn ask(&mut self, request: &str) -> String {
+        let since = Instant::now();
+        loop {
+            if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) {
+                stream.write_all(request.as_bytes()).expect("a request");
+                let mut line = String::new();
+                BufReader::new(stream)
+                    .read_line(&mut line)
+                    .expect("a reply");
+                return line;
+            }
+            let ended = self.child.try_wait().expect("a child");
+            assert!(ended.is_none(), "the server has ended: {ended:?}");
+            assert!(
+                since.elapsed() < Duration::from_secs(20),
+                "it does not listen"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it is there");
+    }
+
+    fn end(mut self, signal: Signal) {
+        self.signal(signal);
+        let status = self.child.wait().expect("a child");
+        assert_eq!(status.code(), Some(0), "{signal:?}: {status}");
+    }
+}
+
+#[test]
+fn signals_that_end_a_server_close_its_pool_and_sighup_does_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = made(folder.path());
+    for signal in [Signal::TERM, Signal::INT, Signal::QUIT, Signal::USR1] {
+        let mut server = Serving::start(&pool, |_| ());
+        assert_eq!(server.ask("SET k v\r\n"), "+OK\r\n");
+        for _ in 0..3 {
+            server.signal(Signal::HUP);
+            std::thread::sleep(Duration::from_millis(50));
+            assert_eq!(server.ask("PING\r\n"), "+PONG\r\n");
+        }
+        assert!(!is_closed_cleanly(&pool));
+        server.end(signal);
+        assert!(is_closed_cleanly(&pool), "{signal:?}");
+    }
+}
+
+#[test]
+fn a_server_serves_whatever_becomes_of_what_it_prints() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = made(folder.path());
+    for (stdout, stderr) in [
+        (full(), Stdio::null()),
+        (closed(), full()),
+        (full(), closed()),
+    ] {
+        let mut server = Serving::start(&pool, |command| {
+            command.stdout(stdout).stderr(stderr);
+        });
+        for _ in 0..20 {
+            assert_eq!(server.ask("SET k v\r\n"), "+OK\r\n");
+            // Clients that go away and commands that are wrong are logged.
+            assert!(server.ask("NOTHING\r\n").starts_with("-ERR"));
+        }
+        server.end(Signal::TERM);
+        assert!(is_closed_cleanly(&pool));
+    }
+}
