@@ -14,9 +14,10 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum, value_parser};
 use farbank_bench::figure::{Error, Figure, Report, Step};
 use farbank_bench::{kv, machine, modelled, server};
+use farbank_kv::POOL_BYTES_MAX;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cache::BenchCache;
 use crate::index::BenchIndex;
@@ -204,6 +205,10 @@ impl BenchKv {
             let least = size::human(kv::POOL_BYTES_MIN);
             return Err(Failure::Usage(format!("--size must be at least {least}")));
         }
+        if self.size > POOL_BYTES_MAX {
+            let most = size::human(POOL_BYTES_MAX);
+            return Err(Failure::Usage(format!("--size must be at most {most}")));
+        }
         let options = kv::Options {
             experiments,
             place,
@@ -351,7 +356,7 @@ pub(crate) fn measure(
     show.check()?;
     // A signal ends it in good order: children and files are gone when the error is told.
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")))?;
     }

@@ -46,7 +46,7 @@ pub(crate) struct BenchCache {
     #[arg(long, default_value_t = 100, value_parser = value_parser!(u64).range(8..=100_000))]
     value_bytes: u64,
     /// Of hits: requests of a run. Of hot: operations of a round.
-    #[arg(long, default_value_t = 4_000_000)]
+    #[arg(long, default_value_t = 4_000_000, value_parser = value_parser!(u64).range(1000..))]
     requests: u64,
     /// Of hits and hot: MiB each cache has.
     #[arg(long, default_value_t = 64, value_parser = value_parser!(u64).range(8..=16_384))]

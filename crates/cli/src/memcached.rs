@@ -11,12 +11,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use farbank_cache::{PAGE_BYTES, PAGES_MIN};
 
 use crate::place::cache_bytes_min;
+use crate::settings::objection;
 use crate::{Failure, size};
 
 const HELP: &str = "\
@@ -194,6 +196,16 @@ impl Asked {
         arguments
     }
 
+    /// [`Asked::put`], with what `serve` has to say of it said of the flag that was given.
+    fn put_for(&mut self, flag: &str, option: &str, value: &OsStr) -> Result<(), String> {
+        self.put(option, value);
+        let argument = &self.serve[self.serve.len() - 1];
+        match objection(&["serve"], argument) {
+            None => Ok(()),
+            Some(why) => Err(format!("{flag} {}: {why}", value.to_string_lossy())),
+        }
+    }
+
     fn put(&mut self, option: &str, value: impl AsRef<OsStr>) {
         let mut argument = OsString::from(format!("--{option}="));
         argument.push(value);
@@ -204,10 +216,14 @@ impl Asked {
     fn take(&mut self, letter: char, value: &OsStr) -> Result<(), String> {
         let text = value.to_string_lossy();
         match letter {
-            'p' => self.put("memcached-port", value),
+            'p' => self.put_for("-p", "memcached-port", value)?,
             'l' => self.listen(&text)?,
             'm' => {
-                self.bytes = size::parse(&format!("{text}mb"))?;
+                let megabytes: u64 = text.parse().unwrap_or(0);
+                self.bytes = megabytes.saturating_mul(1 << 20);
+                if megabytes == 0 || self.bytes == u64::MAX {
+                    return Err(format!("-m {text}: a number of megabytes, more than 0"));
+                }
                 self.put("size", format!("{text}mb"));
             }
             'e' => {
@@ -215,14 +231,17 @@ impl Asked {
                 self.put("pool", value);
             }
             'I' => {
-                self.item_bytes = size::parse(&text)?;
+                self.item_bytes = size::parse(&text).map_err(|why| format!("-I {text}: {why}"))?;
+                if !(1024..=512 << 20).contains(&self.item_bytes) {
+                    return Err(format!("-I {text}: an item size is from 1k to 512m"));
+                }
                 self.put("memcached-item-size", value);
             }
             'c' | 't' if text.parse().is_ok_and(|n: u64| n == 0) => {
                 return Err(format!("-{letter} must be more than 0"));
             }
-            'c' => self.put("maxclients", value),
-            't' => self.put("workers", value),
+            'c' => self.put_for("-c", "maxclients", value)?,
+            't' => self.put_for("-t", "workers", value)?,
             'F' => self.serve.push("--memcached-no-flush".into()),
             'C' => self.serve.push("--memcached-no-cas".into()),
             'M' => self.keeps_all = true,
@@ -236,7 +255,7 @@ impl Asked {
                 for option in text.split(',') {
                     let (name, value) = option.split_once('=').unwrap_or((option, ""));
                     if name == "idle_timeout" {
-                        self.put("idle-timeout", value);
+                        self.put_for("-o idle_timeout", "idle-timeout", OsStr::new(value))?;
                     } else if name == "accept_copy" {
                         self.serve.push("--accept-copy".into());
                     } else if !MEANINGLESS_OPTIONS.contains(&name) {
@@ -258,10 +277,14 @@ impl Asked {
     fn listen(&mut self, list: &str) -> Result<(), String> {
         let mut addrs = String::new();
         for addr in list.split(',') {
-            let (ip, port) = match addr.parse::<std::net::SocketAddr>() {
-                Ok(addr) => (addr.ip().to_string(), Some(addr.port())),
-                Err(_) if addr == "localhost" => ("127.0.0.1".into(), None),
-                Err(_) => (addr.to_owned(), None),
+            let local = addr.replacen("localhost", "127.0.0.1", 1);
+            let (ip, port) = match local.parse::<SocketAddr>() {
+                Ok(addr) => (addr.ip(), Some(addr.port())),
+                Err(_) => {
+                    let ip = local.parse::<IpAddr>();
+                    let what = "an address is an IP, or localhost, with :port behind it or without";
+                    (ip.map_err(|_| format!("-l {addr}: {what}"))?, None)
+                }
             };
             if let Some(port) = port {
                 self.put("memcached-port", port.to_string());
@@ -405,6 +428,12 @@ mod tests {
                 "{expected}: {given:?}"
             );
         }
+        let given = arguments("-l localhost:7").unwrap();
+        assert!(given.contains(&"--bind=127.0.0.1".to_owned()), "{given:?}");
+        assert!(
+            given.contains(&"--memcached-port=7".to_owned()),
+            "{given:?}"
+        );
         let given = arguments("--port=1 --memory-limit 2 --listen ::1,127.0.0.1:5").unwrap();
         for expected in [
             "--memcached-port=5",
@@ -438,6 +467,20 @@ mod tests {
             ("-S", "invalid option -- 'S'"),
             ("--enable-ssl", "unrecognized option '--enable-ssl'"),
             ("-p", "requires an argument"),
+            (
+                "-p 99999",
+                "-p 99999: a port is a number up to 65535, or off",
+            ),
+            ("-t 100000", "-t 100000: 100000 is not in 0..=256"),
+            ("-c x", "-c x: invalid digit found in string"),
+            ("-m x", "-m x: a number of megabytes, more than 0"),
+            ("-m 0", "-m 0: a number of megabytes, more than 0"),
+            ("-I 1", "-I 1: an item size is from 1k to 512m"),
+            ("-l there", "-l there: an address is an IP"),
+            (
+                "-o idle_timeout=x",
+                "-o idle_timeout x: invalid digit found in string",
+            ),
             ("-U 11211", "no UDP"),
             ("-B binary", "only the text protocol"),
             ("-o modern,ext_path=/x", "Illegal suboption \"ext_path\""),

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use clap::{Args, ValueEnum};
 use farbank_cache::{PAGE_BYTES, PAGES_MIN, Past};
-use farbank_kv::{SEGMENTS_MIN, segment_bytes_for};
+use farbank_kv::{POOL_BYTES_MAX, SEGMENTS_MIN, segment_bytes_for};
 use farbank_pm::Kind;
 use farbank_pm::media::{
     AnyMedium, OpenError, OpenOptions, PendingName, SyncPolicy, open_path, prepare_path,
@@ -78,11 +78,31 @@ impl Place {
             Some(Engine::Mdb) => cache_bytes_min(segment_bytes),
             _ => segment_bytes.saturating_mul(SEGMENTS_MIN + 1),
         };
+        self.check_most("--size", self.size)?;
         if self.size < least {
             let least = size::human(least);
             return Err(Failure::Usage(format!("--size must be at least {least}")));
         }
         Ok(())
+    }
+
+    /// Refuses a size, given by `option`, that the engine's index does not reach.
+    pub(crate) fn check_most(&self, option: &str, bytes: u64) -> Result<(), Failure> {
+        if self.engine == Some(Engine::Mdb) || bytes <= POOL_BYTES_MAX {
+            return Ok(());
+        }
+        let most = size::human(POOL_BYTES_MAX);
+        Err(Failure::Usage(format!("{option} must be at most {most}")))
+    }
+
+    /// Refuses a medium that memory of this process is not.
+    pub(crate) fn check_in_memory(&self) -> Result<(), Failure> {
+        match self.medium {
+            MediumChoice::Auto | MediumChoice::Dram => Ok(()),
+            MediumChoice::Dax | MediumChoice::File => Err(Failure::Usage(
+                "--pool none is memory of this process: --medium must be auto or dram".into(),
+            )),
+        }
     }
 
     pub(crate) fn segment_bytes(&self) -> u64 {

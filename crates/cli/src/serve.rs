@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, value_parser};
 use farbank_cache::{Cache, PAGE_BYTES};
 use farbank_kv::store::{Opened, Store, VALUE_BYTES_MAX};
 use farbank_kv::{Config, Kv, READ_CACHE_BYTES_MAX};
@@ -47,6 +48,15 @@ Examples:
       options from a file, but for the port
   redis-cli -p 6379 set greeting hello
       talks to it";
+
+/// Most workers there may be.
+const WORKERS_MAX: u64 = 256;
+/// Longest idle timeout, in seconds, as with Redis.
+const IDLE_SECS_MAX: u64 = i32::MAX as u64;
+
+fn workers() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(..=WORKERS_MAX)
+}
 
 /// A port, or none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,14 +124,14 @@ pub(crate) struct Serve {
     /// Give memcached's items no cas numbers: all are 0, and no cas succeeds.
     #[arg(long)]
     memcached_no_cas: bool,
-    /// Threads that serve clients; 0 is one a CPU, at most 4.
-    #[arg(long, default_value_t = 0)]
+    /// Threads that serve clients, at most 256; 0 is one a CPU, at most 4.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = workers())]
     workers: usize,
-    /// Most clients at a time.
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    /// Most clients at a time, at least 1. Fewer if the process may not have as many files open.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value_parser!(u64).range(1..))]
     maxclients: u64,
     /// Seconds after which an idle client is disconnected; 0 is never.
-    #[arg(long, value_name = "SECS", default_value_t = 0)]
+    #[arg(long, value_name = "SECS", default_value_t = 0, value_parser = value_parser!(u64).range(..=IDLE_SECS_MAX))]
     idle_timeout: u64,
     /// Let anyone who can reach the address read and change everything: there is no password.
     #[arg(long)]
@@ -195,6 +205,11 @@ impl Serve {
         self.place.check()?;
         if self.max_size.is_some_and(|max| max < self.place.size) {
             return Err(Failure::Usage("--max-size is less than --size".into()));
+        }
+        self.place
+            .check_most("--max-size", self.max_size.unwrap_or(0))?;
+        if self.pool == Path::new("none") {
+            self.place.check_in_memory()?;
         }
         self.place.find_engine(&self.pool);
         Ok(())

@@ -13,7 +13,10 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+use clap::Parser;
+use clap::error::ErrorKind;
 use toml::Value;
+use toml::de::DeTable;
 
 use crate::Failure;
 
@@ -47,10 +50,62 @@ pub(crate) fn with_file(args: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     }
     let mut merged = args[..=verbs.len()].to_vec();
     for (key, value) in &table {
-        merged.extend(option(key, value).map_err(at)?);
+        let at = |what: String| at(format!("line {}: {what}", line_of(&text, key)));
+        if let Some(option) = option(key, value).map_err(at)? {
+            check(verbs, key, &option).map_err(at)?;
+            merged.push(option);
+        }
     }
     merged.extend_from_slice(&args[verbs.len() + 1..]);
     Ok(merged)
+}
+
+/// The line of `text` that has `key`.
+fn line_of(text: &str, key: &str) -> usize {
+    let table = DeTable::parse(text).map(|table| table.into_inner());
+    let place = table.ok().and_then(|table| {
+        let mut keys = table.keys();
+        keys.find_map(|known| (known.get_ref() == key).then(|| known.span().start))
+    });
+    text[..place.unwrap_or(0)].matches('\n').count() + 1
+}
+
+/// Checks one option of a file by itself, so that a mistake is known to be the file's.
+fn check(verbs: &[&str], key: &str, option: &OsString) -> Result<(), String> {
+    let verb = verbs.join(" ");
+    let unknown = |tip: &str| Err(format!("{verb} has no option {key:?}{tip}"));
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    if key.is_empty() || !key.chars().all(is_name) {
+        return unknown("");
+    }
+    let args = ["farbank"].iter().chain(verbs).map(OsString::from);
+    let Err(error) = crate::Cli::try_parse_from(args.chain([option.clone()])) else {
+        return Ok(());
+    };
+    let text = error.to_string();
+    match error.kind() {
+        ErrorKind::UnknownArgument => {
+            let tip = text
+                .lines()
+                .find_map(|line| line.trim().strip_prefix("tip: "));
+            unknown(&tip.map_or(String::new(), |tip| format!("; {tip}")))
+        }
+        _ if !error.use_stderr() => unknown(""),
+        _ => {
+            let first = text.lines().next().unwrap_or_default();
+            Err(first.trim_start_matches("error: ").to_owned())
+        }
+    }
+}
+
+/// What there is to say against one option of a verb by itself, without its name and value.
+pub(crate) fn objection(verbs: &[&str], option: &OsString) -> Option<String> {
+    let args = ["farbank"].iter().chain(verbs).map(OsString::from);
+    let error = crate::Cli::try_parse_from(args.chain([option.clone()])).err()?;
+    let text = error.to_string();
+    let first = text.lines().next().unwrap_or_default();
+    let why = first.split_once("': ").map_or(first, |(_, why)| why);
+    Some(why.to_owned())
 }
 
 /// Takes what a workload says of itself out of `table`; it must be one of `bench`.
@@ -164,6 +219,28 @@ mod tests {
             ("port = ", "port"),
             ("config = 'x'", "another one"),
             ("port = 1979-05-27", "datetime"),
+            (
+                "port = 1\nprot = 2",
+                "farbank.toml: line 2: serve has no option \"prot\"; a similar",
+            ),
+            (
+                "\n\nport = 70000",
+                "line 3: invalid value '70000' for '--port <N|off>': a port is",
+            ),
+            ("help = true", "line 1: serve has no option \"help\""),
+            (
+                "'port=1 --bind' = '::1'",
+                "line 1: serve has no option \"port=1 --bind\"",
+            ),
+            (
+                "workers = 100000",
+                "line 1: invalid value '100000' for '--workers <N>'",
+            ),
+            ("\nunsafe-no-auth = 'yes'", "line 2: unexpected value 'yes'"),
+            (
+                "port = 1\n[bind]\nip = 1",
+                "line 2: \"bind\" cannot be a table",
+            ),
         ] {
             let error = merged(file, &[]).unwrap_err();
             assert!(

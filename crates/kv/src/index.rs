@@ -58,7 +58,7 @@ const GONE: u64 = 1;
 const HALF_SHIFT: u32 = OFFSET_BITS - 32;
 const HOME_HALF: u32 = ((1 << HOME_BITS) - 1) << HALF_SHIFT;
 /// Farthest byte an entry can name: 4 TiB.
-pub(crate) const POOL_BYTES_MAX: u64 = 16 << OFFSET_BITS;
+pub const POOL_BYTES_MAX: u64 = 16 << OFFSET_BITS;
 /// Lines of a group, on average, just before the index splits one, if it was not told how many keys to
 /// expect. Longer runs leave pieces behind, when they are split, that are of no use to others.
 const LINES_PER_GROUP: u64 = 3;

@@ -58,4 +58,5 @@ mod verify;
 
 pub use api::{Kv, OpenError, SEGMENTS_MIN, segment_bytes_for};
 pub use config::{Cleaning, Clock, Config, READ_CACHE_BYTES_MAX, uptime_ms, wall_clock_ms};
+pub use index::POOL_BYTES_MAX;
 pub use past::Past;

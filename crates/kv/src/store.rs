@@ -159,9 +159,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Poisoned(p) => p.fmt(f),
-            Error::Full => {
-                f.write_str("the pool has no room for this write: delete something, or make it larger")
-            }
+            Error::Full => f.write_str(
+                "the pool has no room for this write: delete something, or make it larger",
+            ),
             Error::CannotGrow(why) => write!(
                 f,
                 "the pool is full and cannot grow: {why}; delete something, or make room there"

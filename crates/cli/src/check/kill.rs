@@ -20,7 +20,8 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Kill {
     /// How many times it is killed.
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(long, value_name = "N", default_value_t = 20,
+          value_parser = clap::value_parser!(u64).range(1..))]
     cycles: u64,
     /// Threads of the server; 0 is its own choice.
     #[arg(long, value_name = "N", default_value_t = 0)]

@@ -44,7 +44,8 @@ pub(crate) struct Schedules {
     #[arg(long, value_enum, default_value = "both")]
     scheduler: SchedulerChoice,
     /// Schedules of each scheduler.
-    #[arg(long, value_name = "N", default_value_t = 4_000)]
+    #[arg(long, value_name = "N", default_value_t = 4_000,
+          value_parser = clap::value_parser!(u64).range(1..))]
     schedules: u64,
     /// The first seed; each is good for 100 schedules, of the tree for one. May be hexadecimal.
     #[arg(long, value_name = "S", default_value = "0", value_parser = number)]

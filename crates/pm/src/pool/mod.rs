@@ -373,7 +373,7 @@ impl<M: Medium> Pool<M> {
     pub fn open_with(medium: M, lane: &mut Lane, copies: Copies) -> Result<Pool<M>, PoolError> {
         if medium.len() < HEAD_BYTES {
             return Err(PoolError::NotAPool(format!(
-                "not a pool: {} bytes are fewer than the {HEAD_BYTES} of a superblock",
+                "not a pool: its {} bytes are fewer than those of a superblock",
                 medium.len()
             )));
         }

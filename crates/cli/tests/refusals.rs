@@ -1,0 +1,157 @@
+//! What the binary says to input that is wrong: that it is so, where, and what would be right.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+/// Exit code and standard error of a command line.
+fn refused(args: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));
+    let output = command.args(args).output().expect("it runs");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), error)
+}
+
+fn says(args: &[&str], code: i32, text: &str) {
+    let (status, error) = refused(args);
+    assert_eq!(status, Some(code), "{args:?}: {error}");
+    assert!(error.contains(text), "{args:?}: {error}");
+}
+
+fn file(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, text).expect("a file");
+    path.display().to_string()
+}
+
+#[test]
+fn options_that_cannot_be_are_not_called_sound() {
+    for (options, text) in [
+        (["--workers", "100000"], "100000 is not in 0..=256"),
+        (["--maxclients", "0"], "0 is not in 1.."),
+        (
+            ["--idle-timeout", "99999999999"],
+            "99999999999 is not in 0..=2147483647",
+        ),
+        (["--size", "16000000tb"], "--size must be at most 4.0 TiB"),
+        (
+            ["--max-size", "16000000tb"],
+            "--max-size must be at most 4.0 TiB",
+        ),
+    ] {
+        let args = ["serve", "--check-config", options[0], options[1]];
+        says(&args, 2, text);
+    }
+    let text = "--pool none is memory of this process: --medium must be auto or dram";
+    says(
+        &[
+            "serve",
+            "--check-config",
+            "--pool",
+            "none",
+            "--medium",
+            "dax",
+        ],
+        2,
+        text,
+    );
+    says(
+        &["bench", "kv", "--size", "16000000tb"],
+        2,
+        "--size must be at most 4.0 TiB",
+    );
+    says(
+        &["bench", "cache", "--requests", "0"],
+        2,
+        "0 is not in 1000..",
+    );
+    says(&["check", "kill", "--cycles", "0"], 2, "0 is not in 1..");
+    says(
+        &["check", "schedules", "--schedules", "0"],
+        2,
+        "0 is not in 1..",
+    );
+}
+
+#[test]
+fn the_address_that_cannot_be_listened_on_is_named_alone() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = taken.local_addr().expect("an address").port().to_string();
+    let args = |port, memcached, bind| {
+        let fixed = [
+            "serve",
+            "--pool",
+            "none",
+            "--unsafe-no-auth",
+            "--bind",
+            bind,
+        ];
+        [&fixed[..], &["--port", port, "--memcached-port", memcached]].concat()
+    };
+    let (status, error) = refused(&args("0", "off", "192.0.2.1"));
+    assert_eq!(status, Some(1), "{error}");
+    let text = "error: cannot listen on 192.0.2.1:0: Cannot assign requested address (os error 99)\n\
+                hint: --bind takes addresses that this machine has\n";
+    assert_eq!(error, text);
+    let (status, error) = refused(&args("0", "off", "127.0.0.1,192.0.2.1"));
+    assert_eq!((status, error.as_str()), (Some(1), text));
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = listener
+        .local_addr()
+        .expect("an address")
+        .port()
+        .to_string();
+    let (status, error) = refused(&args("0", &port, "127.0.0.1"));
+    assert_eq!(status, Some(1), "{error}");
+    let text = format!(
+        "error: cannot listen on 127.0.0.1:{port}: Address already in use (os error 98)\nhint: another program"
+    );
+    assert!(error.starts_with(&text), "{error}");
+    assert!(!error.contains(&format!(":{taken}")), "{error}");
+}
+
+#[test]
+fn a_mistake_in_a_config_file_is_named_with_file_and_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = file(
+        folder.path(),
+        "farbank.toml",
+        "port = 7000\n\nprot = 7001\n",
+    );
+    let text = format!(
+        "error: {path}: line 3: serve has no option \"prot\"; a similar argument exists: '--port'\n"
+    );
+    let (status, error) = refused(&["serve", "--check-config", "--config", &path]);
+    assert_eq!((status, error), (Some(2), text));
+    let path = file(
+        folder.path(),
+        "other.toml",
+        "# a comment\nworkers = 'many'\n",
+    );
+    let text =
+        format!("error: {path}: line 2: invalid value 'many' for '--workers <N>': invalid digit");
+    says(&["serve", "--check-config", "--config", &path], 2, &text);
+    let path = file(
+        folder.path(),
+        "load.toml",
+        "bench = 'kv'\nquestion = '?'\nkyes = 1\n",
+    );
+    let text = format!("{path}: line 3: bench kv has no option \"kyes\"");
+    says(&["bench", "kv", "--workload", &path], 2, &text);
+}
+
+#[test]
+fn what_is_no_pool_is_said_to_be_none_and_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let short = file(folder.path(), "short", "24 bytes, and no pool...");
+    for verb in ["info", "check", "scrub", "dump"] {
+        let (status, error) = refused(&["pool", verb, &short]);
+        let text = format!(
+            "error: {short}: not a pool: its 24 bytes are fewer than those of a superblock\n"
+        );
+        assert_eq!((status, error), (Some(1), text), "{verb}");
+        let (status, error) = refused(&["pool", verb, "/etc"]);
+        assert_eq!(status, Some(1), "{verb}: {error}");
+        assert_eq!(error.matches("/etc").count(), 1, "{verb}: {error}");
+    }
+}
