@@ -8,6 +8,7 @@ use farbank_pm::media::Mapped;
 use farbank_pm::sim::{Persistency, Sim};
 use support::{Time, User, key, kill, memory, reopen};
 
+#[path = "engine/full.rs"]
 mod full;
 mod support;
 
