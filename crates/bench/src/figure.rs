@@ -51,17 +51,34 @@ pub struct Figure {
     pub at_most: Option<f64>,
     /// At least this, if a bound is stated.
     pub at_least: Option<f64>,
-    /// What others published, and how far from it this may be.
+    /// The published value of the same quantity, and how far from it this may be.
     pub published: Option<Published>,
+    /// Number of events the value is taken from, if that can be 0.
+    pub events: Option<u64>,
+    /// Why the value is not a measurement of what the experiment is about.
+    pub caveat: Option<String>,
 }
 
-/// A figure somebody published, and how far from it one found here may be.
+/// A published value and the tolerance that is set before a run.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Published {
-    /// The figure.
+    /// The published value.
     pub value: f64,
-    /// The largest distance, in the figure's unit; infinite if it is only shown beside.
+    /// The largest distance that counts as near, in the figure's unit.
     pub within: f64,
+    /// Whether a larger distance fails the run. If not, the figure only counts as not near.
+    pub binding: bool,
+}
+
+/// What a run says about the bounds of a figure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// All of them hold.
+    Holds,
+    /// One of them does not.
+    Broken,
+    /// The events that the figure counts never happened, or the figure has a caveat.
+    NotMeasured,
 }
 
 impl Figure {
@@ -78,6 +95,8 @@ impl Figure {
             at_most: None,
             at_least: None,
             published: None,
+            events: None,
+            caveat: None,
         }
     }
 
@@ -123,13 +142,45 @@ impl Figure {
         }
     }
 
-    /// The same, with what others published and how far from it this may be.
+    /// The same, with a published value and how far from it this may be: farther fails the run.
     #[must_use]
     pub fn published(self, value: f64, within: f64) -> Figure {
         Figure {
-            published: Some(Published { value, within }),
+            published: Some(Published {
+                value,
+                within,
+                binding: true,
+            }),
             ..self
         }
+    }
+
+    /// The same, scored against a published value: near if it is within `part` of it. Farther does not fail the run.
+    #[must_use]
+    pub fn compared(self, value: f64, part: f64) -> Figure {
+        Figure {
+            published: Some(Published {
+                value,
+                within: part * value.abs(),
+                binding: false,
+            }),
+            ..self
+        }
+    }
+
+    /// The same, taken from so many events. Of none, no bound is measured.
+    #[must_use]
+    pub fn of_events(self, events: u64) -> Figure {
+        Figure {
+            events: Some(events),
+            ..self
+        }
+    }
+
+    /// The same, with a reason why it does not measure what the experiment is about, if there is one.
+    #[must_use]
+    pub fn caveat(self, caveat: Option<String>) -> Figure {
+        Figure { caveat, ..self }
     }
 
     /// The same, with what the rounds found.
@@ -141,14 +192,127 @@ impl Figure {
         }
     }
 
-    /// Whether the bounds hold; true without any. What is no number holds no bound.
+    /// Whether the value can be compared with anything.
+    #[must_use]
+    pub fn is_measured(&self) -> bool {
+        self.events != Some(0) && self.caveat.is_none()
+    }
+
+    /// Whether the bounds hold; `None` without any. A value that is not a number breaks every bound.
+    #[must_use]
+    pub fn verdict(&self) -> Option<Verdict> {
+        let binding = self.published.filter(|published| published.binding);
+        if self.at_most.is_none() && self.at_least.is_none() && binding.is_none() {
+            return None;
+        }
+        if !self.is_measured() {
+            return Some(Verdict::NotMeasured);
+        }
+        let holds = self.at_most.is_none_or(|most| self.value <= most)
+            && self.at_least.is_none_or(|least| self.value >= least)
+            && binding.is_none_or(|published| self.is_within(published));
+        Some(match holds {
+            true => Verdict::Holds,
+            false => Verdict::Broken,
+        })
+    }
+
+    /// Whether no bound is broken.
     #[must_use]
     pub fn holds(&self) -> bool {
-        self.at_most.is_none_or(|most| self.value <= most)
-            && self.at_least.is_none_or(|least| self.value >= least)
-            && self
-                .published
-                .is_none_or(|published| (self.value - published.value).abs() <= published.within)
+        self.verdict() != Some(Verdict::Broken)
+    }
+
+    /// How it compares with the published value; `None` if there is none.
+    #[must_use]
+    pub fn score(&self) -> Option<Score> {
+        let published = self.published?;
+        Some(match (self.is_measured(), self.is_within(published)) {
+            (false, _) => Score::NotMeasured,
+            (true, true) => Score::Near,
+            (true, false) => Score::Far,
+        })
+    }
+
+    fn is_within(&self, published: Published) -> bool {
+        (self.value - published.value).abs() <= published.within
+    }
+}
+
+/// How a figure compares with its published value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Score {
+    /// Within the tolerance.
+    Near,
+    /// Outside of the tolerance.
+    Far,
+    /// There is nothing to compare.
+    NotMeasured,
+}
+
+impl Score {
+    /// As it is printed.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Score::Near => "near",
+            Score::Far => "NOT NEAR",
+            Score::NotMeasured => "NOT MEASURED",
+        }
+    }
+}
+
+/// Figures with a published value, by their score.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scores {
+    /// How many are near.
+    pub near: usize,
+    /// Names of those that are not.
+    pub far: Vec<String>,
+    /// Names of those that were not measured.
+    pub not_measured: Vec<String>,
+}
+
+impl Scores {
+    /// Scores every one of `figures` that has a published value.
+    #[must_use]
+    pub fn of<'a>(figures: impl IntoIterator<Item = &'a Figure>) -> Scores {
+        let mut scores = Scores::default();
+        for figure in figures {
+            let name = || format!("{}: {}", figure.experiment, figure.name);
+            match figure.score() {
+                None => {}
+                Some(Score::Near) => scores.near += 1,
+                Some(Score::Far) => scores.far.push(name()),
+                Some(Score::NotMeasured) => scores.not_measured.push(name()),
+            }
+        }
+        scores
+    }
+
+    /// Figures with a published value.
+    #[must_use]
+    pub fn all(&self) -> usize {
+        self.near + self.far.len() + self.not_measured.len()
+    }
+
+    /// The count and the losing rows in words; nothing if nothing was compared.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let all = self.all();
+        if all == 0 {
+            return Vec::new();
+        }
+        let count = format!(
+            "{} of {all} published values are near: {} are not, {} were not measured",
+            self.near,
+            self.far.len(),
+            self.not_measured.len()
+        );
+        let far = self.far.iter().map(|name| format!("not near: {name}"));
+        let none = self.not_measured.iter();
+        let none = none.map(|name| format!("not measured: {name}"));
+        std::iter::once(count).chain(far).chain(none).collect()
     }
 }
 
@@ -332,5 +496,47 @@ mod tests {
         assert!(!nothing.clone().at_most(1.0).holds());
         assert!(!nothing.clone().at_least(1.0).holds());
         assert!(!nothing.published(1.0, f64::INFINITY).holds());
+    }
+
+    #[test]
+    fn a_bound_on_something_that_never_happened_is_not_measured() {
+        let splits = |share, events| {
+            let figure = Figure::counted("counts", "writes that split", share);
+            figure.at_most(0.01).compared(0.004, 0.35).of_events(events)
+        };
+        let none = splits(0.0, 0);
+        assert_eq!(none.verdict(), Some(Verdict::NotMeasured));
+        assert_eq!(none.score(), Some(Score::NotMeasured));
+        assert!(none.holds(), "it does not fail a run");
+        assert_eq!(splits(0.004, 7).verdict(), Some(Verdict::Holds));
+        assert_eq!(splits(0.004, 7).score(), Some(Score::Near));
+        assert_eq!(splits(0.02, 7).verdict(), Some(Verdict::Broken));
+        let small = splits(0.004, 7).caveat(Some("all data fit the cache".into()));
+        assert_eq!(small.verdict(), Some(Verdict::NotMeasured));
+    }
+
+    #[test]
+    fn every_published_value_is_scored_and_losing_rows_are_named() {
+        let figure = |name: &str, value| Figure::modelled("test", name, value);
+        let figures = [
+            figure("inside", 1.34).compared(1.0, 0.35),
+            figure("outside", 0.64).compared(1.0, 0.35),
+            figure("no number", f64::NAN).compared(1.0, 0.35),
+            figure("binding", 1.1).published(1.0, 0.15),
+            figure("never", 0.0).compared(1.0, 0.35).of_events(0),
+            figure("unpublished", 1.0),
+        ];
+        assert!(figures.iter().all(Figure::holds), "none of these binds");
+        let scores = Scores::of(&figures);
+        assert_eq!((scores.near, scores.all()), (2, 5));
+        assert_eq!(scores.far, ["test: outside", "test: no number"]);
+        assert_eq!(scores.not_measured, ["test: never"]);
+        let notes = scores.notes();
+        assert_eq!(
+            notes[0],
+            "2 of 5 published values are near: 2 are not, 1 were not measured"
+        );
+        assert_eq!(notes.len(), 4);
+        assert!(Scores::default().notes().is_empty());
     }
 }

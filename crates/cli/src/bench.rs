@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum, value_parser};
-use farbank_bench::figure::{Error, Figure, Report, Step};
+use farbank_bench::figure::{Error, Figure, Report, Scores, Step, Verdict};
 use farbank_bench::{kv, machine, modelled, server};
 use farbank_kv::POOL_BYTES_MAX;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -310,11 +310,18 @@ pub(crate) struct Show {
     /// Draw the curves that were found, as a picture. A file that is there is replaced.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Print the figures that have a published value as a Markdown table, and nothing else.
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
 }
 
 impl Show {
     pub(crate) fn json(json: bool) -> Show {
-        Show { json, svg: None }
+        Show {
+            json,
+            svg: None,
+            markdown: false,
+        }
     }
 
     /// Refuses what could not be written in the end, before anything is measured.
@@ -368,11 +375,17 @@ pub(crate) fn measure(
         !stop.load(Ordering::Relaxed)
     });
     bar.0.finish_and_clear();
-    let report = report.map_err(failure)?;
-    print!("{}", table(&report));
-    println!("{}", machine.line(started.elapsed()));
-    for note in &report.notes {
-        println!("note: {note}");
+    let mut report = report.map_err(failure)?;
+    let scores = Scores::of(&report.figures);
+    report.notes.extend(scores.notes());
+    if show.markdown {
+        print!("{}", markdown(&report));
+    } else {
+        print!("{}", table(&report));
+        println!("{}", machine.line(started.elapsed()));
+        for note in &report.notes {
+            println!("note: {note}");
+        }
     }
     if show.json {
         println!("{}", object(bench, settings, &report, &machine));
@@ -407,9 +420,9 @@ fn complaint(figure: &Figure) -> String {
     )
 }
 
-/// What a figure should be, if that is said.
+/// The bounds of a figure that can fail a run, if it has any.
 pub(crate) fn bound(figure: &Figure) -> Option<String> {
-    let near = figure.published.filter(|near| near.within.is_finite());
+    let binding = figure.published.filter(|published| published.binding);
     let bounds = [
         figure
             .at_most
@@ -417,10 +430,93 @@ pub(crate) fn bound(figure: &Figure) -> Option<String> {
         figure
             .at_least
             .map(|least| format!("at least {}", number(least))),
-        near.map(|near| format!("{} +- {}", number(near.value), number(near.within))),
+        binding
+            .filter(|near| near.within.is_finite())
+            .map(|near| format!("{} +- {}", number(near.value), number(near.within))),
     ];
     let bounds: Vec<String> = bounds.into_iter().flatten().collect();
     (!bounds.is_empty()).then(|| bounds.join(", "))
+}
+
+/// The bounds of a figure with the verdict of the run, and why it is no measurement if it is not.
+fn judged(figure: &Figure) -> String {
+    let verdict = match figure.verdict() {
+        Some(Verdict::Broken) => "DOES NOT HOLD",
+        Some(Verdict::NotMeasured) => "NOT MEASURED",
+        Some(Verdict::Holds) | None => "holds",
+    };
+    let bound = bound(figure).map(|bound| format!("{bound}, {verdict}"));
+    let none = (figure.events == Some(0)).then(|| "it never happened".to_owned());
+    let parts = [bound, none, figure.caveat.clone()];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    parts.join("; ")
+}
+
+/// The published value of a figure with the score of the run, if there is one.
+fn published(figure: &Figure) -> Option<String> {
+    let (value, score) = (figure.published?.value, figure.score()?);
+    let part = figure.value / value;
+    Some(format!(
+        "{} (found {part:.2} of it, {})",
+        number(value),
+        score.name()
+    ))
+}
+
+/// The figures that have a published value, and the orders, as a table for a document.
+fn markdown(report: &Report) -> String {
+    let mut text = "| experiment | figure | | here | published | near if within | |\n\
+                    |---|---|---|---:|---:|---:|---|\n"
+        .to_owned();
+    for figure in &report.figures {
+        let (Some(published), Some(score)) = (figure.published, figure.score()) else {
+            continue;
+        };
+        let name = match score.name() {
+            near @ "near" => near.to_owned(),
+            other => format!("**{}**", other.to_lowercase()),
+        };
+        text += &format!(
+            "| {} | {} | {} | {} | {} | {} | {name} |\n",
+            figure.experiment,
+            figure.name,
+            figure.kind.name(),
+            with_unit(figure),
+            number(published.value),
+            number(published.within),
+        );
+    }
+    for figure in report
+        .figures
+        .iter()
+        .filter(|figure| figure.published.is_none())
+    {
+        let Some(verdict) = figure.verdict() else {
+            continue;
+        };
+        let bound = bound(figure).unwrap_or_default();
+        let verdict = match verdict {
+            Verdict::Holds => "holds",
+            Verdict::Broken => "**does not hold**",
+            Verdict::NotMeasured => "**not measured**",
+        };
+        text += &format!(
+            "| {} | {} | {} | {} | | {bound} | {verdict} |\n",
+            figure.experiment,
+            figure.name,
+            figure.kind.name(),
+            with_unit(figure),
+        );
+    }
+    for note in &report.notes {
+        text += &format!("\n{note}\n");
+    }
+    text
+}
+
+fn with_unit(figure: &Figure) -> String {
+    let text = format!("{} {}", number(figure.value), figure.unit);
+    text.trim_end().to_owned()
 }
 
 /// A figure with as many digits as say something.
@@ -434,11 +530,23 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// The figures, one a row.
+/// The figures, one a row. Columns that no figure fills are left out.
 pub(crate) fn table(report: &Report) -> String {
-    let head = ["experiment", "figure", "", "found", "spread", "bound"].map(str::to_owned);
-    let rows = std::iter::once(head).chain(report.figures.iter().map(row));
-    in_columns(&rows.map(Vec::from).collect::<Vec<_>>())
+    let head = [
+        "experiment",
+        "figure",
+        "",
+        "found",
+        "spread",
+        "published",
+        "bound",
+    ];
+    let rows = std::iter::once(head.map(str::to_owned)).chain(report.figures.iter().map(row));
+    let rows: Vec<[String; 7]> = rows.collect();
+    let is_filled = |column: usize| rows.iter().skip(1).any(|row| !row[column].is_empty());
+    let filled: Vec<usize> = (0..head.len()).filter(|n| is_filled(*n)).collect();
+    let cells = |row: &[String; 7]| filled.iter().map(|n| row[*n].clone()).collect();
+    in_columns(&rows.iter().map(cells).collect::<Vec<_>>())
 }
 
 /// Rows of as many cells, each as wide as its column.
@@ -459,23 +567,18 @@ pub(crate) fn in_columns(rows: &[Vec<String>]) -> String {
     text
 }
 
-fn row(figure: &Figure) -> [String; 6] {
-    let bound = match bound(figure) {
-        None => String::new(),
-        Some(bound) if figure.holds() => format!("{bound}, holds"),
-        Some(bound) => format!("{bound}, DOES NOT HOLD"),
-    };
+fn row(figure: &Figure) -> [String; 7] {
     let spread = figure
         .spread
         .map(|(least, most)| format!("{} to {}", number(least), number(most)));
-    let found = format!("{} {}", number(figure.value), figure.unit);
     [
         figure.experiment.into(),
         figure.name.clone(),
         figure.kind.name().into(),
-        found.trim_end().into(),
+        with_unit(figure),
         spread.unwrap_or_default(),
-        bound,
+        published(figure).unwrap_or_default(),
+        judged(figure),
     ]
 }
 
@@ -497,7 +600,11 @@ fn object(bench: &str, settings: Value, report: &Report, machine: &Machine) -> V
                 "at_least": figure.at_least,
                 "published": figure.published.map(|published| published.value),
                 "within": figure.published.map(|near| near.within).filter(|w| w.is_finite()),
-                "holds": figure.holds(),
+                "score": figure.score().map(|score| score.name().to_lowercase()),
+                "events": figure.events,
+                "caveat": figure.caveat,
+                "measured": figure.is_measured(),
+                "holds": figure.verdict() != Some(Verdict::NotMeasured) && figure.holds(),
             })
         })
         .collect();
@@ -622,6 +729,13 @@ mod tests {
                     .unit("us")
                     .at_most(1000.0),
                 Figure::measured("load", "time", 500.0).spread(&[400.0, 600.0]),
+                Figure::counted("counts", "splits", 0.0)
+                    .at_most(0.01)
+                    .compared(0.004, 0.35)
+                    .of_events(0),
+                Figure::modelled("locks", "gain", 1.08)
+                    .unit("times")
+                    .compared(3.01, 0.35),
             ],
             notes: Vec::new(),
             ..Report::default()
@@ -632,6 +746,20 @@ mod tests {
         assert!(lines[1].contains("counted"), "{text}");
         assert!(lines[2].ends_with("at most 1000, DOES NOT HOLD"), "{text}");
         assert!(lines[3].ends_with("400 to 600"), "{text}");
+        let never = "at most 0.0100, NOT MEASURED; it never happened";
+        assert!(lines[4].ends_with(never), "{text}");
+        assert!(
+            lines[5].contains("3.01 (found 0.36 of it, NOT NEAR)"),
+            "{text}"
+        );
+        let rows = markdown(&report);
+        let far = "| locks | gain | modelled | 1.08 times | 3.01 | 1.05 | **not near** |";
+        assert!(rows.lines().any(|row| row == far), "{rows}");
+        assert!(rows.contains("| **not measured** |"), "{rows}");
+        assert!(
+            rows.contains("| load | slowest | measured | 2000 us | | at most 1000 |"),
+            "{rows}"
+        );
         let broken = report.broken().map(complaint).unwrap();
         assert_eq!(broken, "load: slowest is 2000, and should be at most 1000");
     }

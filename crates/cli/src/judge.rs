@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, value_parser};
-use farbank_bench::figure::{Figure, Kind, Report};
+use farbank_bench::figure::{Figure, Kind, Report, Verdict};
 use farbank_bench::judge::{
     self, Contender, KidEngine, OurEngine, Phases, PrelimEngine, Round, V1Engine, V2Engine,
 };
@@ -231,11 +231,16 @@ fn cell(figure: &Figure) -> String {
     if let Some((least, most)) = figure.spread {
         text += &format!(" [{} to {}]", number(least), number(most));
     }
-    if let Some(published) = figure.published {
-        text += &format!(" (published {})", number(published.value));
+    if let (Some(published), Some(score)) = (figure.published, figure.score()) {
+        let score = match published.binding {
+            true => String::new(), // the bound says it
+            false => format!(", {}", score.name()),
+        };
+        text += &format!(" (published {}{score})", number(published.value));
     }
-    match bound(figure) {
-        Some(bound) if !figure.holds() => text + &format!(" NOT {bound}"),
+    match (bound(figure), figure.verdict()) {
+        (Some(bound), Some(Verdict::Broken)) => text + &format!(" NOT {bound}"),
+        (Some(bound), Some(Verdict::NotMeasured)) => text + &format!(" {bound} NOT MEASURED"),
         _ => text,
     }
 }
@@ -265,18 +270,23 @@ mod tests {
                     .unit("a set")
                     .published(2.0, 0.1),
                 Figure::measured("v1", "score", 3.0).unit("s"),
+                Figure::measured("v1", "time", 3.0).compared(1.5, 0.35),
             ],
             notes: Vec::new(),
             ..Report::default()
         };
         let text = table(&report);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 3, "{text}");
+        assert_eq!(lines.len(), 4, "{text}");
         assert!(lines[1].contains("1.00"), "{text}");
         assert!(
             lines[1].ends_with("2.50 (published 2.00) NOT 2.00 +- 0.1000"),
             "{text}"
         );
         assert!(lines[2].contains("-  "), "{text}");
+        assert!(
+            lines[3].ends_with("3.00 (published 1.50, NOT NEAR)"),
+            "{text}"
+        );
     }
 }

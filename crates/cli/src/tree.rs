@@ -1,11 +1,10 @@
 //! `farbank bench tree`: the tree and its baselines in the paper's rack, in virtual time.
 
 use clap::{Args, ValueEnum, value_parser};
-use farbank_bench::figure::{Figure, Report};
 use farbank_bench::tree::{self, Mix, System};
 use serde_json::json;
 
-use crate::bench::{Show, bound, in_columns, measure, number};
+use crate::bench::{Show, measure, table};
 use crate::{Failure, size};
 
 const EXAMPLES: &str = "\
@@ -20,6 +19,8 @@ Examples:
       throughput by the size of messages: the other half of the calibration
   farbank bench tree --experiment held-out --json
       every published ratio beside the one found here (minutes); one JSON object on the last line
+  farbank bench tree --experiment published --markdown
+      every value the paper gives, scored, as a table for a document
   farbank bench tree --experiment causes
       what would explain those that are not near
   farbank bench tree --system sherman,fg+ --mix range-write --range 1000 --coroutines 3
@@ -107,6 +108,8 @@ enum ExperimentChoice {
     Caches,
     /// Ablation, paper, ranges, scale, keys and caches, and how much of them is near.
     HeldOut,
+    /// Locks, messages, counts and held-out: every published value, scored.
+    Published,
     /// The rack with one thing changed: why what is not near is not.
     Causes,
 }
@@ -175,6 +178,7 @@ impl BenchTree {
                 ExperimentChoice::Keys => tree::Experiment::Keys,
                 ExperimentChoice::Caches => tree::Experiment::Caches,
                 ExperimentChoice::HeldOut => tree::Experiment::HeldOut,
+                ExperimentChoice::Published => tree::Experiment::Published,
                 ExperimentChoice::Causes => tree::Experiment::Causes,
             },
             systems: systems.collect(),
@@ -201,34 +205,4 @@ impl BenchTree {
             tree::run(&options, watch)
         })
     }
-}
-
-/// The figures, one a row, each with what was published of it and what part of that was found.
-fn table(report: &Report) -> String {
-    let head = ["experiment", "figure", "", "found", "published", "bound"];
-    let head = head.map(str::to_owned).to_vec();
-    in_columns(
-        &std::iter::once(head)
-            .chain(report.figures.iter().map(row))
-            .collect::<Vec<_>>(),
-    )
-}
-
-fn row(figure: &Figure) -> Vec<String> {
-    let published = figure.published.map(|published| {
-        let part = figure.value / published.value;
-        format!("{} (found {part:.2} of it)", number(published.value))
-    });
-    let bound = bound(figure).map(|bound| match figure.holds() {
-        true => format!("{bound}, holds"),
-        false => format!("{bound}, DOES NOT HOLD"),
-    });
-    vec![
-        figure.experiment.into(),
-        figure.name.clone(),
-        figure.kind.name().into(),
-        format!("{} {}", number(figure.value), figure.unit),
-        published.unwrap_or_default(),
-        bound.unwrap_or_default(),
-    ]
 }

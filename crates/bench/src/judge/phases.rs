@@ -224,13 +224,15 @@ pub(super) fn correctness(
 /// A figure with what is asked of it.
 fn wanted(figure: Figure, want: Want) -> Figure {
     const NEAR: f64 = 0.05;
+    /// For values of another machine, that decide nothing.
+    const BESIDE: f64 = 0.35;
     match want {
         Want::Nothing => figure,
         Want::Near(value) => figure.published(value, value * NEAR),
         Want::Within(value, within) => figure.published(value, within),
         Want::AtMost(most) => figure.at_most(most),
         Want::AtLeast(least) => figure.at_least(least),
-        Want::Beside(value) => figure.published(value, f64::INFINITY),
+        Want::Beside(value) => figure.compared(value, BESIDE),
     }
 }
 

@@ -1,37 +1,44 @@
-//! What was published beside what is found: how much of it is near, and which orders hold.
+//! Published values beside those found: how many are near, and which orders hold.
 //!
-//! A figure is near if it is within 35 % of the published one. Nothing that is compared here was looked at to calibrate the rack.
+//! A value is near if it is within 35 % of the published one; this was set before any run was compared. An order is a claim about
+//! several values, and each step of it is checked. A value counts as held out unless the rack was calibrated on it.
 
-use crate::figure::Figure;
+use crate::figure::{Figure, Score, Scores};
 
-/// How far from the published figure a near one may be, as a part of it.
-const NEAR: f64 = 0.35;
+/// How far from the published value a near one may be, as a part of it.
+pub(super) const NEAR: f64 = 0.35;
 /// At least this part of all should be near.
 const NEAR_SHARE_MIN: f64 = 2.0 / 3.0;
 
-/// What has been compared.
+/// Orders that were published, and those that are not found.
 #[derive(Debug, Default)]
-pub(super) struct Compared {
-    near: u32,
-    far: Vec<String>,
-    orders: u32,
+pub(super) struct Orders {
+    all: u32,
     broken: Vec<String>,
 }
 
-impl Compared {
-    /// Compares `figure`, and shows what was published beside it.
-    pub(super) fn ratio(&mut self, figure: Figure, published: f64) -> Figure {
-        if (figure.value - published).abs() <= NEAR * published {
-            self.near += 1;
-        } else {
-            self.far.push(figure.name.clone());
-        }
-        figure.published(published, f64::INFINITY)
-    }
+/// Which way a series goes from each value to the next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// Every value is larger than the one before it.
+    Rises,
+    /// Every value is smaller than the one before it.
+    Falls,
+}
 
-    /// An order of figures that was published, and whether it is found.
+impl Way {
+    fn goes(self, from: f64, to: f64) -> bool {
+        match self {
+            Way::Rises => to > from,
+            Way::Falls => to < from,
+        }
+    }
+}
+
+impl Orders {
+    /// A published order, and whether it is found.
     pub(super) fn order(&mut self, experiment: &'static str, what: &str, holds: bool) -> Figure {
-        self.orders += 1;
+        self.all += 1;
         if !holds {
             self.broken.push(what.into());
         }
@@ -39,36 +46,50 @@ impl Compared {
         Figure::modelled(experiment, format!("order: {what}"), found).at_least(1.0)
     }
 
-    /// Which part is near, and the bound that it should hold.
-    pub(super) fn share_near(&self) -> Figure {
-        let all = self.near + self.far.len() as u32;
-        let share = f64::from(self.near) / f64::from(all.max(1));
-        let name = format!("near what was published, of {all} held out");
-        Figure::modelled("held-out", name, share).at_least(NEAR_SHARE_MIN)
+    /// A published order of a series: it holds if every step goes this way. The values and the first step that does not are part of
+    /// the figure's name.
+    pub(super) fn series(
+        &mut self,
+        experiment: &'static str,
+        what: &str,
+        way: Way,
+        values: &[f64],
+    ) -> Figure {
+        let text: Vec<String> = values.iter().map(|value| format!("{value:.2}")).collect();
+        let mut what = format!("{what} ({})", text.join(", "));
+        let steps = values.windows(2);
+        let wrong = steps.filter(|pair| !way.goes(pair[0], pair[1])).count();
+        if wrong > 0 {
+            what += &format!(", {wrong} of {} steps do not", values.len() - 1);
+        }
+        self.order(experiment, &what, wrong == 0)
     }
 
-    /// In words, if anything was compared.
+    /// In words, if there were any.
     pub(super) fn notes(&self) -> Vec<String> {
-        let all = self.near + self.far.len() as u32;
         let mut notes = Vec::new();
-        if all > 0 {
-            notes.push(format!(
-                "{} of {all} held-out figures are within 35 % of what was published",
-                self.near
-            ));
+        if self.all > 0 {
+            let hold = self.all - self.broken.len() as u32;
+            notes.push(format!("{hold} of {} published orders hold", self.all));
         }
-        notes.extend(self.far.iter().map(|name| format!("not near: {name}")));
-        if self.orders > 0 {
-            let hold = self.orders - self.broken.len() as u32;
-            notes.push(format!("{hold} of {} published orders hold", self.orders));
-        }
-        notes.extend(
-            self.broken
-                .iter()
-                .map(|what| format!("does not hold: {what}")),
-        );
+        let broken = self.broken.iter();
+        notes.extend(broken.map(|what| format!("does not hold: {what}")));
         notes
     }
+}
+
+/// Which part of the held-out values is near, and the bound that it should hold. A row that was not measured is not near.
+pub(super) fn share_near<'a>(figures: impl Iterator<Item = &'a Figure> + Clone) -> Figure {
+    let held_out = |figure: &&Figure| figure.published.is_some_and(|one| !one.binding);
+    let scores = Scores::of(figures.filter(held_out));
+    let all = scores.all();
+    let share = scores.near as f64 / all.max(1) as f64;
+    let name = format!(
+        "{}: {} of {all} that were held out",
+        Score::Near.name(),
+        scores.near
+    );
+    Figure::modelled("held-out", name, share).at_least(NEAR_SHARE_MIN)
 }
 
 #[cfg(test)]
@@ -76,26 +97,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_is_35_in_a_hundred_and_no_more() {
-        let mut compared = Compared::default();
-        for value in [0.66, 1.34, 0.64, 1.36, f64::NAN] {
-            compared.ratio(Figure::modelled("test", "ratio", value), 1.0);
-        }
-        let share = compared.share_near();
+    fn near_is_35_in_a_hundred_and_what_was_calibrated_is_not_held_out() {
+        let ratio = |value| Figure::modelled("test", "ratio", value);
+        let compared =
+            [0.66, 1.34, 0.64, 1.36, f64::NAN].map(|value| ratio(value).compared(1.0, NEAR));
+        let calibrated = ratio(1.0).published(1.0, 0.15);
+        let share = share_near(compared.iter().chain([&calibrated]));
         assert_eq!((share.value, share.holds()), (0.4, false));
-        assert_eq!(compared.far.len(), 3);
+        assert_eq!(share.name, "near: 2 of 5 that were held out");
     }
 
     #[test]
     fn an_order_that_does_not_hold_breaks_its_bound_and_is_told() {
-        let mut compared = Compared::default();
-        assert!(compared.order("test", "a over b", true).holds());
-        assert!(!compared.order("test", "b over c", false).holds());
+        let mut orders = Orders::default();
+        assert!(orders.order("test", "a over b", true).holds());
+        assert!(!orders.order("test", "b over c", false).holds());
+        assert_eq!(
+            orders.notes(),
+            ["1 of 2 published orders hold", "does not hold: b over c"]
+        );
+    }
+
+    #[test]
+    fn a_series_that_falls_on_the_way_up_does_not_rise() {
+        let mut orders = Orders::default();
+        // The gain by keys of 16, 64, 256 and 1,024 bytes: the last is larger than the first.
+        let gains = [1.12, 0.90, 1.22, 1.40];
+        let figure = orders.series("keys", "the longer the keys, the more", Way::Rises, &gains);
+        assert!(!figure.holds());
+        assert_eq!(
+            figure.name,
+            "order: the longer the keys, the more (1.12, 0.90, 1.22, 1.40), 1 of 3 steps do not"
+        );
+        let rising = orders.series("keys", "up", Way::Rises, &[1.0, 1.1, 1.2]);
+        assert!(rising.holds());
         assert!(
-            compared
-                .notes()
-                .iter()
-                .any(|note| note.ends_with("b over c"))
+            !orders
+                .series("keys", "flat", Way::Rises, &[1.0, 1.0])
+                .holds()
+        );
+        assert!(
+            orders
+                .series("keys", "down", Way::Falls, &[1.2, 1.1])
+                .holds()
         );
     }
 }

@@ -3,7 +3,7 @@
 use farbank_fabric::sim::Constants;
 use farbank_tree::{Config, Format};
 
-use super::compare::Compared;
+use super::compare::{NEAR, Orders, Way, share_near};
 use super::load::Mix;
 use super::run::{Outcome, Setup};
 use super::{causes, costs, ratios, sweeps};
@@ -79,6 +79,8 @@ pub enum Experiment {
     Causes,
     /// All that were held out: ablation, paper, ranges, scale, keys, caches.
     HeldOut,
+    /// Every published value: locks, messages, counts, and all that were held out.
+    Published,
 }
 
 /// What is run.
@@ -174,7 +176,7 @@ pub(super) fn with_keys(setup: Setup, key_bytes: usize) -> Setup {
 pub(super) struct Bench<'a> {
     pub(super) options: &'a Options,
     pub(super) report: Report,
-    pub(super) compared: Compared,
+    orders: Orders,
     watch: Watch<'a>,
     done: u64,
     all: u64,
@@ -201,15 +203,30 @@ impl Bench<'_> {
         self.report.figures.push(figure);
     }
 
-    /// Adds a held-out figure beside what was published.
-    pub(super) fn held_out(&mut self, figure: Figure, published: f64) {
-        let figure = self.compared.ratio(figure, published);
+    /// Adds a figure, scored against the published value if there is one.
+    pub(super) fn scored(&mut self, figure: Figure, published: impl Into<Option<f64>>) {
+        let figure = match published.into() {
+            Some(value) => figure.compared(value, NEAR),
+            None => figure,
+        };
         self.show(figure);
     }
 
     /// Adds an order that was published, and whether it is found.
     pub(super) fn order(&mut self, experiment: &'static str, what: &str, holds: bool) {
-        let figure = self.compared.order(experiment, what, holds);
+        let figure = self.orders.order(experiment, what, holds);
+        self.show(figure);
+    }
+
+    /// Adds an order of a series: each step is checked.
+    pub(super) fn series(
+        &mut self,
+        experiment: &'static str,
+        what: &str,
+        way: Way,
+        values: &[f64],
+    ) {
+        let figure = self.orders.series(experiment, what, way, values);
         self.show(figure);
     }
 }
@@ -230,6 +247,7 @@ impl Experiment {
             Experiment::Caches => sweeps::CACHES_RUNS,
             Experiment::Causes => causes::RUNS,
             Experiment::HeldOut => HELD_OUT.iter().map(|part| part.runs(options)).sum(),
+            Experiment::Published => PUBLISHED.iter().map(|part| part.runs(options)).sum(),
         }
     }
 
@@ -250,9 +268,10 @@ impl Experiment {
                 for part in HELD_OUT {
                     part.run(bench)?;
                 }
-                bench.show(bench.compared.share_near());
+                bench.show(share_near(bench.report.figures.iter()));
                 Ok(())
             }
+            Experiment::Published => PUBLISHED.iter().try_for_each(|part| part.run(bench)),
         }
     }
 }
@@ -266,23 +285,28 @@ const HELD_OUT: [Experiment; 6] = [
     Experiment::Caches,
 ];
 
+const PUBLISHED: [Experiment; 4] = [
+    Experiment::Locks,
+    Experiment::Messages,
+    Experiment::Counts,
+    Experiment::HeldOut,
+];
+
 /// Runs the experiment.
 pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
     let mut bench = Bench {
         options,
         report: Report::default(),
-        compared: Compared::default(),
+        orders: Orders::default(),
         watch,
         done: 0,
         all: options.experiment.runs(options),
     };
     options.experiment.run(&mut bench)?;
     let Bench {
-        mut report,
-        compared,
-        ..
+        mut report, orders, ..
     } = bench;
-    report.notes.extend(compared.notes());
+    report.notes.extend(orders.notes());
     report.notes.push(format!(
         "modelled: {} compute and memory servers, {} clients, {} entries, seed {}",
         options.servers,

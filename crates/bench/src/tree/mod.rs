@@ -18,6 +18,7 @@
 //! | keys       | keys of 16 bytes to 1 KiB                                | throughput over FG+                            |
 //! | caches     | index caches of a fifth to all of the paper's            | hits, throughput                               |
 //! | held-out   | the six before this                                      | how much is within 35 %, which orders hold     |
+//! | published  | locks, messages, counts and held-out                     | every published value, scored                  |
 //! | causes     | the rack with one thing changed                          | why what misses does                           |
 
 mod causes;

@@ -2,6 +2,7 @@
 
 use farbank_tree::{Config, Locks};
 
+use super::compare::Way;
 use super::experiments::{Bench, describe};
 use super::load::Mix;
 use super::run::{Outcome, Setup};
@@ -20,8 +21,21 @@ pub(super) fn shorter(setup: Setup) -> Setup {
     }
 }
 
-/// FG+ with one technique after another, until it is Sherman: what each gained in throughput, and how much shorter the tail became.
-pub(super) fn steps() -> [(&'static str, Config, f64, Option<f64>); 5] {
+/// What was published of a technique, over the step before it (section 5.2).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Gained {
+    /// Throughput.
+    pub(super) throughput: Option<f64>,
+    /// How many times shorter half of the operations take.
+    half: Option<f64>,
+    /// How many times shorter 99 of 100 take.
+    pub(super) tail: Option<f64>,
+    /// Microseconds that half of the operations take at most.
+    half_us: Option<f64>,
+}
+
+/// FG+ with one technique after another, until it is Sherman, and what was published of each.
+pub(super) fn steps() -> [(&'static str, Config, Gained); 5] {
     let fg_plus = Config::fg_plus();
     let combined = Config {
         combine: true,
@@ -36,35 +50,52 @@ pub(super) fn steps() -> [(&'static str, Config, f64, Option<f64>); 5] {
         ..on_chip
     };
     let all = Config::sherman_published();
+    let gained = |throughput, half, tail, half_us| Gained {
+        throughput: Some(throughput),
+        half,
+        tail,
+        half_us,
+    };
+    let combination = gained(3.37, Some(1.14), Some(3.18), None);
+    let chip = gained(3.06, None, Some(3.48), None);
+    let hierarchy = gained(2.22, Some(1.12), Some(2.68), Some(7.2));
+    let versions = gained(1.03, None, None, Some(6.9));
     [
-        ("fg+", fg_plus, 1.0, None),
-        ("+ command combination", combined, 3.37, Some(3.18)),
-        ("+ locks on chip", on_chip, 3.06, Some(3.48)),
-        ("+ hierarchical locks", local, 2.22, Some(2.68)),
-        ("+ two levels of versions", all, 1.03, None),
+        ("fg+", fg_plus, Gained::default()),
+        ("+ command combination", combined, combination),
+        ("+ locks on chip", on_chip, chip),
+        ("+ hierarchical locks", local, hierarchy),
+        ("+ two levels of versions", all, versions),
     ]
 }
 
 pub(super) const ABLATION_RUNS: u64 = 5;
 
+/// Half of a mix of lookups and inserts lies in the gap between the two, so half of the inserts is compared.
 pub(super) fn ablation(bench: &mut Bench<'_>) -> Result<(), Error> {
     let mut before: Option<Outcome> = None;
     let mut gains = Vec::new();
-    for (name, config, gained, shorter) in steps() {
+    for (name, config, published) in steps() {
         let setup = bench.options.setup(config, Mix::WRITE_INTENSIVE, 0.99);
         let outcome = bench.run(name, &setup)?;
         describe(&mut bench.report, "ablation", name, &outcome);
+        let modelled = |what: &str, value, unit| {
+            Figure::modelled("ablation", format!("{name}: {what}"), value).unit(unit)
+        };
+        if let Some(us) = published.half_us {
+            let figure = modelled("half of inserts", outcome.write_us(0.5), "us");
+            bench.scored(figure, us);
+        }
         if let Some(before) = before {
-            let modelled = |what, value| {
-                Figure::modelled("ablation", format!("{name}: {what}"), value).unit("times")
-            };
             let gain = outcome.mops / before.mops;
-            bench.held_out(modelled("gain", gain), gained);
+            bench.scored(modelled("gain", gain, "times"), published.throughput);
             gains.push(gain);
-            if let Some(published) = shorter {
-                let tail = before.latency_us(0.99) / outcome.latency_us(0.99);
-                bench.held_out(modelled("99 of 100: times shorter", tail), published);
-            }
+            let half = before.write_us(0.5) / outcome.write_us(0.5);
+            let half = modelled("half of inserts: times shorter", half, "times");
+            bench.scored(half, published.half);
+            let tail = before.latency_us(0.99) / outcome.latency_us(0.99);
+            let tail = modelled("99 of 100: times shorter", tail, "times");
+            bench.scored(tail, published.tail);
         }
         before = Some(outcome);
     }
@@ -73,12 +104,8 @@ pub(super) fn ablation(bench: &mut Bench<'_>) -> Result<(), Error> {
         "every technique gains",
         gains.iter().all(|gain| *gain > 1.0),
     );
-    let falling = gains.windows(2).all(|pair| pair[0] > pair[1]);
-    bench.order(
-        "ablation",
-        "each technique gains more than the next",
-        falling,
-    );
+    let what = "each technique gains more than the next";
+    bench.series("ablation", what, Way::Falls, &gains);
     Ok(())
 }
 
@@ -118,6 +145,7 @@ pub(super) fn both(
 
 /// Sherman over FG+ on the paper's mixes (sections 5.2 and 5.3).
 pub(super) fn paper(bench: &mut Bench<'_>) -> Result<(), Error> {
+    let mut skewed = Vec::new();
     for (mix, theta, published) in PAPER {
         let name = format!("{}, skew {theta}", mix.name);
         let [sherman, fg] = both(bench, &name, shorter, (mix, theta))?;
@@ -143,14 +171,14 @@ pub(super) fn paper(bench: &mut Bench<'_>) -> Result<(), Error> {
         ];
         for ((what, ratio), published) in whats.into_iter().zip(ratios).zip(published) {
             let figure = Figure::modelled("paper", format!("{name}: {what}"), ratio).unit("times");
-            match published {
-                Some(value) => bench.held_out(figure, value),
-                None => bench.show(figure),
-            }
+            bench.scored(figure, published);
         }
         for (system, outcome) in [("sherman", &sherman), ("fg+", &fg)] {
             let throughput = Figure::modelled("paper", format!("{name}: {system}"), outcome.mops);
             bench.show(throughput.unit("M operations a second"));
+        }
+        if theta > 0.0 {
+            skewed.push(ratios[0]);
         }
         if published[0].is_some() {
             let better = ratios.iter().all(|ratio| *ratio > 1.0);
@@ -161,6 +189,8 @@ pub(super) fn paper(bench: &mut Bench<'_>) -> Result<(), Error> {
             );
         }
     }
+    let what = "skew 0.99: the fewer inserts, the less sherman gains";
+    bench.series("paper", what, Way::Falls, &skewed);
     Ok(())
 }
 
@@ -177,6 +207,7 @@ pub(super) const RANGES_RUNS: u64 = 2 * RANGES.len() as u64 + 1;
 
 /// Range queries (section 5.3), and what the rule that discards late reads costs them.
 pub(super) fn ranges(bench: &mut Bench<'_>) -> Result<(), Error> {
+    let mut by_length = [Vec::new(), Vec::new()];
     for (mix, range_len, theta, published) in RANGES {
         let mix = Mix { range_len, ..mix };
         let name = format!("{} of {range_len}, skew {theta}", mix.name);
@@ -189,15 +220,21 @@ pub(super) fn ranges(bench: &mut Bench<'_>) -> Result<(), Error> {
                 outcome,
             );
         }
+        if published.is_some() && mix.rangers == 100 {
+            for (mops, outcome) in by_length.iter_mut().zip(&outcomes) {
+                mops.push(outcome.mops);
+            }
+        }
         let ratio = outcomes[0].mops / outcomes[1].mops;
         let figure = Figure::modelled("ranges", format!("{name}: throughput over fg+"), ratio);
-        match published {
-            Some(value) => bench.held_out(figure.unit("times"), value),
-            None => bench.show(figure.unit("times")),
-        }
+        bench.scored(figure.unit("times"), published);
         if mix.inserts > 0 && mix.rangers < 100 && theta > 0.0 {
             bench.order("ranges", &format!("{name}: sherman is faster"), ratio > 1.0);
         }
+    }
+    for (system, mops) in ["sherman", "fg+"].into_iter().zip(&by_length) {
+        let what = format!("range-only: the longer the range, the fewer a second: {system}");
+        bench.series("ranges", &what, Way::Falls, mops);
     }
     // The layout with a version in each line can tell what is whole for sixteen times as long.
     let mix = Mix {

@@ -2,11 +2,12 @@
 
 use farbank_tree::Config;
 
+use super::compare::{NEAR, Way};
 use super::experiments::{Bench, with_keys};
 use super::load::Mix;
 use super::ratios::{both, shorter};
 use super::run::Setup;
-use crate::figure::{Error, Figure};
+use crate::figure::{Error, Figure, spread};
 
 /// Threads of each compute server and clients of each thread: in even steps up to where FG+ breaks down, which it does from one
 /// step to the next.
@@ -60,41 +61,67 @@ pub(super) fn scale(bench: &mut Bench<'_>) -> Result<(), Error> {
                 .charts
                 .line(&title, axes, system, points.collect());
         }
-        let peak = |n: usize| found.iter().map(|mops| mops[n]).fold(0.0, f64::max);
-        let last = found[found.len() - 1];
-        let modelled =
-            |what: &str, value| Figure::modelled("scale", format!("skew {theta}: {what}"), value);
-        if theta == 0.0 {
-            let most = modelled("sherman, most clients", last[0]).unit("M operations a second");
-            bench.held_out(most, 44.0);
-            let ratio = modelled("most clients, over fg+", last[0] / last[1]).unit("times");
-            bench.held_out(ratio, 1.14);
-        } else {
-            let (published, over) = if theta < 0.95 {
-                (21.0, 1.44)
-            } else {
-                (9.0, 1.4)
-            };
-            let most = modelled("sherman at its best", peak(0)).unit("M operations a second");
-            bench.held_out(most, published);
-            let ratio = modelled("both at their best, over fg+", peak(0) / peak(1)).unit("times");
-            bench.held_out(ratio, over);
-        }
-        if theta > 0.95 {
-            let lasts = last[0] >= 0.75 * peak(0);
-            bench.order(
-                "scale",
-                "skew 0.99: sherman keeps what it had with fewer clients",
-                lasts,
-            );
-            let falls = last[1] <= 0.75 * peak(1);
-            bench.order("scale", "skew 0.99: fg+ does not", falls);
-        }
-        peaks.push(peak(0));
+        compare_scale(bench, theta, &found);
+        peaks.push(peak(&found, SHERMAN));
     }
-    let falling = peaks.windows(2).all(|pair| pair[0] > pair[1]);
-    bench.order("scale", "the more skewed, the lower the peak", falling);
+    let what = "the more skewed, the lower sherman's peak";
+    bench.series("scale", what, Way::Falls, &peaks);
     Ok(())
+}
+
+const SHERMAN: usize = 0;
+const FG: usize = 1;
+/// A system has kept its throughput if it has at least this part of its best.
+const KEPT: f64 = 0.75;
+
+fn peak(found: &[[f64; 2]], system: usize) -> f64 {
+    found.iter().map(|mops| mops[system]).fold(0.0, f64::max)
+}
+
+/// The numbers of clients after the best one for which a system has kept its throughput, and how many there are.
+fn kept_after_peak(found: &[[f64; 2]], system: usize) -> (usize, usize) {
+    let best = peak(found, system);
+    let after = found.iter().map(|mops| mops[system]);
+    let after: Vec<f64> = after.skip_while(|mops| *mops < best).skip(1).collect();
+    let kept = after.iter().filter(|mops| **mops >= KEPT * best).count();
+    (kept, after.len())
+}
+
+/// Scores throughputs of both systems by the number of clients (section 5.4).
+fn compare_scale(bench: &mut Bench<'_>, theta: f64, found: &[[f64; 2]]) {
+    let last = found[found.len() - 1];
+    let modelled =
+        |what: &str, value| Figure::modelled("scale", format!("skew {theta}: {what}"), value);
+    if theta == 0.0 {
+        let most = modelled("sherman, most clients", last[SHERMAN]);
+        bench.scored(most.unit("M operations a second"), 44.0);
+        let ratio = modelled("most clients, over fg+", last[SHERMAN] / last[FG]);
+        bench.scored(ratio.unit("times"), 1.14);
+        for (n, system) in ["sherman", "fg+"].into_iter().enumerate() {
+            let mops: Vec<f64> = found.iter().map(|mops| mops[n]).collect();
+            let what = format!("even: the more clients, the more a second: {system}");
+            bench.series("scale", &what, Way::Rises, &mops);
+        }
+        return;
+    }
+    let (published, over) = match theta < 0.95 {
+        true => (21.0, 1.44),
+        false => (9.0, 1.4),
+    };
+    let [best, best_of_fg] = [SHERMAN, FG].map(|system| peak(found, system));
+    let most = modelled("sherman at its best", best);
+    bench.scored(most.unit("M operations a second"), published);
+    let ratio = modelled("both at their best, over fg+", best / best_of_fg);
+    bench.scored(ratio.unit("times"), over);
+    let (kept, steps) = kept_after_peak(found, SHERMAN);
+    let what =
+        format!("skew {theta}: sherman keeps its best with more clients ({kept} of {steps})");
+    bench.order("scale", &what, kept == steps);
+    let (kept, steps) = kept_after_peak(found, FG);
+    let fallen = last[FG] < KEPT * best_of_fg;
+    let what =
+        format!("skew {theta}: fg+ loses its best with more clients (kept by {kept} of {steps})");
+    bench.order("scale", &what, fallen);
 }
 
 /// Bytes of keys, and what was published of Sherman over FG+: even, and skewed.
@@ -126,8 +153,10 @@ fn to_be_read_slowly(setup: Setup) -> Setup {
 /// Throughput by the length of keys. A node has as many entries as with short ones, and is so much longer.
 pub(super) fn keys(bench: &mut Bench<'_>) -> Result<(), Error> {
     let mut gains = Vec::new();
-    for (key_bytes, even, skewed) in KEYS {
-        for (theta, published) in [(0.0, even), (0.99, skewed)] {
+    let mut even = [Vec::new(), Vec::new()];
+    let mut fg_skewed = Vec::new();
+    for (key_bytes, published_even, skewed) in KEYS {
+        for (theta, published) in [(0.0, published_even), (0.99, skewed)] {
             let name = format!("keys of {key_bytes} bytes, skew {theta}");
             let change = |setup: Setup| {
                 let setup = shorter(with_keys(to_be_read_slowly(setup), key_bytes));
@@ -160,21 +189,26 @@ pub(super) fn keys(bench: &mut Bench<'_>) -> Result<(), Error> {
             let figure = format!("{name}: sherman, lookups that read once");
             bench.show(Figure::counted("keys", figure, once).unit("of lookups"));
             let ratio = modelled("throughput over fg+", sherman.mops / fg.mops).unit("times");
-            if theta == 0.0 {
-                gains.push(ratio.value);
+            match theta > 0.0 {
+                true => fg_skewed.push(fg.mops),
+                false => {
+                    gains.push(ratio.value);
+                    even[0].push(sherman.mops);
+                    even[1].push(fg.mops);
+                }
             }
-            match published {
-                Some(value) => bench.held_out(ratio, value),
-                None => bench.show(ratio),
-            }
+            bench.scored(ratio, published);
         }
     }
-    let grows = gains[gains.len() - 1] > gains[0];
-    bench.order(
-        "keys",
-        "even: the longer the keys, the more sherman gains",
-        grows,
-    );
+    let what = "even: the longer the keys, the more sherman gains";
+    bench.series("keys", what, Way::Rises, &gains);
+    for (system, mops) in ["sherman", "fg+"].into_iter().zip(&even) {
+        let what = format!("even: the longer the keys, the fewer a second: {system}");
+        bench.series("keys", &what, Way::Falls, mops);
+    }
+    let (least, most) = spread(&fg_skewed);
+    let what = format!("skewed: fg+ does not depend on the keys' length ({least:.2} to {most:.2})");
+    bench.order("keys", &what, most - least <= NEAR * most);
     Ok(())
 }
 
@@ -191,7 +225,7 @@ pub(super) const CACHES_RUNS: u64 = 2 * CACHES.len() as u64;
 /// Cache hits and throughput by the size of the index cache, in proportion to the paper's tree of a billion entries.
 pub(super) fn caches(bench: &mut Bench<'_>) -> Result<(), Error> {
     for theta in [0.0, 0.99] {
-        let mut found = Vec::new();
+        let (mut found, mut rates) = (Vec::new(), Vec::new());
         for (mib, published) in CACHES {
             let name = format!("skew {theta}, cache of {mib} MiB in proportion");
             let config = Config::sherman_published();
@@ -208,17 +242,20 @@ pub(super) fn caches(bench: &mut Bench<'_>) -> Result<(), Error> {
             let tally = &outcome.tally;
             let hits = tally.cache_hits as f64 / tally.operations.max(1) as f64;
             let figure = Figure::counted("caches", format!("{name}: hits"), hits);
-            match published.filter(|_| theta > 0.0) {
-                Some(value) => bench.held_out(figure.unit("of operations"), value),
-                None => bench.show(figure.unit("of operations")),
-            }
+            let published = published.filter(|_| theta > 0.0);
+            bench.scored(figure.unit("of operations"), published);
             let mops = Figure::modelled("caches", format!("{name}: throughput"), outcome.mops);
             bench.show(mops.unit("M operations a second"));
             found.push(hits);
+            rates.push(outcome.mops);
         }
-        let rises = found.windows(2).all(|pair| pair[1] >= pair[0]);
+        // A cache that leads to every leaf already cannot lead to more.
+        let full = found.iter().filter(|hits| **hits < 1.0).count();
+        let shown = (full + 1).min(found.len());
         let what = format!("skew {theta}: the larger the cache, the more hits");
-        bench.order("caches", &what, rises);
+        bench.series("caches", &what, Way::Rises, &found[..shown]);
+        let what = format!("skew {theta}: the larger the cache, the more a second");
+        bench.series("caches", &what, Way::Rises, &rates[..shown]);
     }
     Ok(())
 }

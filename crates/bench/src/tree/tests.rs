@@ -5,7 +5,7 @@ use farbank_tree::{Config, HOST_LOCKS_MAX};
 use super::experiments::{Experiment, Options, System, run};
 use super::load::Mix;
 use super::run::{Outcome, Setup, fairness};
-use crate::figure::{Figure, Report};
+use crate::figure::{Figure, Report, Scores, Verdict};
 
 fn options(experiment: Experiment) -> Options {
     Options {
@@ -46,7 +46,7 @@ fn every_experiment_makes_as_many_steps_as_it_says() {
         Experiment::Locks,
         Experiment::Messages,
         Experiment::Causes,
-        Experiment::HeldOut,
+        Experiment::Published,
     ] {
         let mut steps = Vec::new();
         let report = run(&options(experiment), &mut |step| {
@@ -69,6 +69,29 @@ fn every_experiment_makes_as_many_steps_as_it_says() {
         let stopped = run(&options(experiment), &mut |step| step.done == 0);
         assert!(stopped.is_err(), "{experiment:?} goes on when told to stop");
     }
+}
+
+#[test]
+fn every_published_value_of_the_paper_is_scored() {
+    // Throughput of three ways, half of two, 99 of 100 of three, and two tails in microseconds.
+    let rows = |experiment| Scores::of(&found(&options(experiment)).figures).all();
+    assert_eq!(rows(Experiment::Locks), 3 + 2 + 3 + 2);
+    // Four gains, two of half and three of 99 of 100, and half in microseconds before and after versions.
+    assert_eq!(rows(Experiment::Ablation), 4 + 2 + 3 + 2);
+    // Four mixes of three ratios.
+    assert_eq!(rows(Experiment::Paper), 4 * 3);
+    assert_eq!(rows(Experiment::Ranges), 3);
+    assert_eq!(rows(Experiment::Keys), 3);
+    // Round trips 3, lookups 2, rereads 1, splits 1, bytes 1, retries 2.
+    assert_eq!(rows(Experiment::Counts), 10);
+}
+
+#[test]
+fn a_bound_on_splits_is_not_measured_if_no_node_was_split() {
+    let report = found(&options(Experiment::Counts));
+    let splits = figure(&report, "sherman: writes that split");
+    assert_eq!((splits.value, splits.events), (0.0, Some(0)));
+    assert_eq!(splits.verdict(), Some(Verdict::NotMeasured));
 }
 
 #[test]
