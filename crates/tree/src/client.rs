@@ -211,7 +211,7 @@ impl<F: Fabric> Client<F> {
                 layout,
                 bytes: verb.into_bytes(),
             };
-            let in_time = self.home.fabric.now() - posted <= layout.read_ns_max();
+            let in_time = self.home.fabric.now() - posted <= self.home.config.read_ns_max();
             if in_time && (page.check().is_ok() || fault!("tree.node_unchecked")) {
                 return Ok(Found { at, page });
             }

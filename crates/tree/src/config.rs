@@ -67,6 +67,9 @@ pub struct Config {
     /// Where a release is a round trip of its own: how many more there are before it, while the lock is held. 0 but in
     /// experiments that ask what a longer hold would explain.
     pub lone_release_trips: u32,
+    /// Whether a read that took longer than its versions can tell is discarded and made again. `false` only in experiments that
+    /// reproduce the published code, which has no such rule: versions may then have wrapped unnoticed.
+    pub discards_late_reads: bool,
     /// Locks of a server in its host memory, 1 to [`HOST_LOCKS_MAX`].
     pub host_locks: u64,
     /// Bytes of internal nodes each compute server keeps; 0: none.
@@ -94,6 +97,7 @@ impl Config {
             local: Local::HandOver(HAND_OVERS_MAX),
             release: Release::Write,
             lone_release_trips: 0,
+            discards_late_reads: true,
             host_locks: HOST_LOCKS_MAX,
             cache_bytes: CACHE_BYTES,
             doubt_ns: 2_500_000,
@@ -122,6 +126,14 @@ impl Config {
             locks: Locks::Host,
             local: Local::None,
             ..Config::sherman()
+        }
+    }
+
+    /// How long a read may take, in nanoseconds, before it is discarded.
+    pub(crate) fn read_ns_max(&self) -> Nanos {
+        match self.discards_late_reads {
+            true => self.layout.read_ns_max(),
+            false => Nanos::MAX,
         }
     }
 

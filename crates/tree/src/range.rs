@@ -107,7 +107,7 @@ impl<F: Fabric> Client<F> {
         for (at, read, answered) in self.each_in_its_time(reads).await {
             let bytes = read?.into_bytes();
             let page = Page { layout, bytes };
-            if answered - posted > layout.read_ns_max() {
+            if answered - posted > self.home.config.read_ns_max() {
                 continue;
             }
             in_time += 1;
