@@ -39,16 +39,20 @@ impl<M: Medium> Clht<M> {
         let held = self.hold(worker, hash)?;
         let found = self.find(held.first, key);
         if let Some(at) = found.key {
+            // The published code looks for the key before it takes the lock.
             return Ok(Some(self.ground.medium().load(value_of(at))));
         }
+        self.store_far_lock(worker, held.first, 1);
         if let Some(at) = found.free {
             self.fill(worker, at, key, value)?;
+            self.store_far_lock(worker, held.first, 0);
             return Ok(None);
         }
         {
             let _for = Category::KeyValue.spend();
             self.extend(worker, held.first, found.last, key, value)?;
         }
+        self.store_far_lock(worker, held.first, 0);
         let chained = self.chained.fetch_add(1, Ordering::Relaxed) + 1;
         let array = held.array;
         drop(held);
@@ -108,15 +112,17 @@ impl<M: Medium> Clht<M> {
         to: impl FnOnce(Off) -> (Off, u64),
     ) -> Result<Option<u64>, Refused> {
         let held = self.hold(worker, hash)?;
-        let Some(at) = self.find(held.first, key).key else {
-            return Ok(None);
-        };
-        let _for = Category::KeyValue.spend();
-        let medium = self.ground.medium();
-        let old = medium.load(value_of(at));
-        let (at, word) = to(at);
-        worker.put_word(medium, at, word)?;
-        Ok(Some(old))
+        self.store_far_lock(worker, held.first, 1);
+        let mut old = None;
+        if let Some(at) = self.find(held.first, key).key {
+            let _for = Category::KeyValue.spend();
+            let medium = self.ground.medium();
+            old = Some(medium.load(value_of(at)));
+            let (at, word) = to(at);
+            worker.put_word(medium, at, word)?;
+        }
+        self.store_far_lock(worker, held.first, 0);
+        Ok(old)
     }
 
     /// Has the CPU fetch what lookups of `keys` will read first.
@@ -147,7 +153,6 @@ impl<M: Medium> Clht<M> {
                 self.help(worker, array);
                 continue;
             }
-            self.touch_far_lock(worker, first);
             return Ok(Held {
                 array,
                 first,
@@ -182,13 +187,13 @@ impl<M: Medium> Clht<M> {
         Ok(())
     }
 
-    /// Writes where published code keeps its lock. Nobody reads it.
+    /// Stores the lock of the published code: `1` when it is taken; `0` when it is free again, after the drain of what it guards, so
+    /// that the line is dirty once more. No reader looks at it.
     #[inline]
-    fn touch_far_lock(&self, worker: &mut Worker, first: Off) {
+    fn store_far_lock(&self, worker: &mut Worker, first: Off, lock: u64) {
         if self.config.far_locks {
             let _for = Category::Lock.spend();
-            self.ground.medium().store(&mut worker.lane, first, 1);
-            self.ground.medium().store(&mut worker.lane, first, 0);
+            self.ground.medium().store(&mut worker.lane, first, lock);
         }
     }
 

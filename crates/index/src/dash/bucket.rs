@@ -240,9 +240,20 @@ impl<M: Medium> Dash<'_, M> {
         }
     }
 
-    /// Writes where the published code has its locks, one a bucket, if this is to do as it does. Nobody reads them.
+    /// Stores the locks of the published code, one a bucket, if this is arranged as published. No reader looks at them.
     #[inline]
-    pub(super) fn touch_far_locks(&self, worker: &mut Worker, segment: Off, place: Place) {
+    pub(super) fn lock_far(&self, worker: &mut Worker, segment: Off, place: Place) {
+        self.store_far_locks(worker, segment, place, Bits::LOCK);
+    }
+
+    /// Stores that they are free, after the drain of what they guard: the lines are dirty once more.
+    #[inline]
+    pub(super) fn unlock_far(&self, worker: &mut Worker, segment: Off, place: Place) {
+        self.store_far_locks(worker, segment, place, 0);
+    }
+
+    #[inline]
+    fn store_far_locks(&self, worker: &mut Worker, segment: Off, place: Place, lock: u64) {
         if !self.form.as_published {
             return;
         }
@@ -250,8 +261,7 @@ impl<M: Medium> Dash<'_, M> {
         let (home, next) = self.pair_of(segment, place);
         for bucket in [home, next] {
             let bits = self.bits(bucket);
-            self.set_bits(&mut worker.lane, bucket, Bits(bits.0 | Bits::LOCK));
-            self.set_bits(&mut worker.lane, bucket, bits);
+            self.set_bits(&mut worker.lane, bucket, Bits(bits.0 | lock));
         }
     }
 }

@@ -85,7 +85,7 @@ pub(crate) trait Table: Send + Sync {
             fetch,
             |segment| self.accept(worker, segment, hash),
         )?;
-        self.dash().touch_far_locks(worker, segment, place);
+        self.dash().lock_far(worker, segment, place);
         Ok(Held {
             segment,
             hash,
@@ -135,10 +135,14 @@ impl<T: Table> Index for T {
             let fetch = |segment| dash.prefetch_heads(segment, place);
             let held = self.hold(worker, hash, place, fetch)?;
             if let Some(spot) = dash.find(held.segment, place, key) {
+                dash.unlock_far(worker, held.segment, place);
                 return Ok(Some(dash.value(spot)));
             }
             match dash.insert(worker, held.segment, place, (key, value))? {
-                Added::There => return Ok(None),
+                Added::There => {
+                    dash.unlock_far(worker, held.segment, place);
+                    return Ok(None);
+                }
                 Added::Chained => {
                     self.grow(worker, held)?;
                     return Ok(None);
@@ -169,10 +173,12 @@ impl<T: Table> Index for T {
         let place = self.place(hash);
         let fetch = |segment| dash.prefetch(segment, place);
         let held = self.hold(worker, hash, place, fetch)?;
-        match dash.find(held.segment, place, key) {
-            Some(spot) => dash.update(worker, spot, value).map(Some),
-            None => Ok(None),
-        }
+        let old = match dash.find(held.segment, place, key) {
+            Some(spot) => Some(dash.update(worker, spot, value)?),
+            None => None,
+        };
+        dash.unlock_far(worker, held.segment, place);
+        Ok(old)
     }
 
     /// One line, one drain.
@@ -181,12 +187,13 @@ impl<T: Table> Index for T {
         let place = self.place(hash);
         let fetch = |segment| dash.prefetch(segment, place);
         let held = self.hold(worker, hash, place, fetch)?;
-        let Some(spot) = dash.find(held.segment, place, key) else {
-            return Ok(None);
-        };
-        let old = dash.value(spot);
-        dash.remove(worker, held.segment, place, spot)?;
-        Ok(Some(old))
+        let spot = dash.find(held.segment, place, key);
+        let old = spot.map(|spot| dash.value(spot));
+        if let Some(spot) = spot {
+            dash.remove(worker, held.segment, place, spot)?;
+        }
+        dash.unlock_far(worker, held.segment, place);
+        Ok(old)
     }
 
     /// What leads to segments first, then locks and bits of both buckets.

@@ -4,6 +4,8 @@
 //! than the cache; a dirty one that is replaced goes to the memory controller in whatever order sets
 //! overflow, which is why plain stores combine badly.
 
+use super::step::Category;
+
 const WAYS: usize = 11;
 const EMPTY: u32 = u32::MAX;
 const DIRTY: u32 = 1 << 31;
@@ -13,54 +15,60 @@ const DIRTY: u32 = 1 << 31;
 pub(super) struct Cache {
     /// Lines of each set, the one used last first.
     sets: Vec<[u32; WAYS]>,
+    /// What each of them was last stored to for, as long as it is dirty.
+    dirtied: Vec<[Category; WAYS]>,
 }
 
 /// What was looked for, and what had to leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Touched {
     pub(super) hit: bool,
-    /// A dirty line that was replaced.
-    pub(super) written_back: Option<u32>,
+    /// A dirty line that was replaced, and what it was last stored to for.
+    pub(super) written_back: Option<(u32, Category)>,
 }
 
 impl Cache {
     /// A cache of `bytes`, rounded down to whole sets.
     pub(super) fn new(bytes: u64) -> Cache {
-        let sets = (bytes / 64 / WAYS as u64).max(1);
+        let sets = (bytes / 64 / WAYS as u64).max(1) as usize;
         Cache {
-            sets: vec![[EMPTY; WAYS]; sets as usize],
+            sets: vec![[EMPTY; WAYS]; sets],
+            dirtied: vec![[Category::Other; WAYS]; sets],
         }
     }
 
-    fn set(&mut self, line: u32) -> &mut [u32; WAYS] {
+    fn set(&self, line: u32) -> usize {
         // Sets are chosen by a hash of the address, as on the processor.
         let hash = u64::from(line.wrapping_mul(0x9e37_79b1));
-        let set = (hash * self.sets.len() as u64) >> u32::BITS;
-        &mut self.sets[set as usize]
+        ((hash * self.sets.len() as u64) >> u32::BITS) as usize
     }
 
-    /// Uses `line`: it is resident afterwards, and dirty if `dirty` or if it was.
-    pub(super) fn touch(&mut self, line: u32, dirty: bool) -> Touched {
+    /// Uses `line`: it is resident afterwards, and dirty if it is stored to for something or if it was.
+    pub(super) fn touch(&mut self, line: u32, stored_for: Option<Category>) -> Touched {
         let set = self.set(line);
+        let (set, dirtied) = (&mut self.sets[set], &mut self.dirtied[set]);
         let found = set
             .iter()
             .position(|way| *way != EMPTY && *way & !DIRTY == line);
         let at = found.unwrap_or(WAYS - 1);
-        let old = set[at];
+        let (old, old_for) = (set[at], dirtied[at]);
         set.copy_within(..at, 1);
+        dirtied.copy_within(..at, 1);
         let was_dirty = found.is_some() && old & DIRTY != 0;
-        set[0] = line | if dirty || was_dirty { DIRTY } else { 0 };
+        let is_dirty = stored_for.is_some() || was_dirty;
+        set[0] = line | if is_dirty { DIRTY } else { 0 };
+        dirtied[0] = stored_for.unwrap_or(old_for);
         let replaced = found.is_none() && old != EMPTY && old & DIRTY != 0;
         Touched {
             hit: found.is_some(),
-            written_back: replaced.then_some(old & !DIRTY),
+            written_back: replaced.then_some((old & !DIRTY, old_for)),
         }
     }
 
     /// Whether `line` is resident and dirty; it is clean afterwards, and gone unless `keep`.
     pub(super) fn clean(&mut self, line: u32, keep: bool) -> bool {
         let set = self.set(line);
-        let Some(way) = set
+        let Some(way) = self.sets[set]
             .iter_mut()
             .find(|way| **way != EMPTY && **way & !DIRTY == line)
         else {

@@ -179,7 +179,7 @@ impl Memory {
     }
 
     /// Whether the cache has the line, which it has from now on; and the dirty line that left for that,
-    /// with where it is now. It counts for the one in whose way it was.
+    /// with where it is now. It counts for what it was last stored to for, and for the place of this step.
     pub(super) fn cached(
         &mut self,
         step: Step,
@@ -187,13 +187,15 @@ impl Memory {
         worker: u32,
         now: u64,
     ) -> (bool, Option<(u32, Accepted)>) {
-        let touched = self.cache.touch(step.what, dirty);
-        let left = touched.written_back.map(|line| {
+        let touched = (self.cache).touch(step.what, dirty.then_some(step.category));
+        let left = touched.written_back.map(|(line, category)| {
             let accepted = ps(c::FLUSH_ACCEPTED.value);
-            (
-                line,
-                self.write(Step { what: line, ..step }, worker, now, accepted),
-            )
+            let evicted = Step {
+                what: line,
+                category,
+                ..step
+            };
+            (line, self.write(evicted, worker, now, accepted))
         });
         (touched.hit, left)
     }

@@ -60,6 +60,26 @@ fn a_lone_line_costs_a_whole_xpline_and_reading_the_rest_of_it() {
     assert_eq!(total.write_amplification(8), 32.0);
 }
 
+#[test]
+fn an_evicted_line_counts_for_what_it_was_last_stored_to_for() {
+    // One set of the cache: the twelfth line makes the first leave.
+    let mut machine = Machine::new(Config {
+        cache_bytes: 11 * 64,
+        ..Config::study(6)
+    });
+    let of = |category, step| Step { category, ..step };
+    let mut steps = vec![
+        of(Category::KeyValue, Step::new(Act::Store, 0)),
+        of(Category::Lock, Step::new(Act::Store, 0)),
+    ];
+    let others = (1..=11).map(|line| of(Category::Resize, Step::new(Act::Load, line)));
+    steps.extend(others);
+    let outcome = play(&mut machine, &[steps]);
+    let written = Category::ALL.map(|category| outcome.counts[category].lines_written);
+    let lock = Category::ALL.map(|category| u64::from(category == Category::Lock));
+    assert_eq!(written, lock);
+}
+
 /// The second write-back once took place at the end of time.
 #[test]
 fn a_line_that_is_written_back_twice_while_it_is_fetched_arrives() {
