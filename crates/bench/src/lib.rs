@@ -15,6 +15,7 @@ pub mod machine;
 mod misses;
 pub mod modelled;
 pub mod power;
+mod scale;
 pub mod server;
 mod stat;
 mod temp;

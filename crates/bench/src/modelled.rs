@@ -19,6 +19,7 @@ use farbank_pm::sim::{Rng, brief};
 
 use crate::figure::{Error, Figure, LOOK_EVERY, Report, Watch, look, now_and_then};
 use crate::misses;
+use crate::scale::Scale;
 
 /// What is run.
 #[derive(Clone, Debug)]
@@ -51,7 +52,7 @@ struct Run {
     pages: Vec<(Hotspot, String)>,
     user_bytes: u64,
     label: String,
-    cache: String,
+    scale: Scale,
     seconds: f64,
 }
 
@@ -70,7 +71,8 @@ pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
             hotspots(&mut report, &run);
             report.notes.push(format!(
                 "all modelled figures: {}; {}",
-                run.label, run.cache
+                run.label,
+                run.scale.note()
             ));
             report.notes.push(format!(
                 "modelled with {} ns an operation besides far memory, which is an assumption",
@@ -269,7 +271,10 @@ fn run_one(options: &Options, workers: usize, watch: Watch<'_>) -> Result<Run, E
             pages: named(&trace, machine.hottest_pages(HOTTEST)),
             user_bytes: store.stats().user_bytes - before,
             label: machine.config().label(),
-            cache: format!("cache of {} MiB", machine.config().cache_bytes >> 20),
+            scale: Scale {
+                data_bytes: store.stats().live_bytes,
+                cache_bytes: machine.config().cache_bytes,
+            },
             outcome: machine.outcome(),
             seconds,
         }),

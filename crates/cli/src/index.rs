@@ -49,13 +49,15 @@ pub(crate) struct BenchIndex {
     /// A library written for PiBench, which is measured after them, or alone if there are none.
     #[arg(long, value_name = "FILE")]
     plugin: Option<PathBuf>,
-    /// Ours, or as published as far as that is a matter of parameters.
-    #[arg(long, value_enum, default_value = "farbank")]
-    preset: PresetChoice,
+    /// Ours, or as published as far as that is a matter of parameters. Published for bytes, dimms, numa and orders, which are
+    /// compared with the study's tables; else ours.
+    #[arg(long, value_enum)]
+    preset: Option<PresetChoice>,
     /// Leave out flushes and fences: what durability costs.
     #[arg(long)]
     no_flush: bool,
-    /// Keys that are loaded. 1,000,000; on the model 200,000.
+    /// Keys that are loaded. 1,000,000; for tables on the model 781,250, a 256th of the study's, as 65,536 slots are of its
+    /// slots.
     #[arg(short = 'n', long, value_name = "N", value_parser = value_parser!(u64).range(1..=1_000_000_000))]
     records: Option<u64>,
     /// For mix: whether it ends after so many operations, or after so many seconds.
@@ -73,9 +75,9 @@ pub(crate) struct BenchIndex {
     /// For mix by operation: how many.
     #[arg(short = 'p', long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u64).range(1..=1_000_000_000))]
     operations: u64,
-    /// Threads; on the model virtual ones.
-    #[arg(short = 't', long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=100))]
-    threads: u32,
+    /// Threads; on the model virtual ones. 1; on the model 32, as the study's.
+    #[arg(short = 't', long, value_name = "N", value_parser = value_parser!(u32).range(1..=100))]
+    threads: Option<u32>,
     /// Slots of a new table, as far as its parts allow.
     #[arg(short = 'S', long, alias = "hash_size", value_name = "N", default_value_t = 65_536, value_parser = value_parser!(u64).range(1..=1_000_000_000))]
     hash_size: u64,
@@ -180,6 +182,10 @@ pub(crate) struct BenchIndex {
     /// On the model: nanoseconds an operation takes besides far memory.
     #[arg(long, value_name = "NS", default_value_t = 50)]
     cpu_ns: u32,
+    /// On the model: bytes of the processor's cache. If not given, the study's 22 MiB, as much smaller as there are fewer keys
+    /// than its 200,000,000; for array 4 MiB.
+    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    cache: Option<u64>,
     /// For mix of one index: the table of figures, or what PiBench prints.
     #[arg(long, value_enum, default_value = "table", conflicts_with_all = ["json", "svg"])]
     output: Output,
@@ -283,7 +289,11 @@ impl BenchIndex {
             "contenders": options.contenders.iter().map(Contender::name).collect::<Vec<_>>(),
             "records": options.records, "operations": options.operations,
             "seconds": options.seconds, "threads": options.threads, "slots": options.slots, "seed": options.seed,
-            "durable": options.durable, "workload": self.workload,
+            "durable": options.durable, "workload": self.workload, "cache": options.cache_bytes,
+            "preset": match options.preset {
+                Preset::Farbank => "farbank",
+                Preset::Published => "published",
+            },
         });
         measure("index", settings, &self.show, table, |watch| {
             index::run(&options, watch)
@@ -296,11 +306,30 @@ impl BenchIndex {
         matches!(self.experiment, Throughput | Latency | Mix)
     }
 
+    /// Whether it runs tables on the model, beside the study's.
+    fn models_tables(&self) -> bool {
+        use ExperimentChoice::{Bytes, Dimms, Numa, Orders};
+        matches!(self.experiment, Bytes | Dimms | Numa | Orders)
+    }
+
     fn records(&self) -> u64 {
-        use ExperimentChoice::{Array, Bytes, Dimms, Numa, Orders};
-        let on_model = matches!(self.experiment, Bytes | Dimms | Numa | Orders | Array);
-        self.records
-            .unwrap_or(if on_model { 200_000 } else { 1_000_000 })
+        let default = match self.models_tables() {
+            true => 781_250,
+            false => 1_000_000,
+        };
+        self.records.unwrap_or(default)
+    }
+
+    fn preset(&self) -> Preset {
+        match (self.preset, self.models_tables()) {
+            (Some(PresetChoice::Published), _) | (None, true) => Preset::Published,
+            (Some(PresetChoice::Farbank), _) | (None, false) => Preset::Farbank,
+        }
+    }
+
+    fn threads(&self) -> u32 {
+        let on_model = self.models_tables() || self.experiment == ExperimentChoice::Array;
+        self.threads.unwrap_or(if on_model { 32 } else { 1 })
     }
 
     fn contenders(&self) -> Result<Vec<Contender>, Failure> {
@@ -428,15 +457,12 @@ impl BenchIndex {
             },
             bytes: self.bytes(&contenders)?,
             contenders,
-            preset: match self.preset {
-                PresetChoice::Farbank => Preset::Farbank,
-                PresetChoice::Published => Preset::Published,
-            },
+            preset: self.preset(),
             durable: !self.no_flush,
             records: self.records(),
             operations: self.operations,
             seconds: self.lasts()?,
-            threads: self.threads,
+            threads: self.threads(),
             slots: self.hash_size,
             with_replacement: self.with_replacement,
             ratios: self.ratios()?,
@@ -457,6 +483,7 @@ impl BenchIndex {
             pool: self.pool_path.clone().unwrap_or_default(),
             pool_bytes: self.pool_size,
             cpu_ns: self.cpu_ns,
+            cache_bytes: self.cache,
         })
     }
 }

@@ -17,6 +17,7 @@ use super::part::{Part, Split, Writing};
 use super::{Options, failed, named};
 use crate::figure::{Error, Figure, Report, Watch, look};
 use crate::index::keys::Engine as Draws;
+use crate::scale::Scale;
 
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 1 << 20;
@@ -144,6 +145,7 @@ const ARRANGEMENTS: [Arrangement; 10] = [
 pub(super) fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
     let mut report = Report::default();
     report.notes.push(config(options, None).label());
+    report.notes.push(scale(options).note());
     let mut found = Vec::new();
     for (done, arrangement) in (0..).zip(&ARRANGEMENTS) {
         look(watch, arrangement.name, done, ARRANGEMENTS.len() as u64)?;
@@ -178,6 +180,11 @@ fn story(found: &[(Id, Phases)]) -> Vec<Figure> {
     let times = |name: &str, value: f64, told: f64| {
         Figure::modelled("as it was told", name, value).published(told, told * NEAR_ENOUGH)
     };
+    let latency = |name: &str, id: Id, told: f64| {
+        let us = f64::from(of(id, AGAIN).quantile_ns(0.5)) / 1e3;
+        let figure = Figure::modelled("as it was told", name, us).unit("us");
+        figure.compared(told, NEAR_ENOUGH)
+    };
     let faster =
         |to: Id, from: Id, phase: usize| of(to, phase).throughput() / of(from, phase).throughput();
     vec![
@@ -201,11 +208,27 @@ fn story(found: &[(Id, Phases)]) -> Vec<Figure> {
             faster(Id::SplitOutside, Id::AllDram, AGAIN),
             0.7,
         ),
-        // No bound: told was "within 10 %" of requests over a network, which take as long as `cpu_ns` says.
+        // Scored, without a bound: told was "within 10 %" of requests over a network, which take as long as `cpu_ns` says.
         Figure::modelled(
             "as it was told",
             "reads, by those of DRAM: items far, as served",
             faster(Id::NearAtUse, Id::AllDramAtUse, READ),
+        )
+        .compared(1.0, 0.1),
+        latency(
+            "write latency, half take at most: pages' metadata far, in caches",
+            Id::FarCached,
+            40.0,
+        ),
+        latency(
+            "write latency, half take at most: pages' metadata in DRAM",
+            Id::Split,
+            12.0,
+        ),
+        latency(
+            "write latency, half take at most: pages made ready outside of the lock",
+            Id::SplitOutside,
+            9.0,
         ),
     ]
 }
@@ -246,8 +269,20 @@ type Phases = Vec<(&'static str, Outcome)>;
 /// That, and the hotspot report.
 type Measured = (Phases, Vec<String>);
 
+/// Bytes of an item with its key and head.
+fn item_bytes(options: &Options) -> u64 {
+    (options.value_bytes + 80) as u64
+}
+
+fn scale(options: &Options) -> Scale {
+    Scale {
+        data_bytes: options.items * item_bytes(options),
+        cache_bytes: CACHE_BYTES,
+    }
+}
+
 fn measure(options: &Options, arrangement: &Arrangement) -> Result<Measured, Error> {
-    let item_bytes = (options.value_bytes + 80) as u64;
+    let item_bytes = item_bytes(options);
     let pool_bytes = ((options.items * item_bytes) / PAGE_BYTES * 3 / 2 + 16) * PAGE_BYTES;
     let memory = Mapped::anonymous(NEAR_BYTES + pool_bytes);
     let medium = Arc::new(Modelled::new(memory.map_err(Error::doing("map memory"))?));

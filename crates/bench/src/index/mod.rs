@@ -5,13 +5,16 @@
 //! 65,536 slots at first, on a quiet machine with two processors.
 
 mod array;
+mod bytes;
 mod contender;
 pub mod keys;
 mod model;
 mod orders;
 mod phase;
 mod pibench;
+mod published;
 mod run;
+mod scale;
 mod study;
 
 use std::path::PathBuf;
@@ -123,17 +126,20 @@ pub struct Options {
     pub pool_bytes: u64,
     /// On the model: nanoseconds an operation takes besides far memory.
     pub cpu_ns: u32,
+    /// On the model: bytes of the processor's cache; `None`: the study's, as much smaller as there are fewer operations.
+    pub cache_bytes: Option<u64>,
 }
 
 /// Runs it. `watch` answers whether to go on.
 pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
     if options.experiment == Experiment::Array {
-        return Ok(array::array(options));
+        return array::array(options, watch);
     }
     if options.experiment == Experiment::Orders {
         return orders::orders(options, watch);
     }
     let (mut report, mut beside) = (Report::default(), Vec::new());
+    let mut parts = bytes::Parts::new();
     for contender in &options.contenders {
         let watch: Watch<'_> = &mut |step: Step<'_>| {
             let what = format!("{}: {}", contender.name(), step.what);
@@ -159,12 +165,40 @@ pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
             }
             Experiment::Resize => study::resize(options, table()?, watch)?,
             Experiment::Recovery => study::recovery(options, table()?, watch)?,
-            Experiment::Bytes => model::bytes(options, table()?, &mut report.notes, watch)?,
+            Experiment::Bytes => {
+                bytes::table(options, table()?, &mut parts, &mut report, watch)?;
+                Vec::new()
+            }
             Experiment::Dimms => model::dimms(options, table()?, &mut report, watch)?,
-            Experiment::Numa => model::numa(options, table()?, watch)?,
+            Experiment::Numa => model::numa(options, table()?, &mut report, watch)?,
             Experiment::Orders | Experiment::Array => unreachable!("they are of no one contender"),
         };
         report.figures.extend(figures);
+    }
+    bytes::together(options, &parts, &mut report);
+    if matches!(
+        options.experiment,
+        Experiment::Bytes | Experiment::Dimms | Experiment::Numa
+    ) {
+        report
+            .notes
+            .push(scale::machine(options, model::ALL_DIMMS).label());
+    }
+    if options.experiment == Experiment::Dimms {
+        orders::scaling(&mut report);
+    }
+    let compares = matches!(
+        options.experiment,
+        Experiment::Bytes
+            | Experiment::Dimms
+            | Experiment::Numa
+            | Experiment::LoadFactor
+            | Experiment::Resize
+            | Experiment::Orders
+    );
+    if compares && options.preset != Preset::Published {
+        let note = "the study's values are compared with --preset published only: other arrangements are not its tables";
+        report.notes.push(note.into());
     }
     if !options.durable {
         report
@@ -192,7 +226,7 @@ mod tests {
     use super::*;
     use crate::figure::Figure;
 
-    fn options(experiment: Experiment) -> Options {
+    pub(super) fn options(experiment: Experiment) -> Options {
         Options {
             experiment,
             contenders: Table::ALL.map(Contender::Table).to_vec(),
@@ -225,6 +259,7 @@ mod tests {
             pool: PathBuf::new(),
             pool_bytes: 0,
             cpu_ns: 50,
+            cache_bytes: None,
         }
     }
 
@@ -319,25 +354,75 @@ mod tests {
     #[test]
     fn without_flushes_the_model_has_nothing_written_back_of_what_the_cache_holds() {
         let mut options = options(Experiment::Bytes);
+        options.cache_bytes = Some(22 << 20);
         let lines = |options: &Options| {
             let found = figures(options).into_iter();
             let lines = found.filter(|figure| figure.name == "insert: lines written");
             lines.map(|figure| figure.value).collect::<Vec<_>>()
         };
-        assert!(lines(&options).iter().all(|bytes| *bytes >= 64.0));
+        // Two keys in three are new, as they are drawn with replacement.
+        assert!(lines(&options).iter().all(|bytes| *bytes >= 32.0));
         options.durable = false;
         assert_eq!(lines(&options), [0.0; Table::ALL.len()]);
     }
 
     #[test]
+    fn locks_of_the_published_tables_are_a_third_of_what_inserts_write() {
+        let mut options = options(Experiment::Bytes);
+        options.preset = Preset::Published;
+        (options.records, options.slots) = (50_000, 4_096);
+        let found = figures(&options);
+        let share = |part: &str| {
+            let name = format!("insert: {part}, share, mean of cceh, dash-eh, clht");
+            let figure = found.iter().find(|figure| figure.name.starts_with(&name));
+            figure.unwrap_or_else(|| panic!("{name}: {found:?}"))
+        };
+        // All of a line was counted as key and value, 87 %, and nothing as locks or others.
+        for (part, published, from, to) in [
+            ("locks", 32.0, 25.0, 50.0),
+            ("key and value", 10.0, 5.0, 20.0),
+            ("others", 40.0, 20.0, 50.0),
+        ] {
+            let figure = share(part);
+            assert!((from..to).contains(&figure.value), "{figure:?}");
+            assert_eq!(figure.published.map(|of| of.value), Some(published));
+        }
+    }
+
+    #[test]
+    fn tables_that_fit_the_modelled_cache_say_that_they_are_no_measurement_of_memory() {
+        for experiment in [Experiment::Bytes, Experiment::Dimms, Experiment::Numa] {
+            let mut options = options(experiment);
+            options.contenders.truncate(1);
+            assert!(figures(&options).iter().all(Figure::is_measured));
+            options.cache_bytes = Some(22 << 20);
+            assert!(!figures(&options).iter().any(Figure::is_measured));
+        }
+    }
+
+    #[test]
+    fn a_search_of_soft_says_that_it_reads_no_far_memory() {
+        let mut options = options(Experiment::Numa);
+        options.contenders = vec![Contender::Table(Table::Soft)];
+        let found = figures(&options);
+        let caveat = |name: &str| {
+            let figure = found.iter().find(|figure| figure.name == name);
+            figure.and_then(|figure| figure.caveat.as_deref())
+        };
+        let search = caveat("search, local").expect("its lists are in DRAM");
+        assert!(search.contains("no operation touched it"), "{search}");
+        assert_eq!(caveat("insert, local"), None);
+    }
+
+    #[test]
     fn every_experiment_ends_when_nobody_wants_it_any_more() {
         use Experiment::{
-            Bytes, Counts, Dimms, Latency, LoadFactor, Mix, Numa, Orders, Recovery, Resize,
+            Array, Bytes, Counts, Dimms, Latency, LoadFactor, Mix, Numa, Orders, Recovery, Resize,
             Throughput,
         };
         for experiment in [
             Throughput, Latency, Mix, Counts, LoadFactor, Resize, Recovery, Bytes, Dimms, Numa,
-            Orders,
+            Orders, Array,
         ] {
             let stopped = run(&options(experiment), &mut |_| false);
             assert!(matches!(stopped, Err(Error::Stopped)), "{experiment:?}");

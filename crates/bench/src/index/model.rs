@@ -1,17 +1,20 @@
 //! Tables on the model of far memory: what they ask of it, by what it is for, and how DIMMs and sockets bear it.
 //!
-//! Virtual workers insert the keys into a new table, and then look them up; every access of theirs becomes steps of
+//! Virtual workers insert the keys into a new table, then look them up and delete them; every access of theirs becomes steps of
 //! [`Machine`]. The study's machine is modelled: 128 GB DIMMs, two sockets. An operation is executed whole, so locks
-//! in DRAM are never waited for: what is modelled is the media, not contention.
+//! in DRAM are never waited for, and lists in DRAM are not modelled: what is modelled is the media, not contention.
 
 use farbank_index::registry::Table;
 use farbank_index::{Index, Worker};
-use farbank_pm::model::{Category, Config, Machine, Outcome};
+use farbank_pm::model::{Machine, Outcome};
 
 use super::Options;
 use super::contender::{modelled_table, refused};
-use super::keys::odd;
+use super::published::{self, DIMMS_INSERT_TIMES, DIMMS_SEARCH_TIMES, NEAR, REMOTE_TIMES, beside};
+use super::scale::{machine, of_table, untouched};
+use super::study::insert_keys;
 use crate::figure::{Error, Figure, Report, Watch, now_and_then};
+use crate::scale::Scale;
 
 /// DIMMs of the runs.
 const DIMMS: [u32; 4] = [1, 2, 4, 6];
@@ -24,35 +27,60 @@ const WINDOW_S: f64 = 0.015;
 /// Windows that are printed.
 const WINDOWS: usize = 12;
 
-/// What the workers do to the n-th key.
+/// What the workers do to a key.
 type Op = fn(&dyn Index, &mut Worker, u64) -> Result<(), Error>;
 
 const PHASES: [(&str, Op); 3] = [
-    ("insert", |index, worker, n| {
-        index.insert(worker, odd(n), n).map(drop).map_err(refused)
+    ("insert", |index, worker, key| {
+        index.insert(worker, key, key).map(drop).map_err(refused)
     }),
-    ("search", |index, worker, n| {
-        index.get(worker, odd(n)).map(drop).map_err(refused)
+    ("search", |index, worker, key| {
+        index.get(worker, key).map(drop).map_err(refused)
     }),
-    ("delete", |index, worker, n| {
-        index.remove(worker, odd(n)).map(drop).map_err(refused)
+    ("delete", |index, worker, key| {
+        index.remove(worker, key).map(drop).map_err(refused)
     }),
 ];
 
-/// Runs the phases on a new table, each on a machine of its own.
-fn run(
+/// What the phases came to, and how large the table was after the inserts.
+pub(super) struct Phased {
+    pub(super) phases: Vec<(&'static str, Outcome)>,
+    pub(super) scale: Scale,
+}
+
+impl Phased {
+    /// Why figures of a phase are not of far memory, if they are not.
+    fn caveat(&self, options: &Options, outcome: &Outcome) -> Option<String> {
+        let untouched = untouched(&outcome.total(), options.threads, options.cpu_ns);
+        untouched.or_else(|| self.scale.caveat())
+    }
+}
+
+/// Runs the phases on a new table, each on a machine of its own with so many DIMMs and workers from `remote_from` on at the other
+/// socket. Keys are drawn with replacement, as the study drew them, and the same in each phase.
+pub(super) fn run(
     options: &Options,
     table: Table,
     watch: Watch<'_>,
-    config: impl Fn() -> Config,
-) -> Result<Vec<(&'static str, Outcome)>, Error> {
+    dimms: u32,
+    remote_from: usize,
+) -> Result<Phased, Error> {
     let (made, trace) = modelled_table(options, table, options.threads)?;
     let workers: Result<Vec<Worker>, _> = (0..options.threads).map(|_| made.worker()).collect();
     let mut workers = workers.map_err(refused)?;
+    let config = || farbank_pm::model::Config {
+        remote_from,
+        ..machine(options, dimms)
+    };
+    let mut scale = Scale {
+        data_bytes: 0,
+        cache_bytes: config().cache_bytes,
+    };
     trace.record(true);
-    let mut outcomes = Vec::new();
+    let mut phases = Vec::new();
     for (what, op) in PHASES {
         let mut machine = Machine::new(config());
+        let mut key = insert_keys(options, true);
         let (mut next, mut failed) = (0, None);
         machine.run(workers.len(), |worker, steps| {
             if next == options.records || failed.is_some() {
@@ -60,62 +88,21 @@ fn run(
             }
             let told = now_and_then(watch, what, next, options.records);
             trace.compute(options.cpu_ns);
-            let done = told.and_then(|()| op(&*made, &mut workers[worker], next));
+            let done = told.and_then(|()| op(&*made, &mut workers[worker], key(next)));
             failed = done.err();
             next += 1;
             trace.take(steps);
             true
         });
-        match failed {
-            Some(error) => return Err(error),
-            None => outcomes.push((what, machine.outcome())),
+        if let Some(error) = failed {
+            return Err(error);
         }
-    }
-    Ok(outcomes)
-}
-
-fn study(options: &Options, dimms: u32) -> Config {
-    Config {
-        seed: options.seed,
-        places: false,
-        ..Config::small_dimms(dimms)
-    }
-}
-
-/// Bytes written and read an operation, by what they are for.
-pub(super) fn bytes(
-    options: &Options,
-    table: Table,
-    notes: &mut Vec<String>,
-    watch: Watch<'_>,
-) -> Result<Vec<Figure>, Error> {
-    let mut figures = Vec::new();
-    let config = study(options, ALL_DIMMS);
-    notes.push(format!("{table}: {}", config.label()));
-    for (what, outcome) in run(options, table, watch, || study(options, ALL_DIMMS))? {
-        let each = |count: u64, bytes: f64| count as f64 * bytes / outcome.operations as f64;
-        for category in Category::ALL {
-            let counts = outcome.counts[category];
-            let name = |of: &str| format!("{what}, {}: {of}", category.name());
-            let modelled = |of: &str, value: f64| {
-                Figure::modelled(table.name(), name(of), value).unit("B an operation")
-            };
-            let read = counts.media_reads + counts.media_reads_to_write;
-            let lines = each(counts.lines_written, 64.0);
-            if lines + each(read, 1.0) > 0.0 {
-                figures.extend([
-                    modelled("lines written", lines),
-                    modelled("media written", each(counts.media_writes, XPLINE_BYTES)),
-                    modelled("media read", each(read, XPLINE_BYTES)),
-                ]);
-            }
+        if phases.is_empty() {
+            scale = of_table(&*made, &trace, &mut workers[0], scale.cache_bytes)?;
         }
-        let total = outcome.total();
-        let lines = each(total.lines_written, 64.0);
-        let figure = Figure::modelled(table.name(), format!("{what}: lines written"), lines);
-        figures.push(figure.unit("B an operation"));
+        phases.push((what, machine.outcome()));
     }
-    Ok(figures)
+    Ok(Phased { phases, scale })
 }
 
 /// Throughput on one DIMM and more, and what each DIMM moves in 15 ms.
@@ -127,25 +114,33 @@ pub(super) fn dimms(
 ) -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
     let mut rates: [Vec<(f64, f64)>; PHASES.len()] = Default::default();
-    let mut on_all = Vec::new();
+    let mut on_all: Vec<(&str, Outcome)> = Vec::new();
     for dimms in DIMMS {
-        for ((what, outcome), rates) in run(options, table, watch, || study(options, dimms))?
-            .into_iter()
-            .zip(&mut rates)
-        {
+        let run = run(options, table, watch, dimms, usize::MAX)?;
+        if dimms == ALL_DIMMS {
+            report.notes.push(format!("{table}: {}", run.scale.text()));
+        }
+        for ((what, outcome), rates) in run.phases.iter().zip(&mut rates) {
+            let caveat = run.caveat(options, outcome);
             let rate = outcome.throughput() / 1e6;
             rates.push((f64::from(dimms), rate));
             let name = format!("{what}, DIMMs: {dimms}");
             let figure = Figure::modelled(table.name(), &*name, rate);
-            figures.push(figure.unit("M/s"));
+            figures.push(figure.unit("M/s").caveat(caveat.clone()));
             if dimms > 1 {
-                let times = format!("{name}, times one");
-                let figure = Figure::modelled(table.name(), times, rate / rates[0].1);
-                figures.push(figure);
+                let times = rate / rates[0].1;
+                let published = match (*what, dimms) {
+                    ("insert", ALL_DIMMS) => published::of(&DIMMS_INSERT_TIMES, table),
+                    ("search", ALL_DIMMS) => published::of(&DIMMS_SEARCH_TIMES, table),
+                    _ => None,
+                };
+                let name = format!("{name}, times one");
+                let figure = Figure::modelled(table.name(), name, times);
+                figures.push(beside(options, figure, published, NEAR).caveat(caveat));
             }
-            if dimms == ALL_DIMMS {
-                on_all.push((what, outcome));
-            }
+        }
+        if dimms == ALL_DIMMS {
+            on_all = run.phases;
         }
     }
     for ((what, _), rates) in PHASES.iter().zip(rates) {
@@ -197,6 +192,7 @@ fn windows(table: Table, what: &str, outcome: &Outcome, report: &mut Report) {
 pub(super) fn numa(
     options: &Options,
     table: Table,
+    report: &mut Report,
     watch: Watch<'_>,
 ) -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
@@ -204,23 +200,27 @@ pub(super) fn numa(
     let places = [("local", usize::MAX), ("half", threads / 2), ("remote", 0)];
     let mut local: Vec<f64> = Vec::new();
     for (place, remote_from) in places {
-        let config = || Config {
-            remote_from,
-            ..study(options, ALL_DIMMS)
-        };
-        for (n, (what, outcome)) in (0..).zip(run(options, table, watch, config)?) {
+        let run = run(options, table, watch, ALL_DIMMS, remote_from)?;
+        if local.is_empty() {
+            report.notes.push(format!("{table}: {}", run.scale.text()));
+        }
+        for (n, (what, outcome)) in run.phases.iter().enumerate() {
             let rate = outcome.throughput() / 1e6;
             let name = format!("{what}, {place}");
+            let caveat = run.caveat(options, outcome);
             let figure = Figure::modelled(table.name(), &*name, rate);
-            figures.push(figure.unit("M/s"));
-            match remote_from {
-                usize::MAX => local.push(rate),
-                _ => {
-                    let slower = format!("{name}, times slower than local");
-                    let figure = Figure::modelled(table.name(), slower, local[n as usize] / rate);
-                    figures.push(figure);
-                }
+            figures.push(figure.unit("M/s").caveat(caveat.clone()));
+            if remote_from == usize::MAX {
+                local.push(rate);
+                continue;
             }
+            let slower = format!("{name}, times slower than local");
+            let figure = Figure::modelled(table.name(), slower, local[n] / rate).caveat(caveat);
+            let published = match (*what, remote_from) {
+                ("insert", 0) => published::of(&REMOTE_TIMES, table),
+                _ => None,
+            };
+            figures.push(beside(options, figure, published, NEAR));
         }
     }
     Ok(figures)

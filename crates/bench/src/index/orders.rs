@@ -35,7 +35,10 @@ use super::Options;
 use super::contender::{modelled_table, pool_bytes, refused};
 use super::keys::{Engine, key_of};
 use super::model::ALL_DIMMS;
+use super::published::{self, NEAR, REMOTE_TIMES, RESIZE_PERCENT, beside};
+use super::scale::{machine, of_table};
 use crate::figure::{Error, Figure, Report, TOLD_EVERY, Watch, look};
+use crate::scale::Scale;
 
 /// The study's tables.
 const TABLES: [Table; 6] = [
@@ -50,8 +53,6 @@ const TABLES: [Table; 6] = [
 const THREADS: [u32; 4] = [1, 8, 32, 64];
 /// Workers of the orders for several: those at which most tables are fastest.
 const MANY: u32 = 32;
-/// Operations the study ran; its machine's cache is made as much smaller as ours are fewer.
-const STUDY_OPERATIONS: f64 = 200e6;
 /// Operations of a phase between growing and deleting all: one for so many.
 const PHASE_ONE_IN: u64 = 16;
 /// Ids from here on are never inserted.
@@ -155,23 +156,6 @@ const ORDERS: [(u32, &[Phase], &str); 9] = [
 /// Of how many times as fast inserts of [`MANY`] workers are on all DIMMs as on one, as published.
 const SCALING_ORDER: &str = "cceh ~ dash-eh > clevel ~ clht > level ~ soft";
 
-/// Share of a run that changes of the structure take, in percent, as published.
-const RESIZE_PERCENT: [(Table, f64); 4] = [
-    (Table::Level, 24.8),
-    (Table::Clht, 13.6),
-    (Table::Cceh, 5.0),
-    (Table::DashEh, 5.8),
-];
-/// How many times slower inserts from the other socket are, as published.
-const REMOTE_TIMES: [(Table, f64); 4] = [
-    (Table::DashEh, 2.6),
-    (Table::Cceh, 2.3),
-    (Table::Level, 1.4),
-    (Table::Clht, 1.4),
-];
-/// How far from these we may be, as a share of them.
-const WITHIN: f64 = 0.3;
-
 /// Millions of operations a second: of a table, on so many workers, in a phase.
 type Rates = Vec<(Table, u32, Phase, f64)>;
 
@@ -181,7 +165,10 @@ struct Found {
     rates: Rates,
     /// How many times as fast inserts are on all DIMMs as on one.
     scaling: Vec<(Table, f64)>,
+    /// What a positive search of one worker reads: lines the cache does not have, and bytes of the media.
+    reads: Vec<(Table, f64, f64)>,
     figures: Vec<Figure>,
+    notes: Vec<String>,
 }
 
 /// A table, those at it, and what is known of it.
@@ -226,6 +213,12 @@ impl<'a> Rig<'a> {
             keys: 0,
             fresh: 0,
         })
+    }
+
+    /// How large the table is beside the cache.
+    fn scale(&self, cache_bytes: u64) -> Result<Scale, Error> {
+        let mut worker = self.made.worker().map_err(refused)?;
+        of_table(&*self.made, &self.trace, &mut worker, cache_bytes)
     }
 
     /// The next key as growing draws them.
@@ -385,34 +378,26 @@ impl<'a> Rig<'a> {
     }
 }
 
-fn config(options: &Options, dimms: u32) -> Config {
-    let share = options.records as f64 / STUDY_OPERATIONS;
-    let study = Config::small_dimms(dimms);
-    Config {
-        seed: options.seed,
-        places: false,
-        cache_bytes: (study.cache_bytes as f64 * share) as u64,
-        ..study
-    }
-}
-
 /// Grows and uses one table, on so many workers.
 fn found(
     options: &Options,
     (table, threads): (Table, u32),
     stop: &AtomicBool,
 ) -> Result<Found, Error> {
-    let study = || config(options, ALL_DIMMS);
+    let study = || machine(options, ALL_DIMMS);
     let mut rig = Rig::new(options, table, stop)?;
     let (mut rates, mut figures) = (Rates::new(), Vec::new());
+    let (grown, reshaped) = rig.play(Phase::Insert, study(), threads, options.records)?;
+    let scale = rig.scale(study().cache_bytes)?;
     let mut tell = |phase: Phase, outcome: &Outcome| {
         let rate = outcome.throughput() / 1e6;
         let name = format!("{}, threads: {threads}", phase.name());
-        figures.push(Figure::modelled(table.name(), name, rate).unit("M/s"));
+        let figure = Figure::modelled(table.name(), name, rate).unit("M/s");
+        figures.push(figure.caveat(scale.caveat()));
         rates.push((table, threads, phase, rate));
     };
-    let (grown, reshaped) = rig.play(Phase::Insert, study(), threads, options.records)?;
     tell(Phase::Insert, &grown);
+    let mut reads = Vec::new();
     for phase in PHASES {
         let operations = match phase {
             Phase::Delete => options.records, // lists get shorter
@@ -420,13 +405,22 @@ fn found(
         };
         let (outcome, _) = rig.play(phase, study(), threads, operations)?;
         tell(phase, &outcome);
+        if (phase, threads) == (Phase::Positive, 1) {
+            let total = outcome.total();
+            let each = |count: u64| count as f64 / outcome.operations as f64;
+            let xplines = total.media_reads + total.media_reads_to_write;
+            reads.push((table, each(total.cache_misses), 256.0 * each(xplines)));
+        }
     }
     let beside = |name: &str, value: f64, published: f64| {
-        let figure = Figure::modelled(table.name(), name, value);
-        figure.published(published, f64::INFINITY) // how many are near is told at the end
+        beside(
+            options,
+            Figure::modelled(table.name(), name, value),
+            published,
+            NEAR,
+        )
     };
-    let published = |of: &[(Table, f64)]| of.iter().find(|of| of.0 == table).map(|of| of.1);
-    if let (1, Some(percent)) = (threads, published(&RESIZE_PERCENT)) {
+    if let (1, Some(percent)) = (threads, published::of(&RESIZE_PERCENT, table)) {
         let longest_ps = grown.longest_ns(reshaped) as f64 * 1e3;
         let share = 100.0 * longest_ps / grown.elapsed_ps as f64;
         figures.push(beside("changes of structure, share of the run", share, percent).unit("%"));
@@ -438,7 +432,7 @@ fn found(
             let (other, _) = rig.play(Phase::Insert, config, threads, options.records)?;
             Ok::<f64, Error>(grown.throughput() / other.throughput())
         };
-        if let Some(published) = published(&REMOTE_TIMES) {
+        if let Some(published) = published::of(&REMOTE_TIMES, table) {
             let remote = Config {
                 remote_from: 0,
                 ..study()
@@ -446,27 +440,30 @@ fn found(
             let name = "insert, remote, times slower than local";
             figures.push(beside(name, times(remote)?, published));
         }
-        let wider = times(config(options, 1))?;
+        let wider = times(machine(options, 1))?;
         let name = format!("insert, {ALL_DIMMS} DIMMs, times one");
         figures.push(Figure::modelled(table.name(), name, wider));
         scaling.push((table, wider));
     }
+    let notes = (threads == 1).then(|| format!("{table}: {}", scale.text()));
     Ok(Found {
         rates,
         scaling,
+        reads,
         figures,
+        notes: notes.into_iter().collect(),
     })
 }
 
 /// Which pairs of an order hold, and what is to be said of those that do not.
-struct Judged {
-    pairs: u32,
-    hold: u32,
-    misses: Vec<String>,
+pub(super) struct Judged {
+    pub(super) pairs: u32,
+    pub(super) hold: u32,
+    pub(super) misses: Vec<String>,
 }
 
 /// Judges an order by a rate of each of its tables.
-fn judge(order: &str, rate: impl Fn(&str) -> f64) -> Judged {
+pub(super) fn judge(order: &str, rate: impl Fn(&str) -> f64) -> Judged {
     let groups: Vec<Vec<&str>> = order
         .split(" > ")
         .map(|group| group.split(" ~ ").collect())
@@ -547,20 +544,107 @@ fn side_by_side(options: &Options, watch: Watch<'_>) -> Result<Found, Error> {
         for (_, found) in done {
             all.rates.extend(found.rates);
             all.scaling.extend(found.scaling);
+            all.reads.extend(found.reads);
             all.figures.extend(found.figures);
+            all.notes.extend(found.notes);
         }
         Ok(all)
     })
 }
 
+/// Ratios and counts the study tells of searches, mixes and inserts, beside those found.
+fn ratios(options: &Options, found: &Found) -> Vec<Figure> {
+    let rate =
+        |table: Table, threads, phase| together(&found.rates, table.name(), threads, &[phase]);
+    let read = |table: Table| {
+        let read = found.reads.iter().find(|(of, ..)| *of == table);
+        read.map_or((f64::NAN, f64::NAN), |(_, misses, bytes)| (*misses, *bytes))
+    };
+    let insert = |table| rate(table, MANY, Phase::Insert);
+    let soft = |phase| rate(Table::Soft, 1, phase);
+    let rows = [
+        (
+            "soft by level: insert, threads: 32",
+            insert(Table::Soft) / insert(Table::Level),
+            "times",
+            14.7,
+        ),
+        (
+            "soft: positive search by negative, threads: 1",
+            soft(Phase::Positive) / soft(Phase::Negative),
+            "times",
+            1.4,
+        ),
+        (
+            "clht: lines a positive search misses, threads: 1",
+            read(Table::Clht).0,
+            "lines",
+            1.4,
+        ),
+        (
+            "dash-eh by cceh: bytes a positive search reads, threads: 1",
+            read(Table::DashEh).1 / read(Table::Cceh).1,
+            "times",
+            1.3,
+        ),
+        (
+            "soft: bytes of far memory a positive search reads, threads: 1",
+            read(Table::Soft).1,
+            "B",
+            0.0,
+        ),
+        (
+            "clht: 80 % inserts, threads: 64",
+            rate(Table::Clht, 64, Phase::Mix(80)),
+            "M/s",
+            19.0,
+        ),
+        (
+            "clht: 20 % inserts, threads: 64",
+            rate(Table::Clht, 64, Phase::Mix(20)),
+            "M/s",
+            32.0,
+        ),
+    ];
+    let figure = |(name, value, unit, published): (&str, f64, &'static str, f64)| {
+        let figure = Figure::modelled("orders", name, value).unit(unit);
+        beside(options, figure, published, NEAR)
+    };
+    rows.map(figure).to_vec()
+}
+
+/// Judges how much faster six DIMMs are than one by the figures of tables that were found.
+pub(super) fn scaling(report: &mut Report) {
+    let name = format!("insert, DIMMs: {ALL_DIMMS}, times one");
+    let times = |table: &str| {
+        let mut figures = report.figures.iter();
+        let found = figures.find(|figure| figure.experiment == table && figure.name == name);
+        found.map(|figure| figure.value)
+    };
+    if !TABLES.iter().all(|table| times(table.name()).is_some()) {
+        return;
+    }
+    let judged = judge(SCALING_ORDER, |table| times(table).unwrap_or(f64::NAN));
+    let name = format!("{name}, pairs of {} as published", judged.pairs);
+    let misses = judged.misses.join(", ");
+    report
+        .notes
+        .push(format!("{name}: {SCALING_ORDER}; not: {misses}"));
+    let figure = Figure::modelled("dimms", name, f64::from(judged.hold));
+    report.figures.push(figure);
+}
+
 /// All tables, all orders.
 pub(super) fn orders(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
     let found = side_by_side(options, watch)?;
+    let ratios = ratios(options, &found);
     let mut report = Report {
         figures: found.figures,
-        notes: vec![config(options, ALL_DIMMS).label()],
+        notes: vec![machine(options, ALL_DIMMS).label()],
         ..Report::default()
     };
+    report.notes.extend(found.notes);
+    report.figures.extend(ratios);
     let mut tell = |what: String, order: &str, judged: &Judged| {
         let name = format!("{what}, pairs of {}", judged.pairs);
         let figure = Figure::modelled("orders", &*name, f64::from(judged.hold));
@@ -589,14 +673,6 @@ pub(super) fn orders(options: &Options, watch: Watch<'_>) -> Result<Report, Erro
     });
     let what = format!("insert, {ALL_DIMMS} DIMMs by one, threads: {MANY}");
     tell(what, SCALING_ORDER, &judged);
-    let shown = report.figures.iter().filter_map(|figure| {
-        let published = figure.published?.value;
-        Some((figure.value - published).abs() <= WITHIN * published)
-    });
-    let (near, shown) = shown.fold((0, 0), |(near, all), is| (near + u32::from(is), all + 1));
-    let name = format!("resize shares and remote losses within 30 %, of {shown}");
-    let figure = Figure::modelled("orders", name, f64::from(near));
-    report.figures.push(figure);
     let percent = 100.0 * f64::from(hold) / f64::from(pairs);
     let figure = Figure::modelled("orders", "pairs as published", percent).unit("%");
     report.figures.push(figure.at_least(BOUND_PERCENT));

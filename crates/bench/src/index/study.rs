@@ -10,6 +10,11 @@ use super::Options;
 use super::contender::{Pages, new_table, pool_bytes, refused};
 use super::keys::{Engine, key_of, odd};
 use super::phase::quantile;
+use super::published::{
+    self, COUNTED_NEAR, LOAD_FACTOR_PERCENT, PAIR_BYTES, RESIZES, UTILISATION_PERCENT,
+    UTILISATION_WITH_DRAM_PERCENT, beside,
+};
+use super::scale::not_the_studys_growth;
 use crate::chart::Charts;
 use crate::figure::{Error, Figure, Watch, median, now_and_then};
 use crate::temp::TempFile;
@@ -62,9 +67,8 @@ pub(super) fn counts(
 }
 
 /// The n-th key of an insert-only run: PiBench's, each once, or the study's, drawn from as many with replacement.
-fn insert_keys(options: &Options) -> impl FnMut(u64) -> u64 + use<> {
+pub(super) fn insert_keys(options: &Options, replacing: bool) -> impl FnMut(u64) -> u64 + use<> {
     let (mut engine, most) = (Engine::new(options.seed), options.records - 1);
-    let replacing = options.with_replacement;
     move |n| match replacing {
         true => key_of(1 + engine.up_to(most)),
         false => odd(n),
@@ -80,7 +84,7 @@ pub(super) fn load_factor(
 ) -> Result<Vec<Figure>, Error> {
     let made = new_table(options, table, options.records, Pages::AsTouched)?;
     let mut worker = made.worker().map_err(refused)?;
-    let mut key = insert_keys(options);
+    let mut key = insert_keys(options, options.with_replacement);
     let every = (options.records / POINTS).max(1);
     let (mut factors, mut uses) = (Vec::new(), Vec::new());
     for n in 0..options.records {
@@ -106,15 +110,36 @@ pub(super) fn load_factor(
     let figure =
         |name: &str, value: f64| Figure::counted(table.name(), name, 100.0 * value).unit("%");
     let last = |values: &[f64]| values.last().copied().unwrap_or_default();
+    let scored = |figure: Figure, values: &published::ByTable| {
+        let value = published::of(values, table);
+        let figure = beside(options, figure, value, COUNTED_NEAR);
+        match figure.published {
+            Some(_) => figure.caveat(not_the_studys_growth(options)),
+            None => figure,
+        }
+    };
     let mut figures = vec![
-        figure("load factor, at most", most(&factors)),
+        scored(
+            figure("load factor, at most", most(&factors)),
+            &LOAD_FACTOR_PERCENT,
+        ),
         figure("load factor, median of the growth", median(&factors)),
         figure("load factor, at the end", last(&factors)),
-        figure("utilisation, at most", most(&uses)),
+        scored(
+            figure("utilisation, at most", most(&uses)),
+            &UTILISATION_PERCENT,
+        ),
         figure("utilisation, median of the growth", median(&uses)),
         figure("utilisation, at the end", last(&uses)),
     ];
-    let keys = made.space(&mut worker).map_err(refused)?.keys as f64;
+    let space = made.space(&mut worker).map_err(refused)?;
+    let bytes = space.table_bytes + space.dram_bytes;
+    let with_dram = PAIR_BYTES * space.keys as f64 / bytes.max(1) as f64;
+    figures.push(scored(
+        figure("utilisation with DRAM, at the end", with_dram),
+        &UTILISATION_WITH_DRAM_PERCENT,
+    ));
+    let keys = space.keys as f64;
     figures.push(Figure::counted(table.name(), "keys, each once", keys));
     Ok(figures)
 }
@@ -127,7 +152,7 @@ pub(super) fn resize(
 ) -> Result<Vec<Figure>, Error> {
     let made = new_table(options, table, options.records, Pages::There(watch))?;
     let mut worker = made.worker().map_err(refused)?;
-    let mut key = insert_keys(options);
+    let mut key = insert_keys(options, options.with_replacement);
     let mut changes_ns = Vec::new();
     let began = Instant::now();
     for n in 0..options.records {
@@ -143,12 +168,15 @@ pub(super) fn resize(
     let at = |share| quantile(&changes_ns, share) as f64 / 1e3;
     let measured = |name: &str, value| Figure::measured(table.name(), name, value);
     let share = 100.0 * changes_ns.iter().sum::<u64>() as f64 / all_ns;
+    let changes = Figure::counted(
+        table.name(),
+        "changes of structure",
+        changes_ns.len() as f64,
+    );
+    let published = published::of(&RESIZES, table);
+    let caveat = published.and_then(|_| not_the_studys_growth(options));
     Ok(vec![
-        Figure::counted(
-            table.name(),
-            "changes of structure",
-            changes_ns.len() as f64,
-        ),
+        beside(options, changes, published, COUNTED_NEAR).caveat(caveat),
         measured("a change, half take", at(0.5)).unit("us"),
         measured("a change, 99 % take", at(0.99)).unit("us"),
         measured("a change, the slowest", at(1.0)).unit("us"),

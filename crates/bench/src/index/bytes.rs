@@ -1,0 +1,181 @@
+//! Where the bytes that tables write go, divided as the study divides them.
+//!
+//! ```text
+//!   lines written, 64 bytes each
+//!   ├ by accesses of the allocator ──────────────▶ allocator
+//!   ├ by accesses that move what is there ───────▶ resize
+//!   ├ because a lock was stored in them last ────▶ locks
+//!   └ all others ─┬ 16 bytes an insert ──────────▶ key and value
+//!                 └ what is left ────────────────▶ others
+//! ```
+//!
+//! The study counts a key and its value as the 16 bytes they have, and the rest of the line they are flushed with among the
+//! others. A line that is stored to after its flush is dirty again and is written once more when it leaves the cache: so
+//! published locks, which are in the lines they guard, cost a line of their own.
+
+use farbank_index::registry::Table;
+use farbank_pm::model::{Category, Outcome};
+
+use super::Options;
+use super::model::{ALL_DIMMS, Phased, run};
+use super::orders::judge;
+use super::published::{BYTES_ORDERS, MEANS, NEAR, PAIR_BYTES, Part, beside, bytes, percent};
+use crate::figure::{Error, Figure, Report, Watch};
+
+/// Bytes of an XPLine.
+const XPLINE_BYTES: f64 = 256.0;
+/// Bytes of a line.
+const LINE_BYTES: f64 = 64.0;
+
+/// What an operation of a run comes to.
+fn each(outcome: &Outcome, count: u64, bytes: f64) -> f64 {
+    count as f64 * bytes / outcome.operations.max(1) as f64
+}
+
+/// Bytes an insert writes, by part.
+fn parts(outcome: &Outcome) -> Split {
+    let lines =
+        |category: Category| each(outcome, outcome.counts[category].lines_written, LINE_BYTES);
+    let rest = lines(Category::KeyValue) + lines(Category::Other);
+    Part::ALL.map(|part| {
+        let bytes = match part {
+            Part::Allocator => lines(Category::Allocator),
+            Part::Resize => lines(Category::Resize),
+            Part::Lock => lines(Category::Lock),
+            Part::KeyValue => PAIR_BYTES.min(rest),
+            Part::Others => (rest - PAIR_BYTES).max(0.0),
+        };
+        (part, bytes)
+    })
+}
+
+/// Bytes an insert writes, by part, in the order of [`Part::ALL`].
+type Split = [(Part, f64); 5];
+/// Tables, and the bytes an insert of each writes.
+pub(super) type Parts = Vec<(Table, Split)>;
+
+/// Bytes written and read an operation, by what they are for.
+pub(super) fn table(
+    options: &Options,
+    table: Table,
+    found: &mut Parts,
+    report: &mut Report,
+    watch: Watch<'_>,
+) -> Result<(), Error> {
+    let Phased { phases, scale } = run(options, table, watch, ALL_DIMMS, usize::MAX)?;
+    report.notes.push(format!("{table}: {}", scale.text()));
+    for (what, outcome) in &phases {
+        let name = |of: &str| format!("{what}: {of}");
+        let modelled = |of: &str, value: f64, unit| {
+            let figure = Figure::modelled(table.name(), name(of), value).unit(unit);
+            figure.caveat(scale.caveat())
+        };
+        let total = outcome.total();
+        let written = each(outcome, total.lines_written, LINE_BYTES);
+        report
+            .figures
+            .push(modelled("lines written", written, "B an operation"));
+        if *what == "insert" {
+            let parts = parts(outcome);
+            for (part, value) in parts {
+                let figure = modelled(part.name(), value, "B an operation");
+                let figure = beside(options, figure, bytes(table, part), NEAR);
+                let share = 100.0 * value / written.max(f64::MIN_POSITIVE);
+                let share = modelled(&format!("{}, share", part.name()), share, "%");
+                let share = beside(options, share, percent(table, part), NEAR);
+                report.figures.extend([figure, share]);
+            }
+            found.push((table, parts));
+        }
+        let media = [
+            ("media written", total.media_writes),
+            ("media read", total.media_reads + total.media_reads_to_write),
+        ];
+        for (of, count) in media {
+            let value = each(outcome, count, XPLINE_BYTES);
+            report.figures.push(modelled(of, value, "B an operation"));
+        }
+    }
+    Ok(())
+}
+
+fn all(parts: &Split) -> f64 {
+    parts.iter().map(|(_, bytes)| bytes).sum()
+}
+
+/// The means over tables and the orders that were published, of tables that were all looked at.
+pub(super) fn together(options: &Options, found: &Parts, report: &mut Report) {
+    for (tables, part, published_bytes, published_percent) in MEANS {
+        let of = |table: &Table| found.iter().find(|(other, _)| other == table);
+        let Some(these) = tables.iter().map(of).collect::<Option<Vec<_>>>() else {
+            continue;
+        };
+        let bytes = |parts: &Split| parts[part as usize].1;
+        let mean = |value: &dyn Fn(&Split) -> f64| {
+            these.iter().map(|(_, parts)| value(parts)).sum::<f64>() / these.len() as f64
+        };
+        let names: Vec<&str> = tables.iter().map(|table| table.name()).collect();
+        let name = |of: &str| format!("insert: {}{of}, mean of {}", part.name(), names.join(", "));
+        let share = mean(&|parts| 100.0 * bytes(parts) / all(parts).max(f64::MIN_POSITIVE));
+        let share = Figure::modelled("bytes", name(", share"), share).unit("%");
+        let bytes = Figure::modelled("bytes", name(""), mean(&bytes)).unit("B an operation");
+        report.figures.extend([
+            beside(options, bytes, published_bytes, NEAR),
+            beside(options, share, published_percent, NEAR),
+        ]);
+    }
+    for (part, order) in BYTES_ORDERS {
+        let bytes = |name: &str| {
+            let (_, parts) = found.iter().find(|(table, _)| table.name() == name)?;
+            Some(part.map_or_else(|| all(parts), |part| parts[part as usize].1))
+        };
+        let names = order.split([' ', '>', '~']).filter(|name| !name.is_empty());
+        if !names.clone().all(|name| bytes(name).is_some()) {
+            continue;
+        }
+        let judged = judge(order, |name| bytes(name).unwrap_or(f64::NAN));
+        let what = part.map_or("all bytes", Part::name);
+        let name = format!("insert: {what}, pairs of {} as published", judged.pairs);
+        let figure = Figure::modelled("bytes", &*name, f64::from(judged.hold));
+        report.figures.push(figure);
+        let misses = judged.misses.join(", ");
+        report.notes.push(format!("{name}: {order}; not: {misses}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_add_up_to_what_was_written_and_a_pair_is_16_bytes() {
+        use farbank_pm::model::{Act, Config, Machine, Step};
+        let mut machine = Machine::new(Config {
+            cache_bytes: 11 * 64,
+            ..Config::study(6)
+        });
+        // An insert flushes its line; its lock is stored in that line afterwards and evicted by the next ones.
+        let mut n = 0;
+        machine.run(1, |_, steps| {
+            let of = |category, act| Step {
+                category,
+                ..Step::new(act, 16 * n)
+            };
+            steps.extend([
+                of(Category::Lock, Act::Store),
+                of(Category::KeyValue, Act::Store),
+                of(Category::KeyValue, Act::Flush),
+                of(Category::Lock, Act::Store),
+            ]);
+            n += 1;
+            n <= 1000
+        });
+        let parts = parts(&machine.outcome());
+        let bytes = |part: Part| parts[part as usize].1;
+        assert_eq!(bytes(Part::KeyValue), 16.0);
+        assert_eq!(bytes(Part::Others), 48.0);
+        // All but the eleven lines that are in the cache at the end.
+        assert!((63.0..64.0).contains(&bytes(Part::Lock)), "{parts:?}");
+        assert_eq!((bytes(Part::Allocator), bytes(Part::Resize)), (0.0, 0.0));
+    }
+}
