@@ -21,12 +21,13 @@ mod serve;
 mod settings;
 mod size;
 mod tree;
+mod unused;
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 const EXIT_STATUS: &str = "\
 Exit status: 0 all is well or a bound holds, 1 something failed or does not hold, 2 the command line is wrong.";
@@ -96,8 +97,10 @@ fn run() -> Result<(), Failure> {
         None => own,
     };
     let args = settings::with_file(own.clone())?;
-    let cli = match Cli::try_parse_from(&args) {
-        Ok(cli) => cli,
+    let parsed = Cli::command().try_get_matches_from(&args);
+    let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    let (cli, matches) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) if error.use_stderr() => {
             if args != own {
                 eprintln!("with the options of the --config or --workload file:");
@@ -110,6 +113,7 @@ fn run() -> Result<(), Failure> {
             return printed.map_err(Failure::Output);
         }
     };
+    unused::refuse(&matches)?;
     match cli.verb {
         Verb::Serve(serve) => serve.run(),
         // It was translated before the line was read; what is left of it is a mistake.
@@ -144,7 +148,7 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_is_consistent() {
