@@ -18,12 +18,13 @@ fn every_figure_of_bench_kv_is_in_its_last_line() {
     let folder = tempfile::tempdir().unwrap();
     let pool = folder.path().join("pool");
     let pool = pool.to_str().unwrap();
-    for (experiment, figures) in [("amplification", 5), ("load", 8), ("reopen", 4)] {
-        let mut arguments = vec!["kv", "--json", "--size", "16mb", "--keys", "5000"];
-        arguments.extend(["--experiment", experiment]);
-        if experiment == "reopen" {
-            arguments.extend(["--medium", pool]);
-        }
+    for (experiment, options, figures) in [
+        ("amplification", &["--size", "16mb"][..], 5),
+        ("load", &["--keys", "5000"], 8),
+        ("reopen", &["--keys", "5000", "--medium", pool], 4),
+    ] {
+        let mut arguments = vec!["kv", "--json", "--experiment", experiment];
+        arguments.extend(options);
         let output = bench(&arguments);
         // Whether bounds hold at this size, beside other tests, is not asked here.
         let text = String::from_utf8(output.stdout.clone()).unwrap();
@@ -33,7 +34,9 @@ fn every_figure_of_bench_kv_is_in_its_last_line() {
             .unwrap_or_else(|| panic!("{}", stderr(&output)));
         let object: Value = serde_json::from_str(last).unwrap();
         assert_eq!(object["bench"], "kv");
-        assert_eq!(object["settings"]["keys"], 5000);
+        if options.contains(&"--keys") {
+            assert_eq!(object["settings"]["keys"], 5000);
+        }
         let found = object["figures"].as_array().unwrap();
         assert_eq!(found.len(), figures, "{experiment}: {last}");
         for figure in found {
@@ -200,6 +203,8 @@ fn what_cannot_be_measured_is_refused() {
             "0.5",
         ],
         &["index", "--pcm=true"],
+        &["index", "--experiment", "array", "--no-flush"],
+        &["tree", "--experiment", "keys", "--key-bytes", "64"],
     ] {
         let output = bench(arguments);
         assert_eq!(

@@ -35,7 +35,7 @@ use super::Options;
 use super::contender::{modelled_table, pool_bytes, refused};
 use super::keys::{Engine, key_of};
 use super::model::ALL_DIMMS;
-use super::published::{self, NEAR, REMOTE_TIMES, RESIZE_PERCENT, beside};
+use super::published::{self, DIMMS_INSERT_TIMES, NEAR, REMOTE_TIMES, RESIZE_PERCENT, beside};
 use super::scale::{machine, of_table};
 use crate::figure::{Error, Figure, Report, TOLD_EVERY, Watch, look};
 use crate::scale::Scale;
@@ -442,7 +442,9 @@ fn found(
         }
         let wider = times(machine(options, 1))?;
         let name = format!("insert, {ALL_DIMMS} DIMMs, times one");
-        figures.push(Figure::modelled(table.name(), name, wider));
+        let figure = Figure::modelled(table.name(), name, wider);
+        let published = published::of(&DIMMS_INSERT_TIMES, table);
+        figures.push(self::beside(options, figure, published, NEAR));
         scaling.push((table, wider));
     }
     let notes = (threads == 1).then(|| format!("{table}: {}", scale.text()));
