@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, ValueEnum, value_parser};
 use farbank_bench::index::keys::Distribution;
 use farbank_bench::index::{self, Bytes, Contender, Experiment, MOST_BYTES, Options, Ratios};
+use farbank_index::hash::Hashing;
 use farbank_index::registry::{Preset, Table};
 use serde_json::json;
 
@@ -46,7 +47,8 @@ pub(crate) struct BenchIndex {
     /// Who is measured, one after another: tables, or papaya, a map in DRAM. All if not given.
     #[arg(long, value_name = "NAME,NAME,...", value_delimiter = ',', value_parser = contender)]
     target: Vec<Contender>,
-    /// A library written for PiBench, which is measured after them, or alone if there are none.
+    /// A library written for PiBench or for HashEvaluation, which is measured after them, or alone if there are none, in a process
+    /// of its own.
     #[arg(long, value_name = "FILE")]
     plugin: Option<PathBuf>,
     /// Ours, or as published as far as that is a matter of parameters. Published for bytes, dimms, numa and orders, which are
@@ -54,6 +56,10 @@ pub(crate) struct BenchIndex {
     #[arg(long, value_enum)]
     preset: Option<PresetChoice>,
     /// Leave out flushes and fences: what durability costs.
+    /// The hash function of the tables: the study's, with which published figures come out again, or one with a secret seed
+    /// for each table, as tables have by default.
+    #[arg(long, value_enum, default_value = "published")]
+    hash: HashChoice,
     #[arg(long)]
     no_flush: bool,
     /// Keys that are loaded. 1,000,000; for tables on the model 781,250, a 256th of the study's, as 65,536 slots are of its
@@ -242,6 +248,12 @@ enum PresetChoice {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, ValueEnum)]
+enum HashChoice {
+    Published,
+    Seeded,
+}
+
 enum DistributionChoice {
     Uniform,
     Selfsimilar,
@@ -469,6 +481,10 @@ impl BenchIndex {
             scan_size: self.scan_size,
             distribution: match self.distribution {
                 DistributionChoice::Uniform => Distribution::Uniform,
+            hashing: match self.hash {
+                HashChoice::Published => Hashing::Published,
+                HashChoice::Seeded => Hashing::Random,
+            },
                 DistributionChoice::Selfsimilar => Distribution::SelfSimilar(self.skew),
                 DistributionChoice::Zipfian => Distribution::Zipfian(self.skew),
             },

@@ -1,70 +1,202 @@
-//! The hash of the study: libstdc++'s `_Hash_bytes` of a key's eight bytes, bit for bit.
+//! Hash functions of the tables: each maps the words one to one onto the words, and can be undone.
 //!
-//! A 64-bit variant of MurmurHash 2. Load factors and orders of growth follow from it, so the published
-//! figures come out again only with the same bits. It takes no secret: who can choose keys can make all of them
-//! collide.
+//! The published one is libstdc++'s `_Hash_bytes` of a key's eight bytes, bit for bit, a 64-bit variant of MurmurHash 2.
+//! Load factors and orders of growth follow from it, so the published figures come out again only with the same bits. It
+//! takes no secret: a caller that can choose keys can make all of them collide.
+//!
+//! A seeded one has the same steps. Its constants are drawn from a seed that the table keeps, so that keys cannot be chosen
+//! against it without knowing the seed. The last step multiplies by an odd constant of the seed, which is a universal
+//! family for the top bits (Dietzfelbinger et al., J. Algorithms '97): for a random seed, two keys agree in their
+//! top n bits with a probability of at most 2 / 2^n, whichever keys they are.
 
-/// What the study started it from.
+use std::num::NonZeroU64;
+
+/// Start value of the study's hash.
 pub const SEED: u64 = 0x00c7_0697;
 
 const MULTIPLIER: u64 = 0xc6a4_a793_5bd1_e995;
-/// What undoes a multiplication by it.
-const INVERSE: u64 = 0x5f7a_0ea7_e59b_19bd;
+
+/// Which hash function a new table uses. The table keeps it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hashing {
+    /// Seeded from the random id of the table's pool, so that each table has another one.
+    #[default]
+    Random,
+    /// Seeded with this number: the same keys are laid out in the same way in each such table.
+    Seeded(NonZeroU64),
+    /// The study's, which has no secret: for figures that are compared with published ones.
+    Published,
+}
+
+/// A hash function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hasher {
+    start: u64,
+    multipliers: [u64; 4],
+}
 
 #[inline]
-fn mix(word: u64) -> u64 {
+const fn mix(word: u64) -> u64 {
     word ^ (word >> 47)
 }
 
-/// What eight bytes are hashed from.
-#[inline]
-fn start(seed: u64) -> u64 {
-    seed ^ 8_u64.wrapping_mul(MULTIPLIER)
+/// The number that undoes a multiplication by an odd one.
+const fn inverse(odd: u64) -> u64 {
+    // Right in the low 3 bits; each step doubles how many are.
+    let mut found = odd;
+    let mut right = 3;
+    while right < u64::BITS {
+        found = found.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(found)));
+        right *= 2;
+    }
+    found
 }
 
-/// The hash of `key`, from [`SEED`].
-#[inline]
-#[must_use]
-pub fn hash(key: u64) -> u64 {
-    hash_from(SEED, key)
+/// Number `n` of a seed (SplitMix64).
+const fn drawn(seed: u64, n: u64) -> u64 {
+    let word = seed.wrapping_add((n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
 }
 
-/// The hash of `key`, from `seed`: tables with two hashes take two seeds.
-#[inline]
-#[must_use]
-pub fn hash_from(seed: u64, key: u64) -> u64 {
-    let data = mix(key.wrapping_mul(MULTIPLIER)).wrapping_mul(MULTIPLIER);
-    let joined = (start(seed) ^ data).wrapping_mul(MULTIPLIER);
-    mix(mix(joined).wrapping_mul(MULTIPLIER))
+impl Hashing {
+    /// The word that a table in a pool of this id keeps: its seed, or 0 for the study's hash.
+    pub(crate) fn word(self, pool: [u8; 16]) -> u64 {
+        match self {
+            Hashing::Published => 0,
+            Hashing::Seeded(seed) => seed.get(),
+            Hashing::Random => {
+                let halves = u128::from_le_bytes(pool);
+                let seed = drawn(halves as u64, 0) ^ (halves >> 64) as u64;
+                seed.max(1) // 0 is the study's
+            }
+        }
+    }
 }
 
-/// The key whose hash is `hash`: no two keys have the same one, as every step can be undone.
+impl Hasher {
+    /// The study's.
+    pub const PUBLISHED: Hasher = Hasher::published(SEED);
+
+    /// The study's, from another start value: published tables with two hashes take two.
+    #[must_use]
+    pub const fn published(start: u64) -> Hasher {
+        Hasher {
+            start: start ^ 8_u64.wrapping_mul(MULTIPLIER),
+            multipliers: [MULTIPLIER; 4],
+        }
+    }
+
+    /// The one of a seed.
+    #[must_use]
+    pub fn seeded(seed: NonZeroU64) -> Hasher {
+        let seed = seed.get();
+        Hasher {
+            start: drawn(seed, 0),
+            multipliers: [1, 2, 3, 4].map(|n| drawn(seed, n) | 1),
+        }
+    }
+
+    /// The two of a table with two hashes. The first is [`Hasher::seeded`].
+    #[must_use]
+    pub fn pair(seed: NonZeroU64) -> [Hasher; 2] {
+        let other = NonZeroU64::new(drawn(seed.get(), 5)).unwrap_or(seed);
+        [seed, other].map(Hasher::seeded)
+    }
+
+    /// Those of a table whose seed is `word`. It is 0 if there is none: they are the study's, from these start values.
+    pub(crate) fn of_word(word: u64, starts: [u64; 2]) -> [Hasher; 2] {
+        match NonZeroU64::new(word) {
+            None => starts.map(Hasher::published),
+            Some(seed) => Hasher::pair(seed),
+        }
+    }
+
+    /// The hash of `key`.
+    #[inline]
+    #[must_use]
+    pub const fn hash(&self, key: u64) -> u64 {
+        let [first, second, third, last] = self.multipliers;
+        let data = mix(key.wrapping_mul(first)).wrapping_mul(second);
+        let joined = (self.start ^ data).wrapping_mul(third);
+        mix(mix(joined).wrapping_mul(last))
+    }
+
+    /// The key whose hash is `hash`: no two keys have the same one, as every step can be undone.
+    #[must_use]
+    pub const fn key_of(&self, hash: u64) -> u64 {
+        let [first, second, third, last] = self.multipliers;
+        let joined = mix(mix(hash).wrapping_mul(inverse(last)));
+        let data = joined.wrapping_mul(inverse(third)) ^ self.start;
+        mix(data.wrapping_mul(inverse(second))).wrapping_mul(inverse(first))
+    }
+}
+
+/// The study's hash of `key`.
 #[inline]
 #[must_use]
-pub fn key_of(hash: u64) -> u64 {
-    let joined = mix(mix(hash).wrapping_mul(INVERSE));
-    let data = joined.wrapping_mul(INVERSE) ^ start(SEED);
-    mix(data.wrapping_mul(INVERSE)).wrapping_mul(INVERSE)
+pub const fn hash(key: u64) -> u64 {
+    Hasher::PUBLISHED.hash(key)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn seeded(seed: u64) -> Hasher {
+        Hasher::seeded(NonZeroU64::new(seed).unwrap())
+    }
+
     #[test]
     fn bits_are_those_of_libstdcxx() {
         // Printed by a C++ program that called std::_Hash_bytes(&key, 8, seed).
         for (seed, key, bits) in KNOWN {
-            assert_eq!(hash_from(seed, key), bits, "seed {seed:#x}, key {key:#x}");
+            let hash = Hasher::published(seed).hash(key);
+            assert_eq!(hash, bits, "seed {seed:#x}, key {key:#x}");
         }
     }
 
     #[test]
     fn a_hash_leads_back_to_its_key() {
-        for key in (0..1000).chain([u64::MAX, 1 << 63, 0x0123_4567_89ab_cdef]) {
-            assert_eq!(key_of(hash(key)), key, "{key:#x}");
+        for hasher in [Hasher::PUBLISHED, seeded(1), seeded(2)] {
+            for key in (0..1000).chain([u64::MAX, 1 << 63, 0x0123_4567_89ab_cdef]) {
+                assert_eq!(hasher.key_of(hasher.hash(key)), key, "{hasher:?}, {key:#x}");
+            }
         }
     }
+
+    /// A seed's constants come from its number alone: a table that is opened again finds its keys.
+    #[test]
+    fn a_seed_stands_for_one_hash_function_in_every_version() {
+        let hashes = [1, u64::MAX].map(|seed| seeded(seed).hash(0x2a));
+        assert_eq!(hashes, SEEDED, "{hashes:x?}");
+    }
+
+    /// Keys that the published hash sends to one place, and keys that differ in their top bits alone.
+    #[test]
+    fn keys_chosen_against_the_published_hash_are_spread_by_a_seeded_one() {
+        let alike = |n: u64| Hasher::PUBLISHED.key_of(n << 8);
+        let keys: [(&str, &dyn Fn(u64) -> u64); 2] =
+            [("alike", &alike), ("top bits", &|n| n << 52)];
+        for seed in 1..=20 {
+            let hasher = seeded(seed);
+            for (name, key) in keys {
+                let (mut high, mut low) = ([0; 256], [0; 256]);
+                for hash in (0..4096).map(|n| hasher.hash(key(n))) {
+                    high[(hash >> 56) as usize] += 1;
+                    low[(hash & 0xff) as usize] += 1;
+                }
+                let most = high.iter().chain(&low).max();
+                assert!(
+                    most < Some(&64),
+                    "{name}, seed {seed}: {most:?} of 4096 in 1 of 256"
+                );
+            }
+        }
+    }
+
+    const SEEDED: [u64; 2] = [0x8c57_de85_b3ff_c263, 0x8c0a_de76_8b8d_115a];
 
     const KNOWN: [(u64, u64, u64); 10] = [
         (0x00c7_0697, 0, 0xc7e8_34df_e977_8643),

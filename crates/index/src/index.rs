@@ -14,6 +14,12 @@ pub enum Refused {
         /// Bytes that were asked for in one piece.
         bytes: u64,
     },
+    /// The hashes of too many keys are alike: they find no slot, and the table is much larger already than so many keys need. No
+    /// room in the pool would help.
+    Crowded {
+        /// How many bits of a hash the table has used to tell keys apart.
+        bits: u32,
+    },
     /// As many workers as the pool was made for are at the table.
     Workers {
         /// How many.
@@ -34,6 +40,12 @@ impl fmt::Display for Refused {
             Refused::Full { bytes } => write!(
                 f,
                 "the pool is full: {bytes} bytes in one piece are needed; remove keys, or make a larger pool"
+            ),
+            Refused::Crowded { bits } => write!(
+                f,
+                "too many keys have hashes that agree in the {bits} bits by which the table tells keys apart, which is more \
+                 than its keys need: a larger pool does not help; remove some of these keys, or make the table anew with \
+                 another seed of its hash"
             ),
             Refused::Workers { most } => write!(
                 f,

@@ -21,7 +21,7 @@
 //! * [`Index`] is what all tables are to their users, [`Worker`] one thread at them.
 //! * [`registry`] makes and opens a table by its name.
 //! * [`target`] is how the crash explorer sees one.
-//! * [`mod@hash`] is the hash of the study these tables were compared in.
+//! * [`mod@hash`] are hash functions: with a seed for each table, or of the study these tables were compared in.
 //! * [`cceh`] is cacheline-conscious extendible hashing.
 //! * [`clevel`] is level hashing whose searches are not blocked.
 //! * [`clht`] is the cache-line hash table, made persistent.

@@ -12,6 +12,7 @@ use crate::clht::{self, Clht};
 use crate::dash_eh::{self, DashEh};
 use crate::dash_lh::{self, DashLh};
 use crate::ground::{OpenError, Plan};
+use crate::hash::Hashing;
 use crate::index::Index;
 use crate::level::{self, LevelHash};
 use crate::locks::EARLY_READS;
@@ -50,7 +51,7 @@ pub enum Size {
 pub enum Preset {
     /// Ours: correct by default.
     Farbank,
-    /// The paper's, as far as it is parameters; named faults are the rest.
+    /// The paper's, as far as it is parameters, with the study's hash, whatever the plan says; named faults are the rest.
     Published,
 }
 
@@ -114,6 +115,13 @@ impl Table {
         size: Size,
         preset: Preset,
     ) -> Result<Box<dyn Index>, OpenError> {
+        let plan = &match preset {
+            Preset::Farbank => plan.clone(),
+            Preset::Published => Plan {
+                hashing: Hashing::Published,
+                ..plan.clone()
+            },
+        };
         macro_rules! sized {
             ($table:ident) => {
                 match size {

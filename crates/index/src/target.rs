@@ -14,13 +14,14 @@ use farbank_pm::sim::{Image, Persistency, Sim};
 use farbank_pm::{Off, Ticket, WORD};
 
 use crate::ground::{OpenError, Plan, Worker};
-use crate::hash::hash;
+use crate::hash::{Hashing, hash};
 use crate::index::{Index, Refused};
 use crate::registry::{Preset, Size, Table};
 
-/// A table with small parts, on a small pool.
+/// A table with small parts, on a small pool, and its hash function. With the published one some of the keys have hashes that
+/// are alike.
 #[derive(Clone, Copy, Debug)]
-pub struct TableTarget(pub Table);
+pub struct TableTarget(pub Table, pub Hashing);
 
 const CHUNK_BYTES: u64 = 4 << 10;
 const CHUNKS: u32 = 8;
@@ -103,6 +104,7 @@ impl Target for TableTarget {
             chunk_bytes: CHUNK_BYTES,
             lanes: WORKERS as u32 + 1,
             identity: Some(IDENTITY),
+            hashing: self.1,
         };
         let table = self.0.create(sim, &plan, Size::Small, Preset::Farbank);
         subject(table)
@@ -225,7 +227,7 @@ impl TableClient {
 impl Client for TableClient {
     fn apply(&mut self, op: &Op) -> Result<Answer, String> {
         match self.run(op) {
-            Err(Refused::Full { .. }) => Ok(Answer::Refused),
+            Err(Refused::Full { .. } | Refused::Crowded { .. }) => Ok(Answer::Refused),
             other => other.map_err(|e| e.to_string()),
         }
     }

@@ -15,7 +15,7 @@ fn cost(worker: &mut Worker, run: impl FnOnce(&mut Worker)) -> (u64, u64) {
 fn table(kind: Table) -> (Box<dyn Index>, Worker) {
     let medium = Mapped::anonymous(256 << 20).unwrap();
     let size = Size::Slots(1 << 20);
-    let table = kind.create(medium, &Plan::default(), size, Preset::Farbank);
+    let table = kind.create(medium, &Plan::published(), size, Preset::Farbank);
     let table = table.unwrap();
     let worker = table.worker().unwrap();
     (table, worker)
@@ -102,7 +102,7 @@ fn clevel_grows_at_less_than_published() {
     const KEYS: u64 = 200_000;
     let medium = Mapped::anonymous(256 << 20).unwrap();
     let size = Size::Slots(65_536);
-    let made = Table::Clevel.create(medium, &Plan::default(), size, Preset::Farbank);
+    let made = Table::Clevel.create(medium, &Plan::published(), size, Preset::Farbank);
     let table = made.unwrap();
     let mut worker = table.worker().unwrap();
     let insert = |worker: &mut Worker| {
@@ -161,7 +161,7 @@ fn level_grows_as_published_at_less() {
     ] {
         let medium = Mapped::anonymous(1 << 30).unwrap();
         let size = Size::Slots(65_536);
-        let made = Table::Level.create(medium, &Plan::default(), size, preset);
+        let made = Table::Level.create(medium, &Plan::published(), size, preset);
         let table = made.unwrap();
         let mut worker = table.worker().unwrap();
         let insert = |worker: &mut Worker| {
@@ -189,7 +189,7 @@ fn level_grows_as_published_at_less() {
 fn level_is_as_full_as_published_before_it_grows() {
     let medium = Mapped::anonymous(512 << 20).unwrap();
     let size = Size::Slots(1 << 20);
-    let made = Table::Level.create(medium, &Plan::default(), size, Preset::Published);
+    let made = Table::Level.create(medium, &Plan::published(), size, Preset::Published);
     let table = made.unwrap();
     let mut worker = table.worker().unwrap();
     let mut full = table.space(&mut worker).unwrap();

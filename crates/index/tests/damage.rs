@@ -29,7 +29,7 @@ fn made(kind: Table, (size, chunk_bytes): (Size, u64)) -> Image {
     let plan = Plan {
         chunk_bytes,
         lanes: 4,
-        identity: None,
+        ..Plan::published()
     };
     let sim = Sim::new(BYTES, Persistency::Eadr);
     let table = kind
@@ -82,7 +82,7 @@ fn links(image: &Image) -> Vec<u64> {
 
 fn done<T>(result: Result<T, Refused>) {
     match result {
-        Ok(_) | Err(Refused::Full { .. } | Refused::Damaged { .. }) => {}
+        Ok(_) | Err(Refused::Full { .. } | Refused::Crowded { .. } | Refused::Damaged { .. }) => {}
         Err(other) => panic!("{other}"),
     }
 }

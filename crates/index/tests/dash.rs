@@ -9,7 +9,7 @@ const TABLES: [Table; 2] = [Table::DashEh, Table::DashLh];
 fn make(table: Table, slots: u64, mib: u64, preset: Preset) -> Box<dyn Index> {
     let medium = Mapped::anonymous(mib << 20).unwrap();
     table
-        .create(medium, &Plan::default(), Size::Slots(slots), preset)
+        .create(medium, &Plan::published(), Size::Slots(slots), preset)
         .unwrap()
 }
 

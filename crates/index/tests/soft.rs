@@ -10,7 +10,7 @@ use farbank_pm::media::Mapped;
 fn full() -> (Box<dyn Index>, Vec<u64>) {
     let plan = Plan {
         chunk_bytes: 4 << 10,
-        ..Plan::default()
+        ..Plan::published()
     };
     let medium = Mapped::anonymous(256 << 10).unwrap();
     let made = Table::Soft.create(medium, &plan, Size::Small, Preset::Farbank);
@@ -40,7 +40,7 @@ fn what_one_worker_removes_another_inserts_into_and_the_table_does_not_grow() {
     const KEYS: u64 = 100_000;
     let medium = Mapped::anonymous(64 << 20).unwrap();
     let size = Size::Slots(1 << 10);
-    let made = Table::Soft.create(medium, &Plan::default(), size, Preset::Farbank);
+    let made = Table::Soft.create(medium, &Plan::published(), size, Preset::Farbank);
     let table = made.unwrap();
     let (mut one, mut other) = (table.worker().unwrap(), table.worker().unwrap());
     let slots = |worker: &mut _| table.space(worker).unwrap().slots;

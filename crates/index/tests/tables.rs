@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use farbank_index::hash::Hashing;
 use farbank_index::registry::{Preset, Size, Table};
 use farbank_index::{Index, Plan};
 use farbank_pm::media::Mapped;
@@ -12,8 +13,13 @@ fn medium() -> Mapped {
 }
 
 fn table(table: Table, size: Size) -> Box<dyn Index> {
+    table_with(table, size, Hashing::Published)
+}
+
+fn table_with(table: Table, size: Size, hashing: Hashing) -> Box<dyn Index> {
     let plan = Plan {
         chunk_bytes: 64 << 10,
+        hashing,
         ..Plan::default()
     };
     table
@@ -33,8 +39,12 @@ fn key(rng: &mut Rng) -> u64 {
 #[test]
 fn a_table_answers_as_a_map_does() {
     for kind in Table::ALL {
-        for size in [Size::Small, Size::Slots(2_048)] {
-            let table = table(kind, size);
+        let sizes = [
+            (Size::Small, Hashing::Published),
+            (Size::Slots(2_048), Hashing::Random),
+        ];
+        for (size, hashing) in sizes {
+            let table = table_with(kind, size, hashing);
             let mut worker = table.worker().unwrap();
             let mut model = BTreeMap::new();
             let mut rng = Rng::new(7);
@@ -196,7 +206,7 @@ fn a_full_pool_refuses_by_name_and_loses_nothing() {
         let plan = Plan {
             chunk_bytes: 4 << 10,
             lanes: 2,
-            identity: None,
+            ..Plan::published()
         };
         let table = kind
             .create(medium, &plan, Size::Small, Preset::Farbank)

@@ -1,9 +1,10 @@
 //! Our tables as a library for PiBench: `libfarbank_tables.so`.
 //!
 //! Which one is made is in the environment: `FARBANK_TABLE` (`clht` if it is not there), `FARBANK_SLOTS` for how many
-//! slots it starts with (65,536). With a `pool_path` the table is in that file (new, or one that a run before left
-//! behind), without one in anonymous memory; both with `pool_size` bytes, of which anonymous memory has 4 GiB if it is 0.
-//! What fails is told on stderr, as PiBench's plug-ins do; a table that fails later answers "not there" and "not stored".
+//! slots it starts with (65,536), `FARBANK_HASH` for its hash function, `seeded` (if it is not there) or `published`, which is
+//! the study's. With a `pool_path` the table is in that file (new, or one that a run before left behind), without one in
+//! anonymous memory; both with `pool_size` bytes, of which anonymous memory has 4 GiB if it is 0. What fails is told on
+//! stderr, as PiBench's plug-ins do; a table that fails later answers "not there" and "not stored".
 
 use std::env;
 use std::error::Error;
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use crossbeam_utils::CachePadded;
+use farbank_index::hash::Hashing;
 use farbank_index::registry::{Preset, Size, Table};
 use farbank_index::{Index, Plan, Refused, Worker};
 use farbank_pibench::abi::{Functions, Layout, Tree, TreeOptions};
@@ -93,8 +95,15 @@ impl Object {
             .into());
         }
         let threads = options.threads.clamp(1, 1024);
+        let hash: String = set("FARBANK_HASH", "seeded".into())?;
+        let hashing = match hash.as_str() {
+            "seeded" => Hashing::Random,
+            "published" => Hashing::Published,
+            _ => return Err(format!("FARBANK_HASH={hash}: seeded or published").into()),
+        };
         let plan = Plan {
             lanes: threads as u32 + 1,
+            hashing,
             ..Plan::default()
         };
         let table = table(options, &plan)?;

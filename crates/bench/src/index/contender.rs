@@ -121,7 +121,11 @@ pub(super) fn new_table(
         false => medium.without_durability(),
     };
     let size = Size::Slots(options.slots);
-    let made = table.create(medium, &Plan::default(), size, options.preset);
+    let plan = Plan {
+        hashing: options.hashing,
+        ..Plan::default()
+    };
+    let made = table.create(medium, &plan, size, options.preset);
     made.map_err(|error| Error::Failed(error.to_string()))
 }
 
@@ -148,6 +152,7 @@ pub(super) fn modelled_table(
     let plan = Plan {
         lanes: workers + 1,
         identity: Some(IDENTITY),
+        hashing: options.hashing,
         ..Plan::default()
     };
     let size = Size::Slots(options.slots);

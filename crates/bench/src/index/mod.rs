@@ -19,6 +19,7 @@ mod study;
 
 use std::path::PathBuf;
 
+use farbank_index::hash::Hashing;
 use farbank_index::registry::Preset;
 
 use crate::figure::{Error, Report, Step, Watch};
@@ -90,6 +91,8 @@ pub struct Options {
     pub contenders: Vec<Contender>,
     /// How tables are arranged.
     pub preset: Preset,
+    /// The hash function of the tables. Published figures come out again only with the published one.
+    pub hashing: Hashing,
     /// Whether lines are written back and fenced. If not, what tables say is durable is not.
     pub durable: bool,
     /// Keys that are loaded.
@@ -231,6 +234,7 @@ mod tests {
             experiment,
             contenders: Table::ALL.map(Contender::Table).to_vec(),
             preset: Preset::Farbank,
+            hashing: Hashing::Published,
             durable: true,
             records: 3_000,
             operations: 3_000,

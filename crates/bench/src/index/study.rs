@@ -199,7 +199,11 @@ pub(super) fn recovery(
         let made = match medium.map_err(Error::Medium)? {
             AnyMedium::Mapped(medium) => {
                 let size = Size::Slots(options.slots);
-                table.create(medium, &Plan::default(), size, options.preset)
+                let plan = Plan {
+                    hashing: options.hashing,
+                    ..Plan::default()
+                };
+                table.create(medium, &plan, size, options.preset)
             }
             AnyMedium::File(_) => return Err(Error::Failed("/dev/shm is no tmpfs".into())),
         };

@@ -18,6 +18,7 @@ use farbank_contest::kid::KidRecipe;
 use farbank_contest::target::EngineTarget;
 use farbank_contest::v1::{self, V1Recipe};
 use farbank_contest::v2::{self, V2Recipe};
+use farbank_index::hash::Hashing;
 use farbank_index::registry::Table;
 use farbank_index::target::TableTarget;
 use farbank_kv::target::KvTarget;
@@ -100,13 +101,13 @@ impl TargetChoice {
             TargetChoice::Kid => &EngineTarget(KidRecipe),
             TargetChoice::V1 => &EngineTarget(V1Recipe(v1::Tuning::PUBLISHED)),
             TargetChoice::V2 => &EngineTarget(V2Recipe(v2::Tuning::PUBLISHED)),
-            TargetChoice::Cceh => &TableTarget(Table::Cceh),
-            TargetChoice::Clht => &TableTarget(Table::Clht),
-            TargetChoice::Soft => &TableTarget(Table::Soft),
-            TargetChoice::Level => &TableTarget(Table::Level),
-            TargetChoice::Clevel => &TableTarget(Table::Clevel),
-            TargetChoice::DashEh => &TableTarget(Table::DashEh),
-            TargetChoice::DashLh => &TableTarget(Table::DashLh),
+            TargetChoice::Cceh => &TableTarget(Table::Cceh, Hashing::Published),
+            TargetChoice::Clht => &TableTarget(Table::Clht, Hashing::Published),
+            TargetChoice::Soft => &TableTarget(Table::Soft, Hashing::Published),
+            TargetChoice::Level => &TableTarget(Table::Level, Hashing::Published),
+            TargetChoice::Clevel => &TableTarget(Table::Clevel, Hashing::Published),
+            TargetChoice::DashEh => &TableTarget(Table::DashEh, Hashing::Published),
+            TargetChoice::DashLh => &TableTarget(Table::DashLh, Hashing::Published),
             TargetChoice::Tree => return None,
         })
     }

@@ -133,7 +133,7 @@ impl<M: Medium> Cceh<M> {
         for bucket in 0..1 << self.config.bucket_bits {
             let bucket = Self::slot(segment, bucket * SLOTS_A_LINE);
             for (n, key) in (0..).zip(self.keys_of(bucket)) {
-                if key != EMPTY && header.owns(crate::hash::hash(key)) {
+                if key != EMPTY && header.owns(self.ground.hash(key)) {
                     let slot = bucket.plus(n * SLOT);
                     each(slot, key, medium.load(value_of(slot)));
                 }

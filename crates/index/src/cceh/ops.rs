@@ -7,7 +7,6 @@ use super::Cceh;
 use super::layout::{EMPTY, first_slot, value_of};
 use crate::extendible::Held;
 use crate::ground::Worker;
-use crate::hash::hash;
 use crate::index::Refused;
 
 impl<M: Medium> Cceh<M> {
@@ -91,10 +90,10 @@ impl<M: Medium> Cceh<M> {
     pub(super) fn fetch_hashed(&self, keys: &[u64]) {
         let (medium, directory) = (self.ground.medium(), self.directory.directory());
         for key in keys {
-            medium.prefetch(directory.entry_of(hash(*key)), WORD);
+            medium.prefetch(directory.entry_of(self.ground.hash(*key)), WORD);
         }
         for key in keys {
-            let hash = hash(*key);
+            let hash = self.ground.hash(*key);
             let segment = self.directory.lookup(&self.ground, hash).to;
             self.locks.prefetch(segment);
             self.prefetch(segment, hash);
@@ -151,7 +150,7 @@ impl<M: Medium> Cceh<M> {
 
     /// A slot that is empty, or whose key has moved on (I1).
     fn free_slot(&self, held: &Held<'_>, at: u64) -> Option<Off> {
-        let is_free = |key| key == EMPTY || !held.header.owns(hash(key));
+        let is_free = |key| key == EMPTY || !held.header.owns(self.ground.hash(key));
         self.buckets_of(held.segment, at)
             .find_map(|bucket| first_slot(bucket, self.keys_of(bucket), is_free))
     }

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use farbank_pm::{LINE, Medium, Off};
 
 use super::Cceh;
-use crate::hash::hash;
 use crate::index::Refused;
 use crate::outlier::Outlier;
 
@@ -23,7 +22,7 @@ impl<M: Medium> Cceh<M> {
             if !keys.insert(key) {
                 wrong = Some(format!("key {key:#x} is in {segment:?} twice"));
             } else if !self
-                .buckets_of(segment, hash(key))
+                .buckets_of(segment, self.ground.hash(key))
                 .any(|at| (at.0..at.0 + LINE as u64).contains(&slot.0))
             {
                 wrong = Some(format!(

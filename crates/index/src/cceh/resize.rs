@@ -40,11 +40,12 @@ impl<M: Medium> Cceh<M> {
         let Held {
             segment, header, ..
         } = *held;
+        self.directory.may_split(&self.ground, header)?;
         let young = self.ground.allocate(worker, SEGMENT)?;
         let mut moved = Vec::new();
         let half = header.half(1);
         self.each_live(segment, |slot, key, value| {
-            if half.owns(crate::hash::hash(key)) {
+            if half.owns(self.ground.hash(key)) {
                 moved.push((slot.0 - segment.0, key, value));
             }
         });

@@ -67,7 +67,6 @@ use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 
 use crate::ground::{Ground, OpenError, Plan, Worker};
-use crate::hash::hash;
 use crate::index::{Index, Refused, Space};
 use crate::locks::Locks;
 use layout::{LEVELS, Level, META, Meta, PAIR_BYTES, level_root, value_of};
@@ -211,19 +210,19 @@ impl<M: Medium> Index for Clevel<M> {
     }
 
     fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
-        self.insert_hashed(worker, hash(key), key, value)
+        self.insert_hashed(worker, self.ground.hash(key), key, value)
     }
 
     fn get(&self, _worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
-        self.get_hashed(hash(key), key)
+        self.get_hashed(self.ground.hash(key), key)
     }
 
     fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
-        self.update_hashed(worker, hash(key), key, value)
+        self.update_hashed(worker, self.ground.hash(key), key, value)
     }
 
     fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
-        self.remove_hashed(worker, hash(key), key)
+        self.remove_hashed(worker, self.ground.hash(key), key)
     }
 
     fn fetch(&self, keys: &[u64]) {

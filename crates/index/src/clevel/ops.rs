@@ -193,7 +193,7 @@ impl<M: Medium> Clevel<M> {
         let levels = self.meta().levels().map(|n| self.level(n));
         for level in levels {
             for key in keys {
-                for bucket in self.buckets_of(level, crate::hash::hash(*key)) {
+                for bucket in self.buckets_of(level, self.ground.hash(*key)) {
                     let at = level.at.plus(bucket * self.config.bucket_bytes());
                     self.ground.medium().prefetch(at, WORD);
                 }

@@ -9,7 +9,6 @@ use super::layout::{
     CURSOR, EMPTY, LEVELS, Level, META, PAIR, TOP_BITS_MAX, bucket_in, level_root, tag_in,
 };
 use crate::ground::{Block, OpenError, Worker};
-use crate::hash::hash;
 use crate::index::Refused;
 
 impl<M: Medium> Clevel<M> {
@@ -21,7 +20,7 @@ impl<M: Medium> Clevel<M> {
         for lane in 0..self.ground.lanes() {
             for block in self.ground.in_doubt(lane)? {
                 if block.class == Some(PAIR) {
-                    let hash = hash(self.ground.medium().load(block.at));
+                    let hash = self.ground.hash(self.ground.medium().load(block.at));
                     self.flush_buckets(&mut worker, hash);
                 }
             }
@@ -106,7 +105,7 @@ impl<M: Medium> Clevel<M> {
         let taken: Vec<_> = words.filter(|(_, word)| *word != EMPTY).collect();
         let mut moved = Vec::new();
         for (slot, word) in taken {
-            let hash = hash(medium.load(self.pair_of(slot, word)?));
+            let hash = self.ground.hash(medium.load(self.pair_of(slot, word)?));
             let above = meta.levels().skip(1);
             if above.clone().any(|n| self.leads(self.level(n), hash, word)) {
                 self.flush_buckets(worker, hash);
@@ -130,7 +129,7 @@ impl<M: Medium> Clevel<M> {
             None => levels.any(|level| level.at == block.at),
             Some(_) if fault!("clevel.free_last") => false,
             Some(_) => {
-                let hash = hash(self.ground.medium().load(block.at));
+                let hash = self.ground.hash(self.ground.medium().load(block.at));
                 let word = self.slot_word(block.at, hash);
                 levels.any(|level| self.leads(level, hash, word))
             }
@@ -144,7 +143,7 @@ impl<M: Medium> Clevel<M> {
         self.each_taken(|level, slot, word| {
             let pair = self.pair_of(slot, word)?;
             let key = medium.load(pair);
-            let hash = hash(key);
+            let hash = self.ground.hash(key);
             if tag_in(word) != self.tag_of(hash) || !self.slots_of(level, hash).any(|s| s == slot) {
                 wrong = Some(format!(
                     "key {key:#x} lies at {slot:?}, where it is not looked for"

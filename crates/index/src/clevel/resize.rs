@@ -8,8 +8,10 @@ use super::layout::{
     CURSOR, EMPTY, LEVELS, Level, META, Meta, TOP_BITS_MAX, bucket_in, cursor, level_root,
 };
 use crate::ground::{OpenError, Worker};
-use crate::hash::hash;
 use crate::index::Refused;
+
+/// Most slots of a new level for each key of the table.
+const SLOTS_A_KEY: u64 = 16;
 
 impl<M: Medium> Clevel<M> {
     /// The two levels of a new table.
@@ -60,15 +62,29 @@ impl<M: Medium> Clevel<M> {
         }
         let meta = self.meta();
         let top = self.level(meta.levels().end - 1);
-        if meta.count == LEVELS || top.bits == TOP_BITS_MAX {
-            let bytes = self.level_bytes(top.bits + 1);
-            return Err(Refused::Full { bytes });
+        if meta.count == LEVELS || top.bits == TOP_BITS_MAX || self.is_sparse(top)? {
+            return Err(Refused::Crowded { bits: top.bits });
         }
         self.make_level(worker, meta.levels().end, top.bits + 1)?;
         let count = meta.count + 1;
         self.set_meta(worker, Meta { count, ..meta })?;
         self.empty_bottoms(worker)?;
         Ok(())
+    }
+
+    /// Whether a level on `top` would have so many slots that only keys whose hashes are alike can need it. One that takes a
+    /// chunk at most never has.
+    fn is_sparse(&self, top: Level) -> Result<bool, Refused> {
+        let bits = top.bits + 1;
+        if self.level_bytes(bits) <= self.ground.chunk_bytes() {
+            return Ok(false);
+        }
+        let (mut keys, slots) = (0, u64::from(self.config.slots) << bits);
+        self.each_taken(|_, _, _| {
+            keys += 1;
+            Ok(())
+        })?;
+        Ok(keys * SLOTS_A_KEY < slots)
     }
 
     /// Empties bottom levels until two are left; `false`: there was no room, and the next who finds none adds a level,
@@ -129,10 +145,10 @@ impl<M: Medium> Clevel<M> {
             }
             // Its pair may be freed, and be another key's, until that key is held.
             let pair = self.pair_of(slot, word)?;
-            let hash = hash(medium.load(pair));
+            let hash = self.ground.hash(medium.load(pair));
             let _guard = self.hold(hash)?;
             let settled = medium.load(slot) == word;
-            if !settled || crate::hash::hash(medium.load(pair)) != hash {
+            if !settled || self.ground.hash(medium.load(pair)) != hash {
                 continue;
             }
             if !self.link(worker, hash, pair)? {

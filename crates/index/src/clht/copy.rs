@@ -17,7 +17,6 @@ use farbank_pm::{LINE, Medium, Off, fault};
 use super::Clht;
 use super::layout::{Array, CHAINED, SLOTS, image, next_of};
 use crate::ground::Worker;
-use crate::hash::hash;
 use crate::index::Refused;
 use crate::locks::wait;
 
@@ -168,7 +167,7 @@ impl<M: Medium> Clht<M> {
                 came.left.extend((bucket != first).then_some(bucket))
             });
             self.each_live(first, |_, key, value| {
-                let hash = hash(key);
+                let hash = self.ground.hash(key);
                 if old.index(hash) == index {
                     pairs.push((young.index(hash), key, value)); // any other is damaged
                 }

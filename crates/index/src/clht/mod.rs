@@ -73,7 +73,6 @@ use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
 
 use crate::ground::{Ground, OpenError, Plan, Worker};
-use crate::hash::hash;
 use crate::index::{Index, Refused, Space};
 use crate::locks::{EARLY_READS, Locks};
 use crate::outlier::Outlier;
@@ -242,28 +241,28 @@ impl<M: Medium> Index for Clht<M> {
     fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
         match key {
             EMPTY => Outlier::of(&self.ground).insert(worker, value),
-            _ => self.insert_hashed(worker, hash(key), key, value),
+            _ => self.insert_hashed(worker, self.ground.hash(key), key, value),
         }
     }
 
     fn get(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
         match key {
             EMPTY => Outlier::of(&self.ground).get(),
-            _ => self.get_hashed(worker, hash(key), key),
+            _ => self.get_hashed(worker, self.ground.hash(key), key),
         }
     }
 
     fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
         match key {
             EMPTY => Outlier::of(&self.ground).update(worker, value),
-            _ => self.update_hashed(worker, hash(key), key, value),
+            _ => self.update_hashed(worker, self.ground.hash(key), key, value),
         }
     }
 
     fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
         match key {
             EMPTY => Outlier::of(&self.ground).remove(worker),
-            _ => self.remove_hashed(worker, hash(key), key),
+            _ => self.remove_hashed(worker, self.ground.hash(key), key),
         }
     }
 

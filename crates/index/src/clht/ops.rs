@@ -129,7 +129,7 @@ impl<M: Medium> Clht<M> {
     pub(super) fn fetch_hashed(&self, keys: &[u64]) {
         let array = self.array();
         for key in keys {
-            let first = array.bucket(array.index(crate::hash::hash(*key)));
+            let first = array.bucket(array.index(self.ground.hash(*key)));
             self.locks.prefetch(first);
             self.ground.medium().prefetch(first, LINE);
         }

@@ -7,7 +7,6 @@ use farbank_pm::{LINE, Medium, Off};
 use super::Clht;
 use super::layout::{ARRAY, Array, BITS_MAX, CHAINED, OLD, YOUNG};
 use crate::ground::{Block, OpenError};
-use crate::hash::hash;
 use crate::index::Refused;
 use crate::outlier::Outlier;
 
@@ -104,7 +103,7 @@ impl<M: Medium> Clht<M> {
         self.each_live(first, |bucket, key, _| {
             if !keys.insert(key) {
                 wrong = Some(format!("key {key:#x} is in chain {index} twice"));
-            } else if array.index(hash(key)) != index {
+            } else if array.index(self.ground.hash(key)) != index {
                 wrong = Some(format!(
                     "key {key:#x} lies in {bucket:?}, where it is not looked for"
                 ));

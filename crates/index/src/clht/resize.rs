@@ -47,7 +47,7 @@ impl<M: Medium> Clht<M> {
         }
         let _for = worker.reshape();
         match self.replace(worker, old) {
-            Err(Refused::Full { .. } | Refused::Damaged { .. }) => {
+            Err(Refused::Full { .. } | Refused::Crowded { .. } | Refused::Damaged { .. }) => {
                 let later = self.chained.load(Ordering::Relaxed) / 8 * 9 + 1;
                 self.grow_at.store(later, Ordering::Relaxed);
                 Ok(())
@@ -59,8 +59,7 @@ impl<M: Medium> Clht<M> {
     fn replace(&self, worker: &mut Worker, old: Array) -> Result<(), Refused> {
         let bits = old.bits + self.config.growth_bits;
         if bits > BITS_MAX {
-            let bytes = old.bytes() << self.config.growth_bits;
-            return Err(Refused::Full { bytes });
+            return Err(Refused::Crowded { bits: old.bits });
         }
         let young = self.take_run(worker, bits)?;
         worker.commit(self.ground.medium())?;

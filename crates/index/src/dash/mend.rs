@@ -7,12 +7,13 @@ use farbank_pm::{LINE, Lane, Medium, Off, fault};
 use super::bucket::{Bits, HEAD, Overflow, Pairs};
 use super::{Dash, Place};
 use crate::ground::{Block, Worker};
-use crate::hash::hash;
+use crate::hash::Hasher;
 use crate::index::Refused;
 use farbank_pm::simd::ones;
 
 /// What a table knows of keys, by their hashes.
 pub(crate) struct Keys<'a> {
+    pub(crate) hasher: Hasher,
     /// Where a key's home in its segment is.
     pub(crate) place: &'a dyn Fn(u64) -> Place,
     /// Whether a key is this segment's.
@@ -21,11 +22,11 @@ pub(crate) struct Keys<'a> {
 
 impl Keys<'_> {
     fn place(&self, key: u64) -> Place {
-        (self.place)(hash(key))
+        (self.place)(self.hasher.hash(key))
     }
 
     fn own(&self, key: u64) -> bool {
-        (self.owned)(hash(key))
+        (self.owned)(self.hasher.hash(key))
     }
 }
 

@@ -263,6 +263,14 @@ impl<'a, M: Medium> Dash<'a, M> {
         stash.chain((0..self.form.shape.buckets()).map(move |n| (self.bucket(segment, n), None)))
     }
 
+    /// How many pairs of a segment are live, and slots for them, without its stash. Nothing of the segment is followed.
+    pub(crate) fn live_at_home(&self, segment: Off) -> (u64, u64) {
+        let buckets = self.form.shape.buckets();
+        let live = (0..buckets).map(|n| self.bits(self.bucket(segment, n)).live());
+        let pairs = live.map(|live| u64::from(live.count_ones())).sum();
+        (pairs, buckets * u64::from(self.form.shape.slots))
+    }
+
     /// Tells of each live pair: where, its key, its value.
     pub(crate) fn each(&self, segment: Off, mut each: impl FnMut(Spot, u64, u64)) {
         for (bucket, stash) in self.buckets(segment) {

@@ -5,7 +5,6 @@ use farbank_pm::{Medium, Off};
 
 use super::{Added, Dash, Keys, Place};
 use crate::ground::{Ground, Worker};
-use crate::hash::hash;
 use crate::index::{Index, Refused, Space};
 use crate::locks::{Guard, Led, Locks};
 
@@ -99,6 +98,7 @@ pub(crate) trait Table: Send + Sync {
         self.vouch(segment, hash)?;
         self.dash().vouch(segment)?;
         let keys = Keys {
+            hasher: self.ground().hasher(),
             place: &|hash| self.place(hash),
             owned: &|hash| self.owns(segment, hash),
         };
@@ -110,6 +110,7 @@ pub(crate) trait Table: Send + Sync {
         let accept = || self.accept(&mut self.ground().worker()?, segment, hash);
         self.locks().begin(segment, accept)?;
         let keys = Keys {
+            hasher: self.ground().hasher(),
             place: &|hash| self.place(hash),
             owned: &|hash| self.owns(segment, hash),
         };
@@ -129,7 +130,7 @@ impl<T: Table> Index for T {
     /// Two lines, two drains, or one of each where the pair is in the line of its bits; three more of each at most if a pair
     /// must make room. What growing adds is the table's.
     fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
-        let (hash, dash) = (hash(key), self.dash());
+        let (hash, dash) = (self.ground().hash(key), self.dash());
         let place = self.place(hash);
         loop {
             let fetch = |segment| dash.prefetch_heads(segment, place);
@@ -154,7 +155,7 @@ impl<T: Table> Index for T {
 
     fn get(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
         let _for = Category::KeyValue.spend();
-        let (hash, dash) = (hash(key), self.dash());
+        let (hash, dash) = (self.ground().hash(key), self.dash());
         let place = self.place(hash);
         self.locks().read(
             || self.lookup(hash),
@@ -169,7 +170,7 @@ impl<T: Table> Index for T {
 
     /// One line, one drain.
     fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
-        let (hash, dash) = (hash(key), self.dash());
+        let (hash, dash) = (self.ground().hash(key), self.dash());
         let place = self.place(hash);
         let fetch = |segment| dash.prefetch(segment, place);
         let held = self.hold(worker, hash, place, fetch)?;
@@ -183,7 +184,7 @@ impl<T: Table> Index for T {
 
     /// One line, one drain.
     fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
-        let (hash, dash) = (hash(key), self.dash());
+        let (hash, dash) = (self.ground().hash(key), self.dash());
         let place = self.place(hash);
         let fetch = |segment| dash.prefetch(segment, place);
         let held = self.hold(worker, hash, place, fetch)?;
@@ -199,10 +200,10 @@ impl<T: Table> Index for T {
     /// What leads to segments first, then locks and bits of both buckets.
     fn fetch(&self, keys: &[u64]) {
         for key in keys {
-            self.prefetch_lookup(hash(*key));
+            self.prefetch_lookup(self.ground().hash(*key));
         }
         for key in keys {
-            let hash = hash(*key);
+            let hash = self.ground().hash(*key);
             let segment = self.lookup(hash).to;
             self.locks().prefetch(segment);
             self.dash().prefetch(segment, self.place(hash));

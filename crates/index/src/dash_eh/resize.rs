@@ -28,18 +28,32 @@ impl<M: Medium> DashEh<M> {
         let _for = worker.reshape();
         let (dash, medium, segment) = (self.dash(), self.ground.medium(), held.segment);
         let header = Header::serving(medium, segment, held.hash)?;
+        self.directory.may_split(&self.ground, header)?;
         let [stay, moved] = [0, 1].map(|bit| header.half(bit));
+        let hasher = self.ground.hasher();
         let place = &|hash| self.place(hash);
         let young = self.ground.allocate(worker, SEGMENT)?;
         dash.clear_words(&mut worker.lane, young);
         let owned = &|hash| moved.owns(hash);
-        dash.copy_some(worker, (segment, young), &Keys { place, owned })?;
+        dash.copy_some(
+            worker,
+            (segment, young),
+            &Keys {
+                hasher,
+                place,
+                owned,
+            },
+        )?;
         medium.store(&mut worker.lane, young, moved.word());
         dash.flush(&mut worker.lane, young);
         worker.commit(medium)?; // D1
         self.locks.is_new(young);
         let owned = &|hash| stay.owns(hash);
-        let own = Keys { place, owned };
+        let own = Keys {
+            hasher,
+            place,
+            owned,
+        };
         if fault!("dash-eh.bits_first") {
             dash.keep_own(&mut worker.lane, segment, &own);
         }

@@ -9,6 +9,9 @@ use crate::dash::{Keys, Table};
 use crate::ground::{Ground, Worker};
 use crate::index::Refused;
 
+/// Most slots of a segment for each of its pairs when it is split.
+const SLOTS_A_PAIR: u64 = 16;
+
 impl Config {
     /// An empty directory, and how many segments there are to be, drained with the first of them.
     pub(super) fn make_directory<M: Medium>(
@@ -93,11 +96,24 @@ impl<M: Medium> DashLh<M> {
         let _growing = self.growing.lock().expect("no holder panics");
         for _ in 0..self.config.splits {
             match self.split(worker) {
-                Err(Refused::Full { .. } | Refused::Damaged { .. }) => return Ok(()),
+                Err(Refused::Full { .. } | Refused::Crowded { .. } | Refused::Damaged { .. }) => {
+                    return Ok(());
+                }
                 other => other?,
             }
         }
         Ok(())
+    }
+
+    /// Whether the segment whose turn it is has so few pairs that only keys whose hashes are alike can have chained a bucket
+    /// elsewhere: splits do not help those. A table that takes a chunk at most is never sparse.
+    fn is_sparse(&self, state: State) -> bool {
+        let (shape, dash) = (self.config.shape, self.dash());
+        if state.count() * shape.segment_bytes() < self.ground.chunk_bytes() {
+            return false;
+        }
+        let (pairs, homes) = dash.live_at_home(self.segment(state.next));
+        pairs * SLOTS_A_PAIR < homes
     }
 
     /// Splits the segment whose turn it is. Nothing is changed on an error.
@@ -105,26 +121,41 @@ impl<M: Medium> DashLh<M> {
         let (before, dash, medium) = (self.state(), self.dash(), self.ground.medium());
         let (number, after) = (before.count(), before.after());
         if after.bits > BITS_MAX {
-            let bytes = self.form.segment_bytes;
-            return Err(Refused::Full { bytes });
+            return Err(Refused::Crowded { bits: before.bits });
+        }
+        if self.is_sparse(before) {
+            return Ok(());
         }
         self.reserve(worker, number)?;
         let (elder, young) = (self.segment(before.next), self.segment(number));
         let accept = || self.accept(worker, elder, before.next);
         let _elder = self.locks.lock(elder, accept)?;
+        let hasher = self.ground.hasher();
         let place = &|hash| self.place(hash);
         let owned = &|hash| after.number(hash) == number;
         dash.chain_of(young, CHAINED, number)?; // what a copy that was cut short has left
         dash.clear_words(&mut worker.lane, young);
         medium.store(&mut worker.lane, young, number);
-        dash.copy_some(worker, (elder, young), &Keys { place, owned })?;
+        dash.copy_some(
+            worker,
+            (elder, young),
+            &Keys {
+                hasher,
+                place,
+                owned,
+            },
+        )?;
         dash.flush(&mut worker.lane, young);
         worker.commit(medium)?; // I3
         self.locks.is_new(young);
         self.ground.set_root(worker, STATE, after.word())?;
         self.state.store(after.word(), Ordering::Release); // I4
         let owned = &|hash| after.number(hash) == before.next;
-        let own = Keys { place, owned };
+        let own = Keys {
+            hasher,
+            place,
+            owned,
+        };
         dash.keep_own(&mut worker.lane, elder, &own);
         worker.commit(medium)?;
         dash.bring_home(worker, elder, &own)

@@ -353,6 +353,32 @@ impl Extendible {
         Ok(())
     }
 
+    /// Whether a split of the segment that says `header` may double the directory, if it has to: a directory is of one chunk,
+    /// or no larger than all segments together. Keys whose hashes begin alike would double it without end.
+    pub(crate) fn may_split<M: Medium>(
+        &self,
+        ground: &Ground<M>,
+        header: Header,
+    ) -> Result<(), Refused> {
+        loop {
+            let directory = self.directory();
+            let (bits, bytes) = (directory.depth(), 2 * directory.bytes());
+            if header.depth < bits || bytes <= ground.chunk_bytes() {
+                return Ok(());
+            }
+            let entry = |n| ground.medium().load(directory.entry(n));
+            let (mut segments, mut last) = (0, Off::NULL.0);
+            for segment in (0..directory.entries()).map(entry) {
+                segments += u64::from(segment != last); // a segment's entries are next to each other
+                last = segment;
+            }
+            if self.directory() == directory {
+                let fits = bits < DEPTH_MAX && bytes <= segments * self.segment_bytes;
+                return fits.then_some(()).ok_or(Refused::Crowded { bits });
+            }
+        }
+    }
+
     /// Has the directory name `young`, durable and whole (D1), for the second half of what `elder` says. Refused for
     /// want of room, nothing is changed, and `young` is free.
     pub(crate) fn publish<M: Medium>(
@@ -369,7 +395,7 @@ impl Extendible {
         }
         let doubled = self.double(ground, worker, directory, elder.prefix, young);
         // Of a medium that failed nobody knows whether the root names the new directory, and `young` in it: recovery does.
-        if matches!(doubled, Err(Refused::Full { .. } | Refused::Damaged { .. })) {
+        if !matches!(doubled, Ok(()) | Err(Refused::Poisoned(_))) {
             ground.free(worker, ground.block(young)?);
         }
         doubled
@@ -385,9 +411,6 @@ impl Extendible {
         young: Off,
     ) -> Result<(), Refused> {
         let bytes = 2 * old.bytes();
-        if old.depth() >= DEPTH_MAX {
-            return Err(Refused::Full { bytes });
-        }
         let medium = ground.medium();
         let at = ground.allocate_run(worker, bytes)?;
         let mut entries = Vec::with_capacity(bytes as usize);

@@ -4,11 +4,12 @@
 //!   superblock   chunk 0: the head                                            chunk 1 ...
 //!   ┌──────────┬───────────────────────────────────────────────────────────┬──────────┬─ ... ─┐
 //!   │ kind,    │ root: 16 words │ outlier │ lanes: a line each │ chunks: a  │ slab or  │       │
-//!   │ config   │ (two lines)    │ (a line)│                    │ word each  │ run      │       │
+//!   │ config,  │ (two lines)    │ (a line)│                    │ word each  │ run      │       │
+//!   │ seed     │                │         │                    │            │          │       │
 //!   └──────────┴───────────────────────────────────────────────────────────┴──────────┴─ ... ─┘
 //! ```
 //!
-//! What kind of table it is and how it was configured stands in the pool's superblock, written once, last of
+//! What kind of table it is, how it was configured and the seed of its hash stand in the pool's superblock, written once, last of
 //! all when the table is made. The root's words are the table's own: a word is replaced by one store. Chunks are
 //! the pool's segments; `heap.rs` hands them out.
 
@@ -26,6 +27,7 @@ use farbank_pm::pool::{Copies, Identity, Layout, Pool, PoolError, ROOT_WORDS, Ro
 use farbank_pm::sync::Arc;
 use farbank_pm::{LINE, Lane, Medium, Off, Poisoned, WORD};
 
+use crate::hash::{self, Hasher, Hashing};
 use crate::index::Refused;
 use crate::locks::Locks;
 pub(crate) use failure::Failure;
@@ -38,8 +40,10 @@ pub use worker::Worker;
 const ROOT: u64 = 16;
 /// Words of the superblock before the table's configuration: the kind, the lanes.
 const CONFIG_FROM: usize = 2;
+/// The superblock's word for the seed of the table's hash. The one after it is a cache's.
+const SEED: usize = ROOT_WORDS - 2;
 /// Words a table may keep of its configuration.
-pub(crate) const CONFIG_WORDS: usize = ROOT_WORDS - CONFIG_FROM;
+pub(crate) const CONFIG_WORDS: usize = SEED - CONFIG_FROM;
 
 /// How the pool of a new table is laid out.
 #[derive(Clone, Debug)]
@@ -50,15 +54,29 @@ pub struct Plan {
     pub lanes: u32,
     /// Who the pool is; `None`: random.
     pub identity: Option<Identity>,
+    /// The hash function of a new table.
+    pub hashing: Hashing,
+}
+
+impl Plan {
+    /// The default one, with the study's hash: for figures that are compared with published ones.
+    #[must_use]
+    pub fn published() -> Plan {
+        Plan {
+            hashing: Hashing::Published,
+            ..Plan::default()
+        }
+    }
 }
 
 impl Default for Plan {
-    /// Chunks of 1 MiB, 128 workers.
+    /// Chunks of 1 MiB, 128 workers, a hash function of the table's own.
     fn default() -> Plan {
         Plan {
             chunk_bytes: 1 << 20,
             lanes: 128,
             identity: None,
+            hashing: Hashing::Random,
         }
     }
 }
@@ -151,18 +169,23 @@ impl From<Poisoned> for OpenError {
     }
 }
 
-/// A table's kind as a word: its name's first eight letters.
-fn kind_of(name: &str) -> u64 {
+/// A table's kind as a word: its name, of seven letters at most, and a byte that is 1 if the table has a seed. So programs
+/// that know of no seeds refuse such a table.
+fn kind_of(name: &str, seed: u64) -> u64 {
     let mut word = [0; WORD];
-    for (byte, letter) in word.iter_mut().zip(name.bytes()) {
+    for (byte, letter) in word[..SEEDED].iter_mut().zip(name.bytes()) {
         *byte = letter;
     }
+    word[SEEDED] = u8::from(seed != 0);
     u64::from_le_bytes(word)
 }
 
+/// The byte of a kind that says whether the table has a seed.
+const SEEDED: usize = WORD - 1;
+
 fn name_of(kind: u64) -> String {
     let letters = kind.to_le_bytes();
-    String::from_utf8_lossy(&letters)
+    String::from_utf8_lossy(&letters[..SEEDED])
         .trim_end_matches('\0')
         .into()
 }
@@ -171,6 +194,9 @@ fn name_of(kind: u64) -> String {
 pub(crate) struct Ground<M> {
     pool: Pool<M>,
     config: [u64; CONFIG_WORDS],
+    /// The seed of the table's hash; 0: it has none.
+    seed: u64,
+    hasher: Hasher,
     heap: Arc<Heap>,
     outlier_lock: Locks,
 }
@@ -191,7 +217,8 @@ impl<M: Medium> Ground<M> {
             None => Pool::create(medium, &mut lane, &layout)?,
             Some(identity) => Pool::create_as(medium, &mut lane, &layout, identity)?,
         };
-        let ground = Ground::over(pool, plan.lanes, [0; CONFIG_WORDS], classes)?;
+        let seed = plan.hashing.word(pool.id());
+        let ground = Ground::over(pool, plan.lanes, seed, [0; CONFIG_WORDS], classes)?;
         ground.clear_head(&mut lane)?;
         Ok(ground)
     }
@@ -205,7 +232,16 @@ impl<M: Medium> Ground<M> {
         // A table has no clean close, after which a copy could be told from one of a table in use.
         let pool = Pool::open_with(medium, &mut Lane::new(0), Copies::Accept)?;
         let root = pool.root();
-        if root[0] != kind_of(name) {
+        let seed = root[SEED];
+        if root[0] == kind_of(name, u64::from(seed == 0)) {
+            return Err(OpenError::Damaged {
+                what: format!(
+                    "the superblock's word {SEED} for the seed of the hash is {seed:#x}, and its word 0 says otherwise: {:#x}",
+                    root[0]
+                ),
+            });
+        }
+        if root[0] != kind_of(name, seed) {
             return Err(OpenError::Kind {
                 expected: name,
                 found: root[0],
@@ -214,7 +250,7 @@ impl<M: Medium> Ground<M> {
         let lanes = u32::try_from(root[1]).unwrap_or(u32::MAX);
         let config = std::array::from_fn(|n| root[CONFIG_FROM + n]);
         let classes = classes(&config)?;
-        let ground = Ground::over(pool, lanes, config, &classes)?;
+        let ground = Ground::over(pool, lanes, seed, config, &classes)?;
         ground.accept_head()?;
         ground.read_chunks()?;
         Ok(ground)
@@ -223,6 +259,7 @@ impl<M: Medium> Ground<M> {
     fn over(
         pool: Pool<M>,
         lanes: u32,
+        seed: u64,
         config: [u64; CONFIG_WORDS],
         classes: &[Class],
     ) -> Result<Ground<M>, OpenError> {
@@ -243,6 +280,8 @@ impl<M: Medium> Ground<M> {
         Ok(Ground {
             pool,
             config,
+            seed,
+            hasher: Hasher::of_word(seed, [hash::SEED; 2])[0],
             outlier_lock: Locks::new(&heap.failure, 0, 1, false),
             heap: Arc::new(heap),
         })
@@ -291,7 +330,8 @@ impl<M: Medium> Ground<M> {
         config: &[u64],
     ) -> Result<Ground<M>, OpenError> {
         let mut root: Root = [0; ROOT_WORDS];
-        root[0] = kind_of(name);
+        root[0] = kind_of(name, self.seed);
+        root[SEED] = self.seed;
         root[1] = u64::from(self.heap.lanes());
         root[CONFIG_FROM..][..config.len()].copy_from_slice(config);
         self.config[..config.len()].copy_from_slice(config);
@@ -299,9 +339,30 @@ impl<M: Medium> Ground<M> {
         Ok(self)
     }
 
+    /// The hash of `key` in this table.
+    #[inline]
+    pub(crate) fn hash(&self, key: u64) -> u64 {
+        self.hasher.hash(key)
+    }
+
+    /// The hash function of this table.
+    pub(crate) fn hasher(&self) -> Hasher {
+        self.hasher
+    }
+
+    /// The hash functions of a table with two: the published ones are from these start values.
+    pub(crate) fn hashers(&self, starts: [u64; 2]) -> [Hasher; 2] {
+        Hasher::of_word(self.seed, starts)
+    }
+
     /// The words of configuration the table was made with.
     pub(crate) fn config(&self) -> &[u64; CONFIG_WORDS] {
         &self.config
+    }
+
+    /// Bytes of a chunk: what the smallest run takes.
+    pub(crate) fn chunk_bytes(&self) -> u64 {
+        self.pool.segment_bytes()
     }
 
     /// The medium.

@@ -6,7 +6,6 @@ use super::{Config, LevelHash};
 use crate::bits::those;
 pub(super) use crate::ground::Run as Level;
 use crate::ground::{CONFIG_WORDS, OpenError};
-use crate::hash::hash_from;
 
 /// The root's word for which level is the top one. It and those for the levels are in one line.
 pub(super) const CURRENT: u64 = 0;
@@ -139,11 +138,6 @@ impl Config {
         u64::from(self.bucket_bytes) << bits
     }
 
-    #[inline]
-    pub(super) fn hashes(&self, key: u64) -> Hashes {
-        [hash_from(self.seeds[0], key), hash_from(self.seeds[1], key)]
-    }
-
     /// What a bucket's word of tokens has for slot `n`.
     #[inline]
     pub(super) fn token(&self, n: u64) -> u64 {
@@ -186,6 +180,12 @@ impl Config {
 }
 
 impl<M: Medium> LevelHash<M> {
+    #[inline]
+    pub(super) fn hashes(&self, key: u64) -> Hashes {
+        let [first, second] = &self.hashers;
+        [first.hash(key), second.hash(key)]
+    }
+
     #[inline]
     pub(super) fn tokens(&self, bucket: Off) -> u64 {
         self.ground.medium().load(bucket)

@@ -68,7 +68,7 @@ use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::ground::{Ground, OpenError, Plan, Worker};
-use crate::hash;
+use crate::hash::{self, Hasher};
 use crate::index::{Index, Refused, Space};
 use crate::locks::Locks;
 use layout::{CURRENT, Level, Levels, RING, level_root};
@@ -106,7 +106,7 @@ pub struct Config {
     pub token_bits: u32,
     /// Buckets of the first top level, as a power of two; the bottom one has half of them.
     pub top_bits: u32,
-    /// What the hashes of the two sides start from.
+    /// What the published hashes of the two sides start from; a table with a seed draws both from that.
     pub seeds: [u64; 2],
     /// Whether a resize makes each pair durable by itself, then its token, then the bucket it was in once more, as published
     /// code does, which takes the old token away.
@@ -153,6 +153,8 @@ impl Config {
 pub struct LevelHash<M> {
     ground: Ground<M>,
     config: Config,
+    /// Of the two sides.
+    hashers: [Hasher; 2],
     /// The root's words, where readers look.
     current: AtomicU64,
     ring: [AtomicU64; RING as usize],
@@ -174,6 +176,7 @@ impl<M: Medium> LevelHash<M> {
             closed: AtomicBool::new(false),
             stripes: 1,
             locks: Locks::new(ground.failure(), 0, 1, found),
+            hashers: ground.hashers(config.seeds),
             ground,
             config,
         };
@@ -228,19 +231,19 @@ impl<M: Medium> Index for LevelHash<M> {
     }
 
     fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
-        self.insert_hashed(worker, self.config.hashes(key), key, value)
+        self.insert_hashed(worker, self.hashes(key), key, value)
     }
 
     fn get(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
-        self.get_hashed(worker, self.config.hashes(key), key)
+        self.get_hashed(worker, self.hashes(key), key)
     }
 
     fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
-        self.update_hashed(worker, self.config.hashes(key), key, value)
+        self.update_hashed(worker, self.hashes(key), key, value)
     }
 
     fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
-        self.remove_hashed(worker, self.config.hashes(key), key)
+        self.remove_hashed(worker, self.hashes(key), key)
     }
 
     fn fetch(&self, keys: &[u64]) {

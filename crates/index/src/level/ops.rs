@@ -122,7 +122,7 @@ impl<M: Medium> LevelHash<M> {
     pub(super) fn fetch_hashed(&self, keys: &[u64]) {
         let levels = self.levels();
         for key in keys {
-            let hashes = self.config.hashes(*key);
+            let hashes = self.hashes(*key);
             for stripe in self.stripes_of(hashes) {
                 self.locks.prefetch(stripe);
             }
@@ -243,7 +243,7 @@ impl<M: Medium> LevelHash<M> {
         from: Spot,
         level: Level,
     ) -> Result<bool, Refused> {
-        let hashes = self.config.hashes(self.pair(from).0);
+        let hashes = self.hashes(self.pair(from).0);
         for (side, stripe) in self.stripes_of(hashes).into_iter().enumerate() {
             let bucket = self.config.bucket(level, side, hashes[side]);
             if self.free_in(bucket).is_none() {

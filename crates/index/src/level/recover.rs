@@ -31,7 +31,7 @@ impl<M: Medium> LevelHash<M> {
     /// Clears a place whose pair is somewhere else, too (I5).
     fn end_move(&self, worker: &mut Worker, from: Spot) -> Result<(), OpenError> {
         let key = self.pair(from).0;
-        let hashes = self.config.hashes(key);
+        let hashes = self.hashes(key);
         let buckets = self.config.buckets(self.levels(), hashes);
         // What a killed process left must be durable before the note is replaced: there, and wherever the pair went.
         for bucket in buckets {
@@ -76,9 +76,7 @@ impl<M: Medium> LevelHash<M> {
         let (mut keys, mut wrong) = (BTreeSet::new(), None);
         self.each_live(|level, side, spot| {
             let key = self.pair(spot).0;
-            let home = self
-                .config
-                .bucket(level, side, self.config.hashes(key)[side]);
+            let home = self.config.bucket(level, side, self.hashes(key)[side]);
             if home != spot.bucket {
                 wrong = Some(format!(
                     "key {key:#x} lies at {spot:?}, where it is not looked for"

@@ -8,6 +8,8 @@ use super::layout::{BITS_MAX, CURRENT, Level, Levels, RING, Spot, level_root};
 use crate::ground::{Block, OpenError, Worker};
 use crate::index::Refused;
 
+/// Most slots of the bottom level for each of its pairs when a level is added.
+const SLOTS_A_PAIR: u64 = 8;
 /// Buckets that are written in one piece.
 const TOGETHER: u64 = 64;
 
@@ -26,10 +28,7 @@ impl<M: Medium> LevelHash<M> {
 
     /// A run for a level, its bytes as they were left. It is in doubt until the root names it.
     fn make_level(&self, worker: &mut Worker, bits: u32) -> Result<Level, Refused> {
-        let bytes = self.config.level_bytes(bits.min(BITS_MAX));
-        if bits > BITS_MAX {
-            return Err(Refused::Full { bytes });
-        }
+        let bytes = self.config.level_bytes(bits);
         let at = self.ground.allocate_run(worker, bytes)?;
         Ok(Level { at, bits })
     }
@@ -53,12 +52,31 @@ impl<M: Medium> LevelHash<M> {
         if levels.current != seen {
             return Ok(());
         }
-        let interim = self.make_level(worker, levels.top.bits + 1)?;
+        let bits = levels.top.bits;
+        if bits == BITS_MAX || self.is_sparse(levels) {
+            return Err(Refused::Crowded { bits });
+        }
+        let interim = self.make_level(worker, bits + 1)?;
         self.closed.store(true, Ordering::Release);
         let replaced = self.replace_bottom(worker, levels, interim);
         self.closed.store(false, Ordering::Release);
         self.ground.free(worker, replaced?); // readers look at `current` again before they believe (I6)
         Ok(())
+    }
+
+    /// Whether the bottom level has so few pairs that only keys whose hashes are alike can need a level on the top. One that takes a
+    /// chunk at most is always made.
+    fn is_sparse(&self, Levels { top, bottom, .. }: Levels) -> bool {
+        if self.config.level_bytes(top.bits + 1) <= self.ground.chunk_bytes() {
+            return false;
+        }
+        let buckets = (0..2).flat_map(|side| (0..bottom.half()).map(move |n| (side, n)));
+        let pairs = buckets.map(|(side, n)| {
+            let tokens = self.tokens(self.config.bucket(bottom, side, n));
+            u64::from(tokens.count_ones())
+        });
+        let slots = bottom.buckets() * u64::from(self.config.slots);
+        pairs.sum::<u64>() * SLOTS_A_PAIR < slots
     }
 
     /// Waits until nobody changes the table who may not have seen that it is closed.
@@ -102,7 +120,7 @@ impl<M: Medium> LevelHash<M> {
                     let Some(old) = old else { continue };
                     let bucket = self.config.bucket(old, side, from + n);
                     for spot in self.config.spots(bucket).filter(|s| self.is_live(*s)) {
-                        let hash = self.config.hashes(self.pair(spot).0)[side];
+                        let hash = self.hashes(self.pair(spot).0)[side];
                         let image = &mut images[(young.side_index(hash) / apart) as usize];
                         self.add(&mut image[(n * bytes) as usize..], self.pair(spot));
                     }
@@ -126,7 +144,7 @@ impl<M: Medium> LevelHash<M> {
             let left = self.config.bucket(old, side, n);
             for spot in self.config.spots(left).filter(|spot| self.is_live(*spot)) {
                 let pair = self.pair(spot);
-                let hash = self.config.hashes(pair.0)[side];
+                let hash = self.hashes(pair.0)[side];
                 let bucket = self.config.bucket(young, side, hash);
                 // I7: there is, unless a pair is where its hash does not lead.
                 let room = self.free_in(bucket);

@@ -78,7 +78,6 @@ use farbank_pm::fault::Named;
 use farbank_pm::sync::Mutex;
 
 use crate::ground::{Ground, OpenError, Plan, Worker};
-use crate::hash::{hash, key_of};
 use crate::index::{Index, Refused, Space};
 use list::List;
 use nodes::Nodes;
@@ -218,11 +217,11 @@ impl<M: Medium> Index for Soft<M> {
     }
 
     fn insert(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
-        self.insert_hashed(worker, hash(key), key, value)
+        self.insert_hashed(worker, self.ground.hash(key), key, value)
     }
 
     fn get(&self, _worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
-        let hash = hash(key);
+        let hash = self.ground.hash(key);
         loop {
             let round = self.nodes.round();
             let found = self.list.search(hash);
@@ -233,22 +232,24 @@ impl<M: Medium> Index for Soft<M> {
     }
 
     fn update(&self, worker: &mut Worker, key: u64, value: u64) -> Result<Option<u64>, Refused> {
-        self.update_hashed(worker, hash(key), value)
+        self.update_hashed(worker, self.ground.hash(key), value)
     }
 
     fn remove(&self, worker: &mut Worker, key: u64) -> Result<Option<u64>, Refused> {
-        self.remove_hashed(worker, hash(key))
+        self.remove_hashed(worker, self.ground.hash(key))
     }
 
     fn fetch(&self, keys: &[u64]) {
-        self.list.fetch(keys.iter().map(|key| hash(*key)));
+        self.list
+            .fetch(keys.iter().map(|key| self.ground.hash(*key)));
     }
 
     fn each(&self, _worker: &mut Worker, each: &mut dyn FnMut(u64, u64)) -> Result<(), Refused> {
+        let hasher = self.ground.hasher();
         for bucket in 0..self.list.buckets() {
             self.list.walk(bucket, |node| {
                 if node.state.is_seen() {
-                    each(key_of(node.hash), node.value);
+                    each(hasher.key_of(node.hash), node.value);
                 }
             });
         }

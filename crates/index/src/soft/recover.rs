@@ -9,7 +9,6 @@ use super::link::{State, To};
 use super::list::comes_before;
 use super::{Config, Soft};
 use crate::ground::{Ground, OpenError, Worker};
-use crate::hash::{self, hash};
 use crate::index::Refused;
 
 /// Nodes that are linked in a go: what is read on the way is fetched for all of them.
@@ -83,7 +82,7 @@ impl<M: Medium> Soft<M> {
         let torn_is_live = fault!("soft.torn_is_live") && flags.are_torn();
         (flags.are_live() || torn_is_live).then(|| Found {
             node,
-            hash: hash(medium.load(key_of(far))),
+            hash: self.ground.hash(medium.load(key_of(far))),
             value: medium.load(value_of(far)),
         })
     }
@@ -95,7 +94,7 @@ impl<M: Medium> Soft<M> {
             let spot = self.list.find(hash, |_| {});
             if let Some((other, _)) = spot.node {
                 let (far, other) = (self.list.far(node), self.list.far(other));
-                let key = hash::key_of(hash);
+                let key = self.ground.hasher().key_of(hash);
                 return Err(OpenError::Damaged {
                     what: format!("key {key:#x} is in the nodes at {far:?} and at {other:?}"),
                 });
@@ -125,10 +124,11 @@ impl<M: Medium> Soft<M> {
     fn check_list(&self, live: &BTreeMap<u64, (u64, u64)>) -> Result<u64, Refused> {
         let (mut listed, mut buckets, mut wrong) = (0, 1, None);
         let (mut bucket, mut last) = (0, None);
+        let hasher = self.ground.hasher();
         loop {
             let then = self.list.walk(bucket, |node| {
                 listed += 1;
-                let key = hash::key_of(node.hash);
+                let key = hasher.key_of(node.hash);
                 let found = live.get(&node.far.0);
                 if found != Some(&(key, node.value)) || node.state != State::Inserted {
                     wrong = Some(format!(

@@ -1,0 +1,187 @@
+//! Keys that are chosen so that their hashes are alike.
+
+use std::num::NonZeroU64;
+
+use farbank_index::hash::{Hasher, Hashing};
+use farbank_index::registry::{Preset, Size, Table};
+use farbank_index::{Index, OpenError, Plan, Refused};
+use farbank_pm::media::Mapped;
+use farbank_pm::sim::{Persistency, Sim};
+
+const SLOTS: u64 = 65_536;
+const SEED: NonZeroU64 = NonZeroU64::new(0x5eed).unwrap();
+/// The published hash, and one whose seed is known.
+const KNOWN: [Hashing; 2] = [Hashing::Published, Hashing::Seeded(SEED)];
+
+fn make(kind: Table, hashing: Hashing) -> Box<dyn Index> {
+    let medium = Mapped::anonymous(512 << 20).unwrap();
+    let plan = Plan {
+        hashing,
+        ..Plan::default()
+    };
+    let made = kind.create(medium, &plan, Size::Slots(SLOTS), Preset::Farbank);
+    made.unwrap()
+}
+
+/// Keys whose hashes agree in their first 24 bits and their last 20: no table that has room for them tells them apart. A table
+/// with two hashes has the first 16 of the other one agree, too.
+fn alike(kind: Table, hashing: Hashing, count: usize) -> Vec<u64> {
+    let [first, second] = match hashing {
+        Hashing::Published => [Hasher::PUBLISHED, Hasher::published(0x9e37_79b9_7f4a_7c15)],
+        Hashing::Seeded(seed) => Hasher::pair(seed),
+        Hashing::Random => unreachable!("nobody knows it"),
+    };
+    let bits = if kind == Table::Level { 16 } else { 0 };
+    let keys = (0..1 << 24).map(|n| first.key_of(n << 20));
+    let keys = keys.filter(|key| second.hash(*key) & ((1 << bits) - 1) == 0);
+    keys.take(count).collect()
+}
+
+fn ordinary(n: u64) -> u64 {
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Most bytes that a table of so many keys may take whatever they are: 6 MiB, and 512 bytes a key.
+fn bytes_for(keys: usize) -> u64 {
+    (6 << 20) + 512 * keys as u64
+}
+
+/// By default a table has a hash of its own: keys that are alike by the published one are as good as any.
+#[test]
+fn keys_chosen_against_the_published_hash_are_ordinary_keys() {
+    for kind in Table::ALL {
+        let table = make(kind, Hashing::default());
+        let mut worker = table.worker().unwrap();
+        let count = if kind == Table::Level { 100 } else { 20_000 };
+        let keys = alike(kind, Hashing::Published, count);
+        for key in &keys {
+            assert_eq!(table.insert(&mut worker, *key, !key), Ok(None), "{kind}");
+        }
+        for key in &keys {
+            let old = table.update(&mut worker, *key, *key);
+            assert_eq!(old, Ok(Some(!key)), "{kind}");
+        }
+        let bytes = table.space(&mut worker).unwrap().far_bytes;
+        assert!(bytes < bytes_for(keys.len()), "{kind} has {bytes}");
+        for key in &keys {
+            assert_eq!(table.remove(&mut worker, *key), Ok(Some(*key)), "{kind}");
+        }
+        table.check().unwrap();
+    }
+}
+
+/// Whoever knows the hash can still choose keys. A table refuses them by what is wrong with them, long before it has taken the
+/// pool; it keeps what it has, replaces and removes it, and takes other keys.
+#[test]
+fn too_many_keys_whose_hashes_are_alike_are_refused_as_that() {
+    for (kind, hashing) in Table::ALL
+        .into_iter()
+        .flat_map(|kind| KNOWN.map(|h| (kind, h)))
+    {
+        let table = make(kind, hashing);
+        let mut worker = table.worker().unwrap();
+        let (mut kept, mut refused) = (Vec::new(), Vec::new());
+        for key in alike(kind, hashing, 200) {
+            match table.insert(&mut worker, key, !key) {
+                Ok(found) => {
+                    assert_eq!(found, None, "{kind}");
+                    kept.push(key);
+                }
+                Err(why) => refused.push(why),
+            }
+        }
+        let bytes = table.space(&mut worker).unwrap().far_bytes;
+        println!("{kind} {hashing:?}: {} kept in {bytes} bytes", kept.len());
+        let is_refusal = |why: &Refused| matches!(why, Refused::Crowded { .. });
+        assert!(refused.iter().all(is_refusal), "{kind}: {refused:?}");
+        assert!(kept.len() >= 12, "{kind} kept {}", kept.len());
+        let chains = matches!(kind, Table::Clht | Table::DashLh | Table::Soft);
+        assert_eq!(refused.is_empty(), chains, "{kind} kept {}", kept.len());
+        assert!(bytes < bytes_for(kept.len()), "{kind} has {bytes}");
+        for key in &kept {
+            assert_eq!(table.update(&mut worker, *key, 7), Ok(Some(!key)), "{kind}");
+        }
+        for key in (0..20_000).map(ordinary) {
+            assert_eq!(table.insert(&mut worker, key, key), Ok(None), "{kind}");
+        }
+        for key in &kept {
+            assert_eq!(table.remove(&mut worker, *key), Ok(Some(7)), "{kind}");
+        }
+        let bytes = table.space(&mut worker).unwrap().far_bytes;
+        assert!(bytes < bytes_for(20_000), "{kind} has {bytes}");
+        table.check().unwrap();
+    }
+}
+
+/// A chain of buckets takes any number of keys. The table grows with their number, and not with their hashes.
+#[test]
+fn chains_of_keys_that_are_alike_do_not_have_a_table_grow_without_bound() {
+    const KEYS: usize = 4_000;
+    for kind in [Table::Clht, Table::DashLh, Table::Soft] {
+        let table = make(kind, Hashing::Published);
+        let mut worker = table.worker().unwrap();
+        for key in alike(kind, Hashing::Published, KEYS) {
+            assert_eq!(table.insert(&mut worker, key, key), Ok(None), "{kind}");
+        }
+        let bytes = table.space(&mut worker).unwrap().far_bytes;
+        println!("{kind}: {bytes} bytes");
+        assert!(bytes < bytes_for(KEYS), "{kind} has {bytes}");
+    }
+}
+
+fn on_sim(kind: Table, hashing: Hashing) -> Sim {
+    let sim = Sim::new(256 << 10, Persistency::Eadr);
+    let plan = Plan {
+        chunk_bytes: 4 << 10,
+        lanes: 4,
+        hashing,
+        ..Plan::default()
+    };
+    let made = kind.create(sim.clone(), &plan, Size::Small, Preset::Farbank);
+    let table = made.unwrap();
+    let mut worker = table.worker().unwrap();
+    for key in 0..200 {
+        assert_eq!(table.insert(&mut worker, key, !key), Ok(None), "{kind}");
+    }
+    sim
+}
+
+#[test]
+fn a_table_that_is_opened_again_has_the_hash_that_it_was_made_with() {
+    for (kind, hashing) in Table::ALL
+        .into_iter()
+        .flat_map(|kind| [Hashing::Random, KNOWN[0], KNOWN[1]].map(|h| (kind, h)))
+    {
+        let table = kind.open(on_sim(kind, hashing)).unwrap();
+        let mut worker = table.worker().unwrap();
+        for key in 0..200 {
+            let found = table.get(&mut worker, key);
+            assert_eq!(found, Ok(Some(!key)), "{kind} {hashing:?}");
+        }
+        table.check().unwrap();
+    }
+}
+
+/// The words of docs/format.md: the kind says whether there is a seed, so that programs that know of none refuse the pool.
+#[test]
+fn the_superblock_has_the_seed_of_the_hash_and_says_so_in_the_kind() {
+    const ROOT: u64 = 128;
+    for kind in Table::ALL {
+        for hashing in [Hashing::Random, KNOWN[0], KNOWN[1]] {
+            let sim = on_sim(kind, hashing);
+            let word = |n: u64| sim.visible().word(farbank_pm::Off(ROOT + 8 * n));
+            let (seeded, seed) = (word(0) >> 56, word(38));
+            match hashing {
+                Hashing::Published => assert_eq!((seeded, seed), (0, 0), "{kind}"),
+                Hashing::Seeded(told) => assert_eq!((seeded, seed), (1, told.get()), "{kind}"),
+                Hashing::Random => assert!(seeded == 1 && seed != 0, "{kind}"),
+            }
+            assert_eq!(word(39), 0, "{kind}: a cache's");
+        }
+    }
+    let other = Table::Clht.open(on_sim(Table::Cceh, Hashing::Random));
+    let Err(OpenError::Kind { found, .. }) = other.map(|_| ()) else {
+        panic!("it is of another kind");
+    };
+    assert_eq!(&found.to_le_bytes()[..4], b"cceh");
+}

@@ -1,0 +1,94 @@
+//! A table whose pool is full, from which half of the keys are removed.
+
+use farbank_index::registry::{Preset, Size, Table};
+use farbank_index::{Index, Plan, Refused, Worker};
+use farbank_pm::media::Mapped;
+
+fn key(n: u64) -> u64 {
+    (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// A table with as many keys as a pool of 4 MiB takes, until the first is refused; and how many they are.
+fn full(kind: Table) -> (Box<dyn Index>, Worker, u64) {
+    let medium = Mapped::anonymous(4 << 20).unwrap();
+    let plan = Plan {
+        chunk_bytes: 64 << 10,
+        lanes: 4,
+        ..Plan::published()
+    };
+    let made = kind.create(medium, &plan, Size::Slots(1_024), Preset::Farbank);
+    let table = made.unwrap();
+    let mut worker = table.worker().unwrap();
+    let keys = (0..).take_while(|n| accepts(&*table, &mut worker, *n));
+    let keys = keys.count() as u64;
+    (table, worker, keys)
+}
+
+fn accepts(table: &dyn Index, worker: &mut Worker, n: u64) -> bool {
+    match table.insert(worker, key(n), n) {
+        Ok(found) => {
+            assert_eq!(found, None, "{}", table.name());
+            true
+        }
+        Err(why) => {
+            assert!(
+                matches!(why, Refused::Full { .. }),
+                "{}: {why}",
+                table.name()
+            );
+            false
+        }
+    }
+}
+
+/// What is removed leaves room. Where a key goes depends on which were there before it, so that some segment may be full sooner
+/// than it was, and cannot be split in a full pool: docs/papers/dash-eh.md has the figures. Nothing else is lost.
+#[test]
+fn nearly_all_keys_fit_again_when_half_were_removed() {
+    for kind in Table::ALL {
+        let (table, mut worker, keys) = full(kind);
+        for n in (0..keys).step_by(2) {
+            assert_eq!(table.remove(&mut worker, key(n)), Ok(Some(n)), "{kind}");
+        }
+        let removed = keys.div_ceil(2);
+        let mut refused = Vec::new();
+        for n in (0..keys).step_by(2) {
+            if !accepts(&*table, &mut worker, n) {
+                refused.push(n);
+            }
+        }
+        let first = refused.first().map_or(keys, |n| keys - removed + n / 2);
+        println!(
+            "{kind}: {keys} keys; again {first} until one is refused, {} are",
+            refused.len()
+        );
+        assert!(
+            refused.len() as u64 <= removed / 1_000,
+            "{kind}: {}",
+            refused.len()
+        );
+        table.check().unwrap();
+    }
+}
+
+/// Other keys than those that a table grew for. A slot of P-CLHT's is of one chain for good: other keys need other slots.
+#[test]
+fn most_of_as_many_other_keys_fit_when_half_were_removed() {
+    for kind in Table::ALL {
+        let (table, mut worker, keys) = full(kind);
+        for n in (0..keys).step_by(2) {
+            assert_eq!(table.remove(&mut worker, key(n)), Ok(Some(n)), "{kind}");
+        }
+        let others = (keys + 1..).take(keys.div_ceil(2) as usize);
+        let taken: Vec<_> = others.map(|n| accepts(&*table, &mut worker, n)).collect();
+        let first = taken.iter().position(|taken| !taken).unwrap_or(taken.len());
+        let refused = taken.iter().filter(|taken| !**taken).count();
+        println!(
+            "{kind}: {keys} keys; {} with others until one is refused, {refused} are",
+            keys / 2 + first as u64
+        );
+        let most = if kind == Table::Clht { 10 } else { 50 };
+        assert!(refused as u64 <= keys / most, "{kind}: {refused}");
+        table.check().unwrap();
+    }
+}
