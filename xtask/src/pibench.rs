@@ -18,6 +18,7 @@ pub(crate) fn run(size: Size) -> Result<(), String> {
     let folder = target().join("pibench");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     theirs(&folder, keys)?;
+    the_studys(&folder, keys)?;
     ours(&folder, keys)
 }
 
@@ -71,6 +72,22 @@ fn theirs(folder: &Path, keys: &str) -> Result<(), String> {
         4 => Ok(()),
         other => Err(format!("{other} windows of 250 ms in a second")),
     }
+}
+
+/// A table in C++ with the study's interface is loaded and measured, and answers right.
+fn the_studys(folder: &Path, keys: &str) -> Result<(), String> {
+    let library = folder.join("table.so");
+    compile("table.cpp", &["-shared", "-fPIC"], &library)?;
+    let writes = ["-r", "0.4", "-i", "0.2", "-u", "0.2", "-d", "0.2"];
+    for more in [
+        &[][..],
+        &[&["--experiment", "mix", "-p", keys], &writes[..]].concat(),
+    ] {
+        let mut command = farbank();
+        command.args(["bench", "index", "-n", keys, "-t", "2", "--plugin"]);
+        output(command.arg(&library).args(more))?;
+    }
+    Ok(())
 }
 
 /// Whether a line of PiBench's output is this, after its tabs.

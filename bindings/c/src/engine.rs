@@ -113,7 +113,8 @@ unsafe extern "C" fn take(to: *mut c_void, value: *const c_char, bytes: usize) {
     // SAFETY: the caller says so.
     let out = unsafe { &mut *to.cast::<Vec<u8>>() };
     out.clear();
-    if bytes > 0 {
+    // No address, or more bytes than memory has, is no value: an engine's mistake, which the judge sees as a wrong one.
+    if bytes > 0 && !value.is_null() && isize::try_from(bytes).is_ok() {
         #[expect(
             clippy::disallowed_methods,
             reason = "the engine's string, not mapped bytes"

@@ -9,6 +9,7 @@ use farbank_index::hash::Hashing;
 use farbank_index::registry::{Preset, Table};
 use serde_json::json;
 
+use crate::apart::apart;
 use crate::bench::{Show, failure, measure, table};
 use crate::{Failure, size};
 
@@ -55,11 +56,11 @@ pub(crate) struct BenchIndex {
     /// compared with the study's tables; else ours.
     #[arg(long, value_enum)]
     preset: Option<PresetChoice>,
-    /// Leave out flushes and fences: what durability costs.
     /// The hash function of the tables: the study's, with which published figures come out again, or one with a secret seed
     /// for each table, as tables have by default.
     #[arg(long, value_enum, default_value = "published")]
     hash: HashChoice,
+    /// Leave out flushes and fences: what durability costs.
     #[arg(long)]
     no_flush: bool,
     /// Keys that are loaded. 1,000,000; for tables on the model 781,250, a 256th of the study's, as 65,536 slots are of its
@@ -247,13 +248,13 @@ enum PresetChoice {
     Published,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[derive(Clone, Copy, ValueEnum)]
 enum HashChoice {
     Published,
     Seeded,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum DistributionChoice {
     Uniform,
     Selfsimilar,
@@ -288,6 +289,16 @@ fn first_of_words(contenders: &[Contender]) -> Option<&Contender> {
 
 impl BenchIndex {
     pub(crate) fn run(self) -> Result<(), Failure> {
+        let Some(library) = &self.plugin else {
+            return self.run_here();
+        };
+        self.options()?; // a wrong command line needs no process
+        apart(&format!("the plug-in {}", library.display()), || {
+            self.run_here()
+        })
+    }
+
+    fn run_here(&self) -> Result<(), Failure> {
         let options = self.options()?;
         if self.output == Output::Pibench {
             if self.experiment != ExperimentChoice::Mix {
@@ -470,6 +481,10 @@ impl BenchIndex {
             bytes: self.bytes(&contenders)?,
             contenders,
             preset: self.preset(),
+            hashing: match self.hash {
+                HashChoice::Published => Hashing::Published,
+                HashChoice::Seeded => Hashing::Random,
+            },
             durable: !self.no_flush,
             records: self.records(),
             operations: self.operations,
@@ -481,10 +496,6 @@ impl BenchIndex {
             scan_size: self.scan_size,
             distribution: match self.distribution {
                 DistributionChoice::Uniform => Distribution::Uniform,
-            hashing: match self.hash {
-                HashChoice::Published => Hashing::Published,
-                HashChoice::Seeded => Hashing::Random,
-            },
                 DistributionChoice::Selfsimilar => Distribution::SelfSimilar(self.skew),
                 DistributionChoice::Zipfian => Distribution::Zipfian(self.skew),
             },

@@ -8,6 +8,7 @@
 #[macro_use]
 mod output;
 
+mod apart;
 mod bench;
 mod cache;
 mod check;
@@ -76,6 +77,8 @@ enum Failure {
         /// What to do about it, if that can be told.
         hint: Option<String>,
     },
+    /// Another process of this program has told its error, and ended with this exit code.
+    Told(i32),
 }
 
 impl Failure {
@@ -143,6 +146,7 @@ fn main() -> ExitCode {
             }
             ExitCode::FAILURE
         }
+        Err(Failure::Told(code)) => u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from),
     }
 }
 

@@ -199,7 +199,7 @@ unsafe extern "C-unwind" fn find(
     key: *const c_char,
     _: usize,
     value: *mut c_char,
-) -> bool {
+) -> u8 {
     // SAFETY: PiBench's contract: a tree, a key of as many bytes as the options said, room for a value.
     let (object, key) = unsafe { (object(tree), word(key)) };
     let found = object.run(None, |worker| object.table.get(worker, key));
@@ -207,7 +207,7 @@ unsafe extern "C-unwind" fn find(
         // SAFETY: as before.
         unsafe { value.cast::<[u8; WORD]>().write(found.to_le_bytes()) };
     }
-    found.is_some()
+    found.is_some().into()
 }
 
 /// Has the table of `tree` do something with a key and a value.
@@ -219,10 +219,11 @@ unsafe fn write(
     key: *const c_char,
     value: *const c_char,
     op: fn(&dyn Index, &mut Worker, u64, u64) -> Result<bool, Refused>,
-) -> bool {
+) -> u8 {
     // SAFETY: the caller's word.
     let (object, key, value) = unsafe { (object(tree), word(key), word(value)) };
-    object.run(false, |worker| op(&*object.table, worker, key, value))
+    let done = object.run(false, |worker| op(&*object.table, worker, key, value));
+    done.into()
 }
 
 unsafe extern "C-unwind" fn insert(
@@ -231,7 +232,7 @@ unsafe extern "C-unwind" fn insert(
     _: usize,
     value: *const c_char,
     _: usize,
-) -> bool {
+) -> u8 {
     // SAFETY: the caller's word is that of `write`.
     unsafe {
         write(tree, key, value, |table, worker, key, value| {
@@ -246,7 +247,7 @@ unsafe extern "C-unwind" fn update(
     _: usize,
     value: *const c_char,
     _: usize,
-) -> bool {
+) -> u8 {
     // SAFETY: as for `insert`.
     unsafe {
         write(tree, key, value, |table, worker, key, value| {
@@ -255,12 +256,13 @@ unsafe extern "C-unwind" fn update(
     }
 }
 
-unsafe extern "C-unwind" fn remove(tree: *mut Tree, key: *const c_char, _: usize) -> bool {
+unsafe extern "C-unwind" fn remove(tree: *mut Tree, key: *const c_char, _: usize) -> u8 {
     // SAFETY: as for `insert`.
     let (object, key) = unsafe { (object(tree), word(key)) };
-    object.run(false, |worker| {
+    let done = object.run(false, |worker| {
         Ok(object.table.remove(worker, key)?.is_some())
-    })
+    });
+    done.into()
 }
 
 /// Hash tables have no order: nothing is found.

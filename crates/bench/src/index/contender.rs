@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use farbank_index::registry::{Size, Table};
 use farbank_index::{Index, Plan, Refused, Worker, hash};
-use farbank_pibench::Plugin;
+use farbank_pibench::{Caller, Plugin};
 use farbank_pm::Medium as _;
 use farbank_pm::media::Mapped;
 use farbank_pm::model::{Modelled, Trace};
@@ -314,6 +314,7 @@ fn plugin(library: &Path, options: &Options) -> Result<Plugin, Error> {
         pool: &options.pool,
         pool_bytes: options.pool_bytes,
         threads: options.threads,
+        slots: options.slots,
         key_prefix: &options.bytes.prefix,
         key_bytes: options.bytes.key,
         value_bytes: options.bytes.value,
@@ -324,13 +325,13 @@ fn plugin(library: &Path, options: &Options) -> Result<Plugin, Error> {
 
 impl Subject for Plugin {
     fn session(&self) -> Result<Box<dyn Session + '_>, Error> {
-        Ok(Box::new(self))
+        Ok(Box::new(self.caller()))
     }
 }
 
-impl Session for &Plugin {
+impl Session for Caller<'_> {
     fn insert(&mut self, key: u64, value: u64) -> Result<bool, Refused> {
-        Ok(Plugin::insert(self, key, value))
+        Ok(Caller::insert(self, key, value))
     }
 
     fn get(&mut self, key: u64) -> Result<Option<u64>, Refused> {
@@ -338,14 +339,14 @@ impl Session for &Plugin {
     }
 
     fn update(&mut self, key: u64, value: u64) -> Result<bool, Refused> {
-        Ok(Plugin::update(self, key, value))
+        Ok(Caller::update(self, key, value))
     }
 
     fn remove(&mut self, key: u64) -> Result<bool, Refused> {
-        Ok(Plugin::remove(self, key))
+        Ok(Caller::remove(self, key))
     }
 
     fn scan(&mut self, key: u64, count: u32) -> Result<bool, Refused> {
-        Ok(Plugin::scan(self, key, count) > 0)
+        Ok(Caller::scan(self, key, count) > 0)
     }
 }

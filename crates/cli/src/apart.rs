@@ -1,0 +1,111 @@
+//! The same command in a process of its own, for code that may end its process: a plug-in's.
+//!
+//! The parent starts this program again with the same arguments. The child's standard input is a socket whose other end is
+//! the parent's. The child writes a byte to it when it is about to end by itself. A child that ends without one was ended by
+//! the plug-in, whatever its exit code is.
+
+use std::io::{ErrorKind, Read};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, set_parent_process_death_signal};
+use signal_hook::consts::SIGINT;
+
+use crate::Failure;
+
+/// The variable by which a child knows that it is one.
+const CHILD: &str = "FARBANK_APART";
+/// How often the parent looks whether it was interrupted.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long after an interrupt a child may go on.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Runs `run` in a child, for `what`, which is named if it ends the child.
+pub(crate) fn apart(what: &str, run: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    if std::env::var_os(CHILD).is_none() {
+        return parent(what);
+    }
+    // Best effort: a child whose parent was killed ends as at a signal of its own.
+    let _ = set_parent_process_death_signal(Some(Signal::TERM));
+    let result = run();
+    // A parent that has ended reads nothing.
+    let _ = rustix::io::write(std::io::stdin(), b"e");
+    result
+}
+
+fn parent(what: &str) -> Result<(), Failure> {
+    let failed = |doing, error| Failure::failed(format!("cannot {doing} for {what}: {error}"));
+    let start = |error| failed("start a process", error);
+    // The child is interrupted, too, and ends in good order.
+    let interrupted = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGINT, Arc::clone(&interrupted))
+        .map_err(|e| failed("wait for signals", e))?;
+    let (mut ours, theirs) = UnixStream::pair().map_err(start)?;
+    ours.shutdown(Shutdown::Write).map_err(start)?; // its standard input is at its end
+    ours.set_read_timeout(Some(LOOK_EVERY)).map_err(start)?;
+    let program = std::env::current_exe().map_err(start)?;
+    let mut child = Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .env(CHILD, "1")
+        .stdin(OwnedFd::from(theirs))
+        .spawn()
+        .map_err(start)?;
+    let (mut since, mut late) = (None, false);
+    let has_ended_itself = loop {
+        match ours.read(&mut [0]) {
+            Ok(read) => break read > 0,
+            Err(e) if [ErrorKind::WouldBlock, ErrorKind::Interrupted].contains(&e.kind()) => {}
+            Err(e) => return Err(failed("wait", e)),
+        }
+        // What the plug-in has started may keep the socket open.
+        if matches!(child.try_wait(), Ok(Some(_))) {
+            break false;
+        }
+        if interrupted.load(Ordering::Relaxed) {
+            let since = since.get_or_insert_with(Instant::now);
+            if since.elapsed() > GRACE {
+                late = true;
+                child.kill().map_err(|e| failed("end the process", e))?;
+            }
+        }
+    };
+    let status = child.wait().map_err(|e| failed("wait", e))?;
+    match (has_ended_itself, status.code()) {
+        (true, Some(0)) => Ok(()),
+        (true, Some(code)) => Err(Failure::Told(code)),
+        _ if late => Err(Failure::failed(format!(
+            "{what} did not return within {} s of the interrupt; its process was killed",
+            GRACE.as_secs()
+        ))),
+        _ => Err(Failure::Failed {
+            error: format!("{what} ended the process that it ran in: {}", how(status)),
+            hint: Some("gdb shows where, after \"set follow-fork-mode child\"".into()),
+        }),
+    }
+}
+
+/// How a process ended.
+fn how(status: ExitStatus) -> String {
+    const NAMES: [(i32, &str); 7] = [
+        (4, "SIGILL"),
+        (6, "SIGABRT"),
+        (7, "SIGBUS"),
+        (8, "SIGFPE"),
+        (9, "SIGKILL"),
+        (11, "SIGSEGV"),
+        (15, "SIGTERM"),
+    ];
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => match NAMES.iter().find(|(number, _)| *number == signal) {
+            Some((_, name)) => format!("signal {signal}, {name}"),
+            None => format!("signal {signal}"),
+        },
+        (None, code) => format!("exit with code {}", code.unwrap_or_default()),
+    }
+}
