@@ -12,9 +12,13 @@ pub enum Case {
     Fold,
 }
 
-/// Whether all of `text` matches `pattern`.
+/// Whether all of `text` matches `pattern`. As in Redis, an empty text matches the empty pattern
+/// only; KEYS and SCAN treat `*` apart.
 #[must_use]
 pub fn matches(pattern: &[u8], text: &[u8], case: Case) -> bool {
+    if text.is_empty() {
+        return pattern.is_empty();
+    }
     let (mut p, mut t) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
@@ -59,7 +63,6 @@ fn one(pattern: &[u8], byte: u8, case: Case) -> Option<usize> {
 /// Whether `byte` is in the class that starts after `[`, and the class's length with its `]`, which
 /// may be missing at the pattern's end.
 fn in_class(class: &[u8], byte: u8, case: Case) -> (bool, usize) {
-    let byte = fold(byte, case);
     let negated = class.first() == Some(&b'^');
     let mut at = usize::from(negated);
     let mut found = false;
@@ -72,12 +75,13 @@ fn in_class(class: &[u8], byte: u8, case: Case) -> (bool, usize) {
             }
             [b']', ..] => return (found != negated, at + 1),
             [from, b'-', to, ..] => {
-                let (from, to) = (fold(*from, case), fold(*to, case));
-                found |= (from.min(to)..=from.max(to)).contains(&byte);
+                // The ends are put in order before their case is folded.
+                let (low, high) = (fold(*from.min(to), case), fold(*from.max(to), case));
+                found |= (low..=high).contains(&fold(byte, case));
                 at += 3;
             }
             [plain, ..] => {
-                found |= fold(*plain, case) == byte;
+                found |= fold(*plain, case) == fold(byte, case);
                 at += 1;
             }
         }
@@ -100,7 +104,8 @@ mod tests {
         for (pattern, text, expected) in [
             ("", "", true),
             ("", "a", false),
-            ("*", "", true),
+            ("*", "", false),
+            ("**", "", false),
             ("***", "abc", true),
             ("a*c", "abbc", true),
             ("a*c", "abbd", false),

@@ -74,7 +74,7 @@ pub(super) fn setinfo(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-/// Appends a connection's line.
+/// Appends a connection's line: the fields of Redis 7.0 in its order, then those of newer versions.
 fn describe(ctx: &Ctx<'_>, card: &Card, out: &mut Vec<u8>) {
     let now = ctx.shared.clock_ms();
     let secs = |since: u64| now.saturating_sub(since) / 1000;
@@ -88,9 +88,9 @@ fn describe(ctx: &Ctx<'_>, card: &Card, out: &mut Vec<u8>) {
     );
     let text = format!(
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={flags} db={} sub=0 psub=0 \
-         ssub=0 multi={multi} watch={watching} qbuf={input} qbuf-free=0 argv-mem=0 multi-mem=0 \
+         ssub=0 multi={multi} qbuf={input} qbuf-free=0 argv-mem=0 multi-mem=0 \
          rbs=0 rbp=0 obl={output} oll=0 omem={output} tot-mem={} events=r cmd={} user=default \
-         redir=-1 resp={} lib-name={} lib-ver={}\n",
+         redir=-1 resp={} watch={watching} lib-name={} lib-ver={}\n",
         card.id,
         card.addr,
         card.laddr,
@@ -127,7 +127,7 @@ pub(super) fn info(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
 
 /// The kinds of clients Redis knows. Here all are normal.
 fn is_normal(kind: &[u8]) -> Result<bool, Fail> {
-    match kind.to_ascii_lowercase().as_slice() {
+    match super::option(kind).as_slice() {
         b"normal" => Ok(true),
         b"master" | b"slave" | b"replica" | b"pubsub" => Ok(false),
         _ => {
@@ -140,7 +140,7 @@ fn is_normal(kind: &[u8]) -> Result<bool, Fail> {
 /// `CLIENT LIST [TYPE type|ID id ...]`
 pub(super) fn list(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let mut cards = ctx.shared.clients.all();
-    let option = args.at(2).to_ascii_lowercase();
+    let option = super::option(args.at(2));
     match (option.as_slice(), args.len()) {
         (_, 2) => {}
         (b"type", 4) => {
@@ -149,12 +149,17 @@ pub(super) fn list(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
             }
         }
         (b"id", 4..) => {
-            let wanted = args.from(3).map(|arg| {
-                let id = parse_i64(arg).and_then(|id| u64::try_from(id).ok());
-                id.ok_or(Fail::Is("ERR Invalid client ID"))
-            });
+            // Any number is a client's, most of no client; lines come in the order asked for.
+            let wanted = args
+                .from(3)
+                .map(|arg| parse_i64(arg).ok_or(Fail::Is("ERR Invalid client ID")));
             let wanted = wanted.collect::<Result<Vec<_>, _>>()?;
-            cards.retain(|card| wanted.contains(&card.id));
+            let card_of = |id: &i64| {
+                let id = u64::try_from(*id).ok()?;
+                let at = cards.binary_search_by_key(&id, |card| card.id).ok()?;
+                Some(Arc::clone(&cards[at]))
+            };
+            cards = wanted.iter().filter_map(card_of).collect();
         }
         _ => return Err(SYNTAX),
     }
@@ -201,7 +206,7 @@ fn kill_filters(args: Args<'_>) -> Result<Doomed<'_>, Fail> {
     let mut at = 2;
     while let Some(option) = args.get(at) {
         let value = args.get(at + 1).ok_or(SYNTAX)?;
-        match option.to_ascii_lowercase().as_slice() {
+        match super::option(option).as_slice() {
             b"id" => {
                 let id = parse_i64(value)
                     .and_then(|id| u64::try_from(id).ok())
@@ -210,14 +215,14 @@ fn kill_filters(args: Args<'_>) -> Result<Doomed<'_>, Fail> {
             }
             b"addr" => doomed.addr = Some(value),
             b"laddr" => doomed.laddr = Some(value),
-            b"type" => doomed.none |= !is_normal(value)?,
+            b"type" => doomed.none = !is_normal(value)?,
             b"user" if value == b"default" => {}
             b"user" => {
                 let text = [b"ERR No such user '", quote(value, usize::MAX), b"'"];
                 return Err(Fail::Says(text.concat()));
             }
-            b"skipme" if value.eq_ignore_ascii_case(b"yes") => doomed.spares_me = true,
-            b"skipme" if value.eq_ignore_ascii_case(b"no") => doomed.spares_me = false,
+            b"skipme" if super::is_option(value, "yes") => doomed.spares_me = true,
+            b"skipme" if super::is_option(value, "no") => doomed.spares_me = false,
             _ => return Err(SYNTAX),
         }
         at += 2;
@@ -251,7 +256,7 @@ pub(super) fn kill(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
 
 /// `CLIENT REPLY ON|OFF|SKIP`
 pub(super) fn reply(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
-    match args.at(2).to_ascii_lowercase().as_slice() {
+    match super::option(args.at(2)).as_slice() {
         b"on" => {
             ctx.client.replies = Replies::On;
             reply::ok(ctx.out);
@@ -266,7 +271,7 @@ pub(super) fn reply(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
 
 /// `CLIENT NO-EVICT ON|OFF`, `CLIENT NO-TOUCH ON|OFF`: true of every client, whatever it asks.
 pub(super) fn no_evict(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
-    match args.at(2).to_ascii_lowercase().as_slice() {
+    match super::option(args.at(2)).as_slice() {
         b"on" | b"off" => reply::ok(ctx.out),
         _ => return Err(SYNTAX),
     }

@@ -1,7 +1,7 @@
 //! What commands there are: COMMAND and its subcommands.
 
 use super::table::{COMMANDS, Command, flag};
-use super::{Ctx, Fail, SYNTAX, resolve, table};
+use super::{Ctx, Fail, SYNTAX, lookup, table};
 use crate::glob::{Case, matches};
 use crate::resp::{Args, Resp, reply};
 
@@ -37,7 +37,7 @@ pub(super) fn info(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     for name in args.from(2) {
         match named(name) {
             Some(command) => describe(ctx.out, ctx.client.resp, command),
-            None => reply::null_array(ctx.out, ctx.client.resp),
+            None => reply::null(ctx.out, ctx.client.resp),
         }
     }
     Ok(())
@@ -65,12 +65,17 @@ fn describe(out: &mut Vec<u8>, resp: Resp, command: &Command) {
         reply::simple(out, category);
     }
     let tips: Vec<_> = command.tips.split_whitespace().collect();
-    reply::array(out, tips.len());
+    reply::set(out, resp, tips.len());
     for tip in tips {
         reply::bulk(out, tip.as_bytes());
     }
     key_specs(out, resp, command);
-    reply::array(out, command.subcommands.len());
+    // Redis sends an array of subcommands, and a set where there are none.
+    if command.subcommands.is_empty() {
+        reply::set(out, resp, 0);
+    } else {
+        reply::array(out, command.subcommands.len());
+    }
     for subcommand in command.subcommands {
         describe(out, resp, subcommand);
     }
@@ -105,15 +110,19 @@ fn categories(command: &Command) -> Vec<&'static str> {
 /// Where the keys are and what is done to them, as maps in maps.
 fn key_specs(out: &mut Vec<u8>, resp: Resp, command: &Command) {
     if command.keys.first == 0 {
-        return reply::array(out, 0);
+        return reply::set(out, resp, 0);
     }
     let text = |out: &mut Vec<u8>, text: &str| reply::bulk(out, text.as_bytes());
-    let noted = command.name == "set";
-    reply::array(out, 1);
-    reply::map(out, resp, 3 + usize::from(noted));
-    if noted {
+    let note = match command.name {
+        "set" => Some("RW and ACCESS due to the optional `GET` argument"),
+        "getex" => Some("RW and UPDATE because it changes the TTL"),
+        _ => None,
+    };
+    reply::set(out, resp, 1);
+    reply::map(out, resp, 3 + usize::from(note.is_some()));
+    if let Some(note) = note {
         text(out, "notes");
-        text(out, "RW and ACCESS because of the optional GET");
+        text(out, note);
     }
     text(out, "flags");
     let access: Vec<_> = command.access.split_whitespace().collect();
@@ -191,7 +200,7 @@ pub(super) fn list(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
         .flat_map(|c| std::iter::once(c).chain(c.subcommands));
     let names: Vec<_> = if args.len() == 2 {
         COMMANDS.iter().map(|c| c.name).collect()
-    } else if args.len() == 5 && args.at(2).eq_ignore_ascii_case(b"filterby") {
+    } else if args.len() == 5 && super::is_option(args.at(2), "filterby") {
         let value = args.at(4);
         let category = [b"@", value].concat();
         let of_category = |c: &&Command| {
@@ -199,7 +208,7 @@ pub(super) fn list(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
                 .iter()
                 .any(|own| own.as_bytes().eq_ignore_ascii_case(&category))
         };
-        match args.at(3).to_ascii_lowercase().as_slice() {
+        match super::option(args.at(3)).as_slice() {
             b"module" => Vec::new(),
             b"aclcat" => all.filter(of_category).map(|c| c.name).collect(),
             b"pattern" => all
@@ -221,18 +230,14 @@ pub(super) fn list(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
 /// The command of the request that starts at argument 2, and the positions of its keys.
 fn inner(args: Args<'_>) -> Result<(&'static Command, Vec<usize>), Fail> {
     let request = args.rest(2);
-    let command = match resolve(table::find(request.at(0)), request) {
-        Ok(command) => command,
-        Err(_) if table::find(request.at(0)).is_none() => {
-            return Err(Fail::Is("ERR Invalid command specified"));
-        }
-        Err(_) => {
-            let text = "ERR Invalid number of arguments specified for command";
-            return Err(Fail::Is(text));
-        }
-    };
+    let command = lookup(table::find(request.at(0)), request);
+    let command = command.map_err(|_| Fail::Is("ERR Invalid command specified"))?;
     if command.keys.first == 0 {
         return Err(Fail::Is("ERR The command has no key arguments"));
+    }
+    if !command.takes(request.len()) {
+        let text = "ERR Invalid number of arguments specified for command";
+        return Err(Fail::Is(text));
     }
     Ok((
         command,
@@ -258,9 +263,7 @@ pub(super) fn getkeys(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
 pub(super) fn getkeysandflags(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let (command, positions) = inner(args)?;
     // Whether SET reads depends on its options.
-    let returns_old = args
-        .from(5)
-        .any(|option| option.eq_ignore_ascii_case(b"get"));
+    let returns_old = args.from(5).any(|option| super::is_option(option, "get"));
     let access = match command.name {
         "set" if !returns_old => "OW update",
         "set" => "RW access update",

@@ -5,9 +5,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Ctx, Fail, quote};
+use super::{Ctx, Fail, SYNTAX, quote};
 use crate::glob::{Case, matches};
-use crate::resp::number::{parse_i64, parse_u64};
+use crate::resp::number::parse_i64;
 use crate::resp::{Args, reply};
 use crate::settings::{Endpoint, Protocol, Settings};
 use crate::shared::{Shared, lock};
@@ -32,6 +32,7 @@ struct Number {
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 const INT_MAX: u64 = i32::MAX as u64;
+const LONG_MAX: u64 = i64::MAX as u64;
 
 const fn number(
     name: &'static str,
@@ -61,13 +62,13 @@ const NUMBERS: &[Number] = &[
     number(
         "proto-max-bulk-len",
         Spelling::Memory,
-        (MIB, 512 * MIB),
+        (MIB, LONG_MAX),
         |s| &s.bulk_bytes_max,
     ),
     number(
         "client-query-buffer-limit",
         Spelling::Memory,
-        (MIB, 4 * GIB),
+        (MIB, LONG_MAX),
         |s| &s.input_bytes_max,
     ),
 ];
@@ -155,11 +156,14 @@ pub(super) fn get(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
 /// A change that was checked and is still to be made.
 type Change<'a> = (&'a AtomicU64, u64);
 
-/// Reads `512mb` and the like.
+/// Reads `512mb` and the like, as Redis does: no digits are 0, what follows a NUL does not
+/// count, and a number too large for 64 bits is the largest.
 fn parse_memory(text: &[u8]) -> Option<u64> {
+    const DIGITS_MAX: usize = 127;
+    let text = quote(text, usize::MAX);
     let digits = text.iter().take_while(|b| b.is_ascii_digit()).count();
     let (number, unit) = text.split_at(digits);
-    let scale = match unit.to_ascii_lowercase().as_slice() {
+    let scale: u64 = match unit.to_ascii_lowercase().as_slice() {
         b"" | b"b" => 1,
         b"k" => 1000,
         b"kb" => 1 << 10,
@@ -169,7 +173,14 @@ fn parse_memory(text: &[u8]) -> Option<u64> {
         b"gb" => GIB,
         _ => return None,
     };
-    parse_u64(number)?.checked_mul(scale)
+    if digits > DIGITS_MAX {
+        return None;
+    }
+    let add = |sum: u64, digit: &u8| {
+        let digit = u64::from(digit - b'0');
+        sum.saturating_mul(10).saturating_add(digit)
+    };
+    Some(number.iter().fold(0, add).saturating_mul(scale))
 }
 
 fn parse_number(number: &Number, value: &[u8]) -> Result<u64, String> {
@@ -191,18 +202,32 @@ fn parse_number(number: &Number, value: &[u8]) -> Result<u64, String> {
     ))
 }
 
-/// Reads `class hard soft seconds ...`; of the classes, only `normal` has clients here.
+/// Reads seconds as C's `strtoll` does: no digits are 0.
+fn parse_seconds(text: &[u8]) -> Option<u64> {
+    let text = quote(text, usize::MAX);
+    match text {
+        [] => Some(0),
+        _ if text.iter().all(u8::is_ascii_digit) => {
+            let text = String::from_utf8_lossy(text);
+            text.parse().ok().filter(|secs| *secs <= INT_MAX)
+        }
+        _ => None,
+    }
+}
+
+/// Reads `class hard soft seconds ...`; of the classes, only `normal` has clients here. An empty
+/// value changes nothing.
 fn parse_output_limit<'a>(settings: &'a Settings, value: &[u8]) -> Result<Vec<Change<'a>>, String> {
-    let words: Vec<_> = value
-        .split(|&b| b == b' ')
-        .filter(|word| !word.is_empty())
-        .collect();
-    if words.is_empty() || !words.len().is_multiple_of(4) {
+    let words: Vec<_> = match value {
+        [] => Vec::new(),
+        _ => value.split(|&b| b == b' ').collect(),
+    };
+    if !words.len().is_multiple_of(4) {
         return Err("Wrong number of arguments in buffer limit configuration.".to_owned());
     }
     let mut changes = Vec::new();
     for class in words.chunks(4) {
-        let normal = match class[0].to_ascii_lowercase().as_slice() {
+        let normal = match super::option(class[0]).as_slice() {
             b"normal" => true,
             b"slave" | b"replica" | b"pubsub" => false,
             _ => {
@@ -212,7 +237,7 @@ fn parse_output_limit<'a>(settings: &'a Settings, value: &[u8]) -> Result<Vec<Ch
         let limits = (
             parse_memory(class[1]),
             parse_memory(class[2]),
-            parse_u64(class[3]),
+            parse_seconds(class[3]),
         );
         let (Some(hard), Some(soft), Some(secs)) = limits else {
             return Err(
@@ -254,11 +279,39 @@ fn check<'a>(
 /// `CONFIG SET parameter value [parameter value ...]`
 pub(super) fn set(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     if !args.len().is_multiple_of(2) {
-        return Err(Fail::arity("config|set"));
+        return Err(SYNTAX);
     }
     let shared = ctx.shared;
+    // As in Redis, all names are looked at before any value.
+    let mut changes = Vec::new();
+    for (name, value) in parameters(shared, args)? {
+        let change = check(shared, name, value);
+        changes.extend(change.map_err(|why| refused(name.as_bytes(), &why))?);
+    }
+    for (setting, value) in changes {
+        setting.store(value, Ordering::Relaxed);
+    }
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+fn refused(argument: &[u8], why: &str) -> Fail {
+    let text = [
+        b"ERR CONFIG SET failed (possibly related to argument '",
+        quote(argument, usize::MAX),
+        b"') - ",
+        why.as_bytes(),
+    ];
+    Fail::Says(text.concat())
+}
+
+/// The parameters that CONFIG SET names, each once, and their values.
+fn parameters<'a>(
+    shared: &Shared<'_>,
+    args: Args<'a>,
+) -> Result<Vec<(&'static str, &'a [u8])>, Fail> {
     let known: Vec<_> = all(shared).into_iter().map(|(name, _)| name).collect();
-    let (mut changes, mut seen) = (Vec::new(), Vec::new());
+    let mut named: Vec<(&'static str, &[u8])> = Vec::new();
     for at in (2..args.len()).step_by(2) {
         let asked = args.at(at);
         let name = known
@@ -272,23 +325,12 @@ pub(super) fn set(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
             ];
             return Err(Fail::Says(text.concat()));
         };
-        let outcome = if seen.contains(&name) {
-            Err("duplicate parameter".to_owned())
-        } else {
-            check(shared, name, args.at(at + 1))
-        };
-        seen.push(name);
-        changes.extend(outcome.map_err(|why| {
-            let text =
-                format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}");
-            Fail::Says(text.into_bytes())
-        })?);
+        if named.iter().any(|(other, _)| *other == name) {
+            return Err(refused(asked, "duplicate parameter"));
+        }
+        named.push((name, args.at(at + 1)));
     }
-    for (setting, value) in changes {
-        setting.store(value, Ordering::Relaxed);
-    }
-    reply::ok(ctx.out);
-    Ok(())
+    Ok(named)
 }
 
 /// `CONFIG RESETSTAT`

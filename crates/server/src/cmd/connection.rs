@@ -81,10 +81,10 @@ pub(super) fn hello(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     };
     let mut at = 2;
     while let Some(option) = args.get(at) {
-        if option.eq_ignore_ascii_case(b"auth") && args.len() > at + 2 {
+        if super::is_option(option, "auth") && args.len() > at + 2 {
             authenticate(args.at(at + 1))?;
             at += 3;
-        } else if option.eq_ignore_ascii_case(b"setname") && args.len() > at + 1 {
+        } else if super::is_option(option, "setname") && args.len() > at + 1 {
             client::rename(ctx, args.at(at + 1))?;
             at += 2;
         } else {

@@ -41,7 +41,7 @@ impl Unit {
         ];
         let found = units
             .iter()
-            .find(|(name, _)| option.eq_ignore_ascii_case(name.as_bytes()));
+            .find(|(name, _)| super::is_option(option, name));
         found.map(|&(_, unit)| unit)
     }
 
@@ -82,7 +82,7 @@ impl Conditions {
     fn parse(args: Args<'_>) -> Result<Conditions, Fail> {
         let mut conditions = Conditions::default();
         for option in args.from(3) {
-            match option.to_ascii_lowercase().as_slice() {
+            match super::option(option).as_slice() {
                 b"nx" => conditions.nx = true,
                 b"xx" => conditions.xx = true,
                 b"gt" => conditions.gt = true,

@@ -105,22 +105,46 @@ fn clients(shared: &Shared<'_>, _: &Stats, out: &mut String) -> std::fmt::Result
     )
 }
 
-/// Memory the process has now; 0 where the system does not say.
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib: Option<u64> = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
-    kib.unwrap_or(0) * 1024
+/// Memory the process has now, in bytes; 0 where the system does not say.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+struct Resident {
+    /// The heap, stacks, and everything else that is no file.
+    anonymous: u64,
+    /// Pages of mapped files: the pool, and the program itself.
+    files: u64,
+}
+
+impl Resident {
+    fn now() -> Resident {
+        Resident::parse(&std::fs::read_to_string("/proc/self/status").unwrap_or_default())
+    }
+
+    fn parse(status: &str) -> Resident {
+        let bytes = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let kib: Option<u64> =
+                line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
+            kib.unwrap_or(0) * 1024
+        };
+        Resident {
+            anonymous: bytes("RssAnon:"),
+            // A file on tmpfs counts as shared memory.
+            files: bytes("RssFile:") + bytes("RssShmem:"),
+        }
+    }
 }
 
 fn memory(shared: &Shared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Result {
-    let resident = resident_bytes();
+    let Resident { anonymous, files } = Resident::now();
+    let resident = anonymous + files;
     let (most, policy) = limit(shared, figures);
     fields!(out,
-        "used_memory": resident,
-        "used_memory_human": human(resident),
+        "used_memory": anonymous,
+        "used_memory_human": human(anonymous),
         "used_memory_rss": resident,
         "used_memory_rss_human": human(resident),
+        "used_memory_mapped_files": files,
+        "used_memory_mapped_files_human": human(files),
         "used_memory_index": figures.index_bytes,
         "used_memory_live_map": figures.live_map_bytes,
         "used_memory_read_cache": figures.read_cache_bytes,
@@ -294,4 +318,21 @@ fn farbank(shared: &Shared<'_>, figures: &Stats, out: &mut String) -> std::fmt::
         "pool_growth_error": health.growth_error.map_or(String::new(), |why| one_line(&why)),
         "poisoned": shared.poisoned.get().map_or("", String::as_str),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapped_file_is_not_used_memory() {
+        let status = "VmRSS:\t 1572864 kB\nRssAnon:\t   40960 kB\nRssFile:\t   12288 kB\n\
+                      RssShmem:\t 1519616 kB\n";
+        let expected = Resident {
+            anonymous: 40 << 20,
+            files: (12 << 20) + (1484 << 20),
+        };
+        assert_eq!(Resident::parse(status), expected);
+        assert_eq!(Resident::parse(""), Resident::default());
+    }
 }

@@ -10,6 +10,9 @@ use crate::resp::{Args, reply};
 
 /// Keys visited at a time by commands that visit them all.
 const STRIDE: usize = 1000;
+/// Up to this many keys, and an index of this size, DBSIZE looks at each key.
+const COUNTED_KEYS: u64 = 10_000;
+const COUNTED_INDEX_BYTES: u64 = 1 << 20;
 
 /// `DEL key [key ...]`, `UNLINK key [key ...]`
 pub(super) fn del(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
@@ -93,7 +96,7 @@ fn scan_options(args: Args<'_>) -> Result<ScanOptions<'_>, Fail> {
     let mut at = 2;
     while let Some(option) = args.get(at) {
         let value = args.get(at + 1).ok_or(SYNTAX)?;
-        match option.to_ascii_lowercase().as_slice() {
+        match super::option(option).as_slice() {
             b"match" => options.pattern = value,
             b"type" => options.kind = Some(value),
             b"count" => {
@@ -110,12 +113,19 @@ fn scan_options(args: Args<'_>) -> Result<ScanOptions<'_>, Fail> {
     Ok(options)
 }
 
-/// A cursor, which may have leading zeros; a sign counts back from the highest.
+/// A cursor as C's `strtoul` reads it: up to the first NUL, an empty text is 0, a sign may come
+/// first, and a negative number counts back from the highest.
 fn parse_cursor(text: &[u8]) -> Option<u64> {
-    let (negative, digits) = match text.strip_prefix(b"-") {
-        Some(digits) => (true, digits),
-        None => (false, text),
+    let text = super::quote(text, usize::MAX);
+    let (negative, digits) = match text {
+        [] => return Some(0),
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
     };
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
     let cursor: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
     Some(if negative {
         cursor.wrapping_neg()
@@ -133,9 +143,8 @@ pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let next = ctx
         .session()?
         .scan(db, cursor, options.count, &mut |key, meta| {
-            let of_kind =
-                |name: &[u8]| name.eq_ignore_ascii_case(kind_name(meta.type_of()).as_bytes());
-            if options.kind.is_none_or(of_kind) && matches(options.pattern, key, Case::Exact) {
+            let of_kind = |name: &[u8]| super::is_option(name, kind_name(meta.type_of()));
+            if options.kind.is_none_or(of_kind) && is_wanted(options.pattern, key) {
                 found += 1;
                 reply::bulk(&mut body, key);
             }
@@ -145,6 +154,11 @@ pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     reply::array(ctx.out, found);
     ctx.out.extend_from_slice(&body);
     Ok(())
+}
+
+/// Whether a key matches. The pattern `*` alone means every key, the empty one included.
+fn is_wanted(pattern: &[u8], key: &[u8]) -> bool {
+    pattern == b"*" || matches(pattern, key, Case::Exact)
 }
 
 /// Every key of the client's database once, sorted.
@@ -170,7 +184,7 @@ fn all_keys(ctx: &mut Ctx<'_>, wanted: &dyn Fn(&[u8]) -> bool) -> Result<Vec<Vec
 /// `KEYS pattern`
 pub(super) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let pattern = args.at(1);
-    let keys = all_keys(ctx, &|key| matches(pattern, key, Case::Exact))?;
+    let keys = all_keys(ctx, &|key| is_wanted(pattern, key))?;
     reply::array(ctx.out, keys.len());
     for key in &keys {
         reply::bulk(ctx.out, key);
@@ -178,17 +192,25 @@ pub(super) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-/// `DBSIZE`
+/// `DBSIZE`: a small store's live keys are counted one by one; a large store says how many keys it
+/// holds, those included that have expired and are not removed yet.
 pub(super) fn dbsize(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
     let db = ctx.client.db;
-    let keys = ctx.session()?.len(db)?;
+    let stored = ctx.session()?.len(db)?;
+    let figures = ctx.shared.store.stats();
+    let is_small = figures.index_bytes <= COUNTED_INDEX_BYTES
+        && figures.keys.iter().sum::<u64>() <= COUNTED_KEYS;
+    let keys = match is_small {
+        true => all_keys(ctx, &|_| true)?.len() as u64,
+        false => stored,
+    };
     reply::integer(ctx.out, i64::try_from(keys).unwrap_or(i64::MAX));
     Ok(())
 }
 
 /// FLUSHALL and FLUSHDB take SYNC and ASYNC, which here mean the same.
 fn flush_options(args: Args<'_>) -> Result<(), Fail> {
-    match (args.len(), args.at(1).to_ascii_lowercase().as_slice()) {
+    match (args.len(), super::option(args.at(1)).as_slice()) {
         (1, _) | (2, b"sync" | b"async") => Ok(()),
         _ => Err(SYNTAX),
     }

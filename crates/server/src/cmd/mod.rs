@@ -137,6 +137,8 @@ pub(crate) struct Client {
     pub(crate) resp: Resp,
     pub(crate) replies: Replies,
     pub(crate) queue: Option<Box<Queue>>,
+    /// Requests of the transaction that EXEC is executing.
+    pub(crate) executing: Option<usize>,
     pub(crate) watched: Vec<transactions::Watched>,
     pub(crate) last_command: &'static str,
     shown_command: &'static str,
@@ -154,6 +156,7 @@ impl Client {
             resp: Resp::V2,
             replies: Replies::On,
             queue: None,
+            executing: None,
             watched: Vec::new(),
             last_command: "NULL",
             leaving: false,
@@ -165,10 +168,10 @@ impl Client {
         let card = &self.card;
         card.db.store(self.db, Ordering::Relaxed);
         card.resp.store(self.resp.number() as u8, Ordering::Relaxed);
-        let queued = self
-            .queue
-            .as_ref()
-            .map_or(-1, |q| i32::try_from(q.len()).unwrap_or(i32::MAX));
+        let queued = self.queue.as_ref().map(|queue| queue.len());
+        let queued = queued
+            .or(self.executing)
+            .map_or(-1, |len| i32::try_from(len).unwrap_or(i32::MAX));
         card.multi.store(queued, Ordering::Relaxed);
         let watching = u16::try_from(self.watched.len()).unwrap_or(u16::MAX);
         card.watching.store(watching, Ordering::Relaxed);
@@ -273,7 +276,11 @@ pub(crate) fn run(ctx: &mut Ctx<'_>, command: Option<&'static Command>, args: Ar
                 ctx.client.leaving = true;
                 return;
             }
-            reject(ctx, &fail);
+            ctx.client.last_command = lookup(command, args).map_or("NULL", |found| found.name);
+            match command {
+                Some(command) if command.name == "exec" => transactions::abort(ctx, &fail),
+                _ => reject(ctx, &fail),
+            }
         }
     }
     if ctx.client.replies != Replies::On {
@@ -283,7 +290,7 @@ pub(crate) fn run(ctx: &mut Ctx<'_>, command: Option<&'static Command>, args: Ar
 
 /// What a browser, tricked into talking to us, would send.
 fn is_http(name: &[u8]) -> bool {
-    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
+    is_option(name, "post") || is_option(name, "host:")
 }
 
 #[cold]
@@ -303,18 +310,26 @@ pub(crate) fn resolve(
     command: Option<&'static Command>,
     args: Args<'_>,
 ) -> Result<&'static Command, Fail> {
-    let command = command.ok_or_else(|| unknown(args))?;
-    let command = match args.get(1) {
-        Some(name) if !command.subcommands.is_empty() => match command.subcommand(name) {
-            Some(subcommand) => subcommand,
-            None => return Err(unknown_subcommand(command, name)),
-        },
-        _ => command,
-    };
+    let command = lookup(command, args)?;
     if command.takes(args.len()) {
         Ok(command)
     } else {
         Err(Fail::arity(command.name))
+    }
+}
+
+/// The command or subcommand that `args` names, whether or not its arity fits.
+#[inline]
+pub(crate) fn lookup(
+    command: Option<&'static Command>,
+    args: Args<'_>,
+) -> Result<&'static Command, Fail> {
+    let command = command.ok_or_else(|| unknown(args))?;
+    match args.get(1) {
+        Some(name) if !command.subcommands.is_empty() => command
+            .subcommand(name)
+            .ok_or_else(|| unknown_subcommand(command, name)),
+        _ => Ok(command),
     }
 }
 
@@ -342,6 +357,21 @@ fn unknown_subcommand(container: &Command, name: &[u8]) -> Fail {
     let container = container.name.to_ascii_uppercase();
     text.extend_from_slice(format!("'. Try {container} HELP.").as_bytes());
     Fail::Says(text)
+}
+
+/// Whether `word` is the option called `name`, in either case. As in Redis, a word ends at its
+/// first NUL.
+#[inline]
+pub(crate) fn is_option(word: &[u8], name: &str) -> bool {
+    word.get(name.len()).is_none_or(|&next| next == 0)
+        && word
+            .get(..name.len())
+            .is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()))
+}
+
+/// An option's name or value in lower case. As in Redis, it ends at the first NUL.
+pub(crate) fn option(text: &[u8]) -> Vec<u8> {
+    quote(text, usize::MAX).to_ascii_lowercase()
 }
 
 /// As much of a client's text as an error quotes: up to `most` bytes, and nothing after a NUL.

@@ -26,7 +26,7 @@ pub(super) fn time(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
 pub(super) fn shutdown(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let (mut save, mut nosave, mut abort) = (false, false, false);
     for option in args.from(1) {
-        match option.to_ascii_lowercase().as_slice() {
+        match super::option(option).as_slice() {
             b"save" => save = true,
             b"nosave" => nosave = true,
             b"now" | b"force" => {}

@@ -176,7 +176,7 @@ fn set_options(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<SetOptions, Fail> {
     let mut at = 3;
     while let Some(option) = args.get(at) {
         let next = args.get(at + 1);
-        let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
+        let is = |name: &str| super::is_option(option, name);
         match (Unit::of(option), next) {
             _ if is("nx") && options.when != If::Present => options.when = If::Absent,
             _ if is("xx") && options.when != If::Absent => options.when = If::Present,
@@ -316,20 +316,44 @@ pub(super) fn getdel(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     take(ctx, ctx.key(args.at(1)), &|_| Change::Delete)
 }
 
+/// What GETEX does with the expiry.
+enum NewExpiry<'a> {
+    Keep,
+    Remove,
+    Set(Unit, &'a [u8]),
+}
+
+/// PERSIST and a unit of time exclude each other; either may come again, the last amount counts.
+fn getex_options(args: Args<'_>) -> Result<NewExpiry<'_>, Fail> {
+    let mut chosen = NewExpiry::Keep;
+    let mut at = 2;
+    while let Some(word) = args.get(at) {
+        match (Unit::of(word), args.get(at + 1), &chosen) {
+            (None, _, NewExpiry::Keep | NewExpiry::Remove) if super::is_option(word, "persist") => {
+                chosen = NewExpiry::Remove;
+            }
+            (Some(unit), Some(amount), NewExpiry::Keep) => {
+                chosen = NewExpiry::Set(unit, amount);
+                at += 1;
+            }
+            (Some(unit), Some(amount), NewExpiry::Set(same, _)) if unit == *same => {
+                chosen = NewExpiry::Set(unit, amount);
+                at += 1;
+            }
+            _ => return Err(SYNTAX),
+        }
+        at += 1;
+    }
+    Ok(chosen)
+}
+
 /// `GETEX key [EX s|PX ms|EXAT s|PXAT ms|PERSIST]`
 pub(super) fn getex(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let key = ctx.key(args.at(1));
-    let expires = match (args.get(2), args.get(3)) {
-        (None, _) => return get_into(ctx, key, View::Pending),
-        (Some(option), None) if option.eq_ignore_ascii_case(b"persist") => None,
-        (Some(option), Some(amount)) if args.len() == 4 => {
-            Some((Unit::of(option).ok_or(SYNTAX)?, amount))
-        }
-        _ => return Err(SYNTAX),
-    };
-    let expires_ms = match expires {
-        None => 0,
-        Some((unit, amount)) => match deadline(unit, amount, ctx.ops().now_ms(), "getex") {
+    let expires_ms = match getex_options(args)? {
+        NewExpiry::Keep => return get_into(ctx, key, View::Pending),
+        NewExpiry::Remove => 0,
+        NewExpiry::Set(unit, amount) => match deadline(unit, amount, ctx.ops().now_ms(), "getex") {
             // Only of a key that exists is the amount looked at.
             Err(_) if ctx.ops().meta(key, View::Pending)?.is_none() => {
                 return get_into(ctx, key, View::Pending);
@@ -338,7 +362,8 @@ pub(super) fn getex(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
         },
     };
     take(ctx, key, &|item| {
-        if item.meta.expires_ms == expires_ms {
+        // WATCH counts an expiry set to what it was as a change, but not a removal of none.
+        if expires_ms == 0 && item.meta.expires_ms == 0 {
             return Change::Keep;
         }
         let (flags, kind) = (item.meta.flags, item.meta.kind);
@@ -363,8 +388,8 @@ pub(super) fn append(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
             _ if old.len() + tail.len() > most => Err(TOO_LONG),
             _ => Ok(old.len() + tail.len()),
         };
-        // Appending nothing to something changes nothing.
-        if outcome.is_err() || (tail.is_empty() && item.is_some()) {
+        // Appending nothing is a change, too: WATCH must see it.
+        if outcome.is_err() {
             return Change::Keep;
         }
         let meta = item.map(|i| i.meta).unwrap_or_default();

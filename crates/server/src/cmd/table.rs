@@ -68,8 +68,8 @@ pub(crate) mod flag {
         };
     }
     flags! {
-        WRITE 0 READONLY 1 DENYOOM 2 ADMIN 3 NOSCRIPT 4 LOADING 5 STALE 6 FAST 7 NO_AUTH 8
-        ALLOW_BUSY 9 NO_MULTI 10
+        WRITE 0 READONLY 1 DENYOOM 2 ADMIN 3 NOSCRIPT 4 LOADING 5 STALE 6 SKIP_SLOWLOG 7 FAST 8
+        NO_AUTH 9 NO_MULTI 10 ALLOW_BUSY 11
     }
     /// Runs at once in a MULTI instead of being queued. Not told to clients.
     pub(crate) const AT_ONCE: u32 = 1 << 16;
@@ -272,7 +272,7 @@ pub(crate) static COMMANDS: &[Command] = table! {
     "multi" 1 [NOSCRIPT LOADING STALE FAST ALLOW_BUSY AT_ONCE] NONE "" "@transaction"
         "" "transactions" "1.2.0" transactions::multi:
         "Starts a transaction: what follows is queued."
-    "exec" 1 [NOSCRIPT LOADING STALE AT_ONCE] NONE "" "@transaction"
+    "exec" 1 [NOSCRIPT LOADING STALE SKIP_SLOWLOG AT_ONCE] NONE "" "@transaction"
         "" "transactions" "1.2.0" transactions::exec:
         "Runs what was queued, all or nothing."
     "discard" 1 [NOSCRIPT LOADING STALE FAST ALLOW_BUSY AT_ONCE] NONE "" "@transaction"

@@ -109,8 +109,10 @@ pub(super) fn queue(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>
             &Fail::Is("ERR the transaction exceeds client-query-buffer-limit"),
         );
     }
-    queue.requests.push(args);
-    queue.commands.push(command);
+    if !queue.broken {
+        queue.requests.push(args);
+        queue.commands.push(command);
+    }
     reply::simple(ctx.out, "QUEUED");
 }
 
@@ -163,6 +165,16 @@ pub(super) fn unwatch(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
+/// EXEC is refused before it runs: the transaction is over all the same.
+#[cold]
+pub(super) fn abort(ctx: &mut Ctx<'_>, fail: &Fail) {
+    ctx.client.queue = None;
+    ctx.client.watched.clear();
+    let text = fail.text();
+    let cause = text.strip_prefix(b"ERR ").unwrap_or(&text);
+    ctx.refuse(ctx.out.len(), &aborted(cause));
+}
+
 fn aborted(cause: &[u8]) -> Fail {
     Fail::Says([b"EXECABORT Transaction discarded because of: ", cause].concat())
 }
@@ -172,6 +184,14 @@ pub(super) fn exec(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
     let Some(queue) = ctx.client.queue.take() else {
         return Err(Fail::Is("ERR EXEC without MULTI"));
     };
+    ctx.client.executing = Some(queue.len());
+    let outcome = run_queue(ctx, &queue);
+    ctx.client.executing = None;
+    outcome
+}
+
+/// Executes what was queued, if nothing speaks against it.
+fn run_queue(ctx: &mut Ctx<'_>, queue: &Queue) -> Result<(), Fail> {
     let watched = std::mem::take(&mut ctx.client.watched);
     if queue.broken {
         let text = "EXECABORT Transaction discarded because of previous errors.";
@@ -188,7 +208,7 @@ pub(super) fn exec(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
     while at < queue.len() || at == 0 {
         let range = queue.groupable(at);
         let watched = if at == 0 { watched.as_slice() } else { &[] };
-        match run_group(ctx, &queue, range.clone(), watched) {
+        match run_group(ctx, queue, range.clone(), watched) {
             Ok(Verdict::Apply) => {}
             Ok(Verdict::Abandon) => {
                 ctx.out.truncate(start);
@@ -203,7 +223,6 @@ pub(super) fn exec(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
         }
         at = range.end.max(at);
         if let Some(&command) = queue.commands.get(at) {
-            ctx.client.last_command = command.name;
             execute(ctx, command, queue.requests.args(at));
         }
         at += 1;
@@ -280,7 +299,6 @@ fn run_group(
 /// to blame for ends the group.
 fn run_in_group(ctx: &mut Ctx<'_>, command: &Command, args: Args<'_>) -> Result<(), Error> {
     let from = ctx.out.len();
-    ctx.client.last_command = command.name;
     let outcome = (command.run)(ctx, args);
     let most = ctx.shared.settings.output_bytes_max();
     match outcome {

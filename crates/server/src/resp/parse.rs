@@ -313,11 +313,7 @@ impl Parser {
 
     fn read_inline(&mut self, input: &[u8]) -> Result<bool, Protocol> {
         let rest = &input[self.at..];
-        let newline = rest
-            .iter()
-            .take(LINE_BYTES_MAX + 1)
-            .position(|&b| b == b'\n');
-        let Some(end) = newline else {
+        let Some(end) = line_end(rest, b'\n') else {
             return if rest.len() > LINE_BYTES_MAX {
                 Err(Protocol::InlineTooBig)
             } else {
@@ -426,6 +422,14 @@ impl Parser {
     }
 }
 
+/// Where `end` is in the line that `bytes` starts with. As in Redis, a line does not go on behind a
+/// NUL: such a line never ends.
+fn line_end(bytes: &[u8], end: u8) -> Option<usize> {
+    let mut line = bytes.iter().take(LINE_BYTES_MAX + 1);
+    let at = line.position(|&b| b == end || b == 0)?;
+    (bytes[at] == end).then_some(at)
+}
+
 /// A line's number, if it is one, and where the next line starts.
 type Line = Option<(Option<i64>, usize)>;
 
@@ -456,11 +460,7 @@ fn length(input: &[u8], at: usize, too_long: Protocol) -> Result<Line, Protocol>
 #[cold]
 fn length_exact(input: &[u8], at: usize, too_long: Protocol) -> Result<Line, Protocol> {
     let line = &input[at..];
-    match line
-        .iter()
-        .take(LINE_BYTES_MAX + 1)
-        .position(|&b| b == b'\r')
-    {
+    match line_end(line, b'\r') {
         None if line.len() > LINE_BYTES_MAX => Err(too_long),
         Some(end) if end + 1 < line.len() => {
             Ok(Some((line.get(1..end).and_then(parse_i64), at + end + 2)))

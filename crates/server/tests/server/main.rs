@@ -4,6 +4,7 @@
 //! for something that happens after it on the same worker.
 
 mod commands;
+mod compared;
 mod control;
 mod durability;
 mod harness;
