@@ -14,6 +14,7 @@
 
 mod check;
 mod clients;
+mod compare;
 mod contest;
 mod fuzz;
 mod guest;
@@ -46,6 +47,11 @@ const LANES: &[Lane] = &[
         "redis-clients",
         "Redis's own clients work unmodified",
         clients::run,
+    ),
+    Lane(
+        "redis-compare",
+        "random requests get the replies that redis-server gives",
+        compare::run,
     ),
     Lane(
         "memcached",

@@ -1,0 +1,327 @@
+//! Differences between the two servers' replies that are allowed, each with its reason.
+//!
+//! docs/compatibility.md has the same list under "What the comparison allows".
+
+use super::wire::{Body, Reply};
+
+/// A request as it was sent.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sent {
+    pub(super) to_redis: Vec<Vec<u8>>,
+    pub(super) to_farbank: Vec<Vec<u8>>,
+}
+
+/// What is known about the request that two replies answer.
+pub(super) struct Asked<'a> {
+    pub(super) sent: &'a Sent,
+    /// Client numbers of the connections: at Redis, and at Farbank.
+    pub(super) ids: &'a [(i64, i64)],
+    /// Whether a key that was absent at WATCH is watched.
+    pub(super) watches_absent: bool,
+}
+
+impl Asked<'_> {
+    /// The word at `at`, in lower case.
+    fn word(&self, at: usize) -> Vec<u8> {
+        self.sent
+            .to_redis
+            .get(at)
+            .map(|word| word.to_ascii_lowercase())
+            .unwrap_or_default()
+    }
+}
+
+/// A rule: its reason, and whether it allows Redis's reply to differ from Farbank's.
+struct Rule {
+    reason: &'static str,
+    allows: Allows,
+}
+
+type Allows = fn(&Asked<'_>, &Reply, &Reply) -> bool;
+
+const fn rule(reason: &'static str, allows: Allows) -> Rule {
+    Rule { reason, allows }
+}
+
+const RULES: &[Rule] = &[
+    rule(PARTS, parts),
+    rule("the servers execute a request at different moments", moment),
+    rule(
+        "KEYS, SCAN, CONFIG GET and COMMAND LIST have another order",
+        order,
+    ),
+    rule("cursors of SCAN are the server's own", cursor),
+    rule("client numbers are the server's own", client_number),
+    rule("an error quotes an address or a client number", quoted),
+    rule(
+        "CLIENT LIST ends with watch, lib-name and lib-ver; memory figures differ",
+        client_list,
+    ),
+    rule("INFO tells of the server itself", info),
+    rule(
+        "Redis counts expired keys until it has removed them",
+        expired,
+    ),
+    rule(
+        "Redis lowers maxclients to what the system allows",
+        maxclients,
+    ),
+    rule(
+        "Farbank has fewer commands, and two of Redis 7.2",
+        fewer_commands,
+    ),
+    rule("HELP lists the server's own subcommands", help),
+    rule(
+        "COMMAND DOCS has other texts, no arguments and no history",
+        docs,
+    ),
+];
+
+/// Why the replies may differ, if they may.
+pub(super) fn allowed(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> Option<&'static str> {
+    let rule = RULES
+        .iter()
+        .find(|rule| (rule.allows)(asked, redis, farbank));
+    rule.map(|rule| rule.reason)
+}
+
+/// The reason after which the servers no longer hold the same values, so that the case ends.
+pub(super) const PARTS: &str = "a case ends: a command is unknown here, or EXEC ran here only";
+
+fn parts(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    let is_null = matches!(redis.head.as_slice(), b"*-1" | b"_");
+    let exec = asked.word(0) == b"exec" && asked.watches_absent;
+    let unknown = farbank.is_error("ERR unknown command") && !redis.is_error("ERR unknown");
+    unknown || exec && is_null && farbank.elements().is_some()
+}
+
+/// Figures that depend on the time of execution differ by less than this, in seconds.
+const MOMENT_SECS: i64 = 3;
+
+fn moment(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    let unit = match asked.word(0).as_slice() {
+        b"ttl" | b"expiretime" => 1,
+        b"pttl" | b"pexpiretime" => 1000,
+        b"time" => return both_strings(redis, farbank),
+        _ => return false,
+    };
+    match (redis.integer(), farbank.integer()) {
+        (Some(a), Some(b)) => a >= 0 && b >= 0 && (a - b).abs() <= MOMENT_SECS * unit,
+        _ => false,
+    }
+}
+
+/// Whether both are arrays of as many strings.
+fn both_strings(redis: &Reply, farbank: &Reply) -> bool {
+    let strings = |reply: &Reply| {
+        let elements = reply.elements()?;
+        let all = elements.iter().all(|element| element.text().is_some());
+        all.then_some(elements.len())
+    };
+    strings(redis).is_some() && strings(redis) == strings(farbank)
+}
+
+/// The elements of an array in order, in groups of `size`.
+fn sorted(reply: &Reply, size: usize) -> Option<Vec<String>> {
+    let elements = reply.elements()?;
+    let group = |group: &[Reply]| group.iter().map(|r| format!("{r:?}")).collect::<String>();
+    let mut groups: Vec<_> = elements.chunks(size).map(group).collect();
+    groups.sort_unstable();
+    Some(groups)
+}
+
+fn order(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    let same = |redis: &Reply, farbank: &Reply, size| {
+        redis.head == farbank.head && sorted(redis, size) == sorted(farbank, size)
+    };
+    match (asked.word(0).as_slice(), asked.word(1).as_slice()) {
+        (b"keys", _) => same(redis, farbank, 1),
+        (b"config", b"get") => same(redis, farbank, 2),
+        (b"command", b"list") => same(redis, farbank, 1),
+        (b"scan", _) => match (redis.elements(), farbank.elements()) {
+            (Some([next, redis]), Some([also, farbank])) => {
+                next == also && next.text() == Some(b"0") && same(redis, farbank, 1)
+            }
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// Only a SCAN that sees all keys at once shows the same on both.
+fn cursor(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    let whole = (0..asked.sent.to_redis.len()).any(|at| asked.word(at) == b"100000")
+        && asked.word(1) == b"0";
+    let shaped = |reply: &Reply| match reply.elements() {
+        Some([next, keys]) => next.text().is_some() && keys.elements().is_some(),
+        _ => false,
+    };
+    asked.word(0) == b"scan" && !whole && shaped(redis) && shaped(farbank)
+}
+
+fn client_number(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    let same = |redis: &Reply, farbank: &Reply| match (redis.integer(), farbank.integer()) {
+        (Some(redis), Some(farbank)) => asked.ids.contains(&(redis, farbank)),
+        _ => false,
+    };
+    match (asked.word(0).as_slice(), asked.word(1).as_slice()) {
+        (b"client", b"id") => same(redis, farbank),
+        (b"hello", _) => match (redis.elements(), farbank.elements()) {
+            (Some(a), Some(b)) if redis.head == farbank.head && a.len() == b.len() => {
+                a.iter().zip(b).all(|(a, b)| a == b || same(a, b))
+            }
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// Fields of CLIENT LIST whose values must be equal; of the others only the names and their order.
+const SAME_FIELDS: [&str; 12] = [
+    "name", "flags", "db", "sub", "psub", "ssub", "multi", "cmd", "user", "redir", "resp", "events",
+];
+
+/// The lines of CLIENT LIST: the names of the fields in order, some with their values.
+fn client_lines(reply: &Reply) -> Option<Vec<Vec<String>>> {
+    let text = String::from_utf8_lossy(reply.text()?).into_owned();
+    let field = |field: &str| {
+        let (name, value) = field.split_once('=').unwrap_or((field, ""));
+        // Redis knows that a watched key was changed, Farbank when it executes EXEC.
+        let flags = value.replace(['d', 'e'], "");
+        match (name, flags.as_str()) {
+            // Redis queues nothing once it knows that EXEC will not run.
+            ("multi", count) => format!("multi={}", count != "-1"),
+            ("flags", "") => "flags=N".to_owned(),
+            ("flags", flags) => format!("flags={flags}"),
+            _ if SAME_FIELDS.contains(&name) => format!("{name}={value}"),
+            _ => name.to_owned(),
+        }
+    };
+    let line = |line: &str| line.split(' ').map(field).collect();
+    Some(text.trim_start_matches("txt:").lines().map(line).collect())
+}
+
+fn client_list(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    if asked.word(0) != b"client" || !matches!(asked.word(1).as_slice(), b"list" | b"info") {
+        return false;
+    }
+    let newer = ["watch", "lib-name", "lib-ver"].map(str::to_owned);
+    let shorter = |mut lines: Vec<Vec<String>>| {
+        for line in &mut lines {
+            if line.ends_with(&newer) {
+                line.truncate(line.len() - newer.len());
+            }
+        }
+        lines
+    };
+    redis.marker() == farbank.marker()
+        && client_lines(redis).is_some()
+        && client_lines(redis) == client_lines(farbank).map(shorter)
+}
+
+fn info(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    asked.word(0) == b"info"
+        && redis.marker() == farbank.marker()
+        && redis.text().is_some()
+        && farbank.text().is_some()
+}
+
+/// Commands and subcommands Farbank does not have, and what depends on how many there are.
+fn fewer_commands(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    if farbank.is_error("ERR unknown subcommand") && !redis.is_error("ERR unknown") {
+        return true;
+    }
+    if asked.word(0) != b"command" {
+        return false;
+    }
+    match asked.word(1).as_slice() {
+        b"count" => redis.integer() > farbank.integer(),
+        b"list" => match (redis.elements(), farbank.elements()) {
+            (Some(redis), Some(farbank)) => {
+                let newer = |name: &Reply| {
+                    matches!(name.text(), Some(b"client|setinfo" | b"client|no-touch"))
+                };
+                farbank
+                    .iter()
+                    .all(|name| redis.contains(name) || newer(name))
+            }
+            _ => false,
+        },
+        b"info" => match (redis.elements(), farbank.elements()) {
+            (Some(a), Some(b)) => {
+                a.len() == b.len()
+                    && a.iter()
+                        .zip(b)
+                        .all(|(a, b)| a == b || fewer_subcommands(a, b))
+            }
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// Whether two descriptions of a container differ in their subcommands only, of which Farbank's are
+/// among Redis's, but for those of newer versions.
+fn fewer_subcommands(redis: &Reply, farbank: &Reply) -> bool {
+    let (Some(a), Some(b)) = (redis.elements(), farbank.elements()) else {
+        return false;
+    };
+    let (Some((subs, a)), Some((own, b))) = (a.split_last(), b.split_last()) else {
+        return false;
+    };
+    let (Some(subs), Some(own)) = (subs.elements(), own.elements()) else {
+        return false;
+    };
+    let newer = |sub: &Reply| {
+        let name = sub
+            .elements()
+            .and_then(|e| e.first()?.text())
+            .unwrap_or_default();
+        matches!(name, b"client|setinfo" | b"client|no-touch")
+    };
+    a == b && !own.is_empty() && own.iter().all(|sub| subs.contains(sub) || newer(sub))
+}
+
+fn help(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    asked.word(1) == b"help" && redis.marker() == b'*' && farbank.marker() == b'*'
+}
+
+fn docs(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    let are_both = redis.marker() == farbank.marker() && redis.elements().is_some();
+    let is_empty = |reply: &Reply| matches!(&reply.body, Body::Nested(e) if e.is_empty());
+    asked.word(0) == b"command"
+        && asked.word(1) == b"docs"
+        && are_both
+        && is_empty(redis) == is_empty(farbank)
+}
+
+/// The error line with each of `words` left out.
+fn without(reply: &Reply, words: &[Vec<u8>]) -> String {
+    let mut text = String::from_utf8_lossy(&reply.head).into_owned();
+    for word in words.iter().filter(|word| word.len() > 1) {
+        text = text.replace(&*String::from_utf8_lossy(word), "");
+    }
+    text
+}
+
+fn quoted(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    let Sent {
+        to_redis,
+        to_farbank,
+    } = asked.sent;
+    to_redis != to_farbank
+        && redis.is_error("")
+        && without(redis, to_redis) == without(farbank, to_farbank)
+}
+
+fn expired(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    let counts = (redis.integer(), farbank.integer());
+    asked.word(0) == b"dbsize" && matches!(counts, (Some(a), Some(b)) if a > b)
+}
+
+fn maxclients(asked: &Asked<'_>, redis: &Reply, farbank: &Reply) -> bool {
+    let text = String::from_utf8_lossy(&redis.head);
+    asked.word(1) == b"set"
+        && text.contains("operating system is not able")
+        && farbank.head == b"+OK"
+}

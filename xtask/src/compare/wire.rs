@@ -1,0 +1,247 @@
+//! One connection to a server, and the replies that arrive on it.
+
+use std::fmt;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::time::Duration;
+
+/// Time after which a reply that was expected counts as missing.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// One reply as it arrived. Two replies are equal if all their bytes are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Reply {
+    /// The first line, without its end.
+    pub(super) head: Vec<u8>,
+    pub(super) body: Body,
+}
+
+/// The bytes of a reply after its first line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Body {
+    /// None: a status, an error, a number or a null.
+    Line,
+    /// A string.
+    Text(Vec<u8>),
+    /// The elements of an array, a set or a map.
+    Nested(Vec<Reply>),
+}
+
+impl Reply {
+    /// The byte that names the reply's type.
+    pub(super) fn marker(&self) -> u8 {
+        self.head.first().copied().unwrap_or(0)
+    }
+
+    /// The number of an integer reply.
+    pub(super) fn integer(&self) -> Option<i64> {
+        let digits = self.head.strip_prefix(b":")?;
+        std::str::from_utf8(digits).ok()?.parse().ok()
+    }
+
+    /// The bytes of a string reply.
+    pub(super) fn text(&self) -> Option<&[u8]> {
+        match &self.body {
+            Body::Text(text) => Some(text),
+            Body::Line | Body::Nested(_) => None,
+        }
+    }
+
+    /// The elements of an array, a set or a map.
+    pub(super) fn elements(&self) -> Option<&[Reply]> {
+        match &self.body {
+            Body::Nested(elements) => Some(elements),
+            Body::Line | Body::Text(_) => None,
+        }
+    }
+
+    /// Whether it is an error that begins with `text`.
+    pub(super) fn is_error(&self, text: &str) -> bool {
+        let error = self.head.strip_prefix(b"-");
+        error.is_some_and(|error| error.starts_with(text.as_bytes()))
+    }
+
+    /// Reads the reply at the start of `bytes`: the reply and its length, or nothing if it has not
+    /// arrived whole.
+    ///
+    /// # Errors
+    /// The bytes are no reply.
+    fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, String> {
+        let Some(end) = bytes.windows(2).position(|two| two == b"\r\n") else {
+            return Ok(None);
+        };
+        let head = bytes[..end].to_vec();
+        let after = end + 2;
+        let length = || std::str::from_utf8(&head[1..]).ok()?.parse::<i64>().ok();
+        let line = |head| {
+            Ok(Some((
+                Reply {
+                    head,
+                    body: Body::Line,
+                },
+                after,
+            )))
+        };
+        let per_element = match head.first() {
+            Some(b'+' | b'-' | b':' | b'_' | b',' | b'#' | b'(') => return line(head),
+            Some(b'$' | b'=') => 0,
+            Some(b'*' | b'~' | b'>') => 1,
+            Some(b'%') => 2,
+            _ => return Err(format!("{} is no reply", escape(&head))),
+        };
+        let length = length().ok_or_else(|| format!("{} has no length", escape(&head)))?;
+        let Ok(length) = usize::try_from(length) else {
+            return line(head);
+        };
+        if per_element == 0 {
+            let Some(text) = bytes.get(after..after + length + 2) else {
+                return Ok(None);
+            };
+            let body = Body::Text(text[..length].to_vec());
+            return Ok(Some((Reply { head, body }, after + length + 2)));
+        }
+        let (mut elements, mut at) = (Vec::new(), after);
+        for _ in 0..length * per_element {
+            let Some((element, bytes)) = Reply::read(&bytes[at..])? else {
+                return Ok(None);
+            };
+            elements.push(element);
+            at += bytes;
+        }
+        let body = Body::Nested(elements);
+        Ok(Some((Reply { head, body }, at)))
+    }
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", escape(&self.head))?;
+        match &self.body {
+            Body::Line => Ok(()),
+            Body::Text(text) => write!(f, " {}", escape(text)),
+            Body::Nested(elements) => {
+                for element in elements {
+                    write!(f, " [{element}]")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// `bytes` as text of bounded length.
+pub(super) fn escape(bytes: &[u8]) -> String {
+    const SHOWN: usize = 1000;
+    let shown = bytes[..bytes.len().min(SHOWN)].escape_ascii();
+    match bytes.len().checked_sub(SHOWN) {
+        None | Some(0) => shown.to_string(),
+        Some(more) => format!("{shown}... and {more} bytes"),
+    }
+}
+
+/// What a connection gave when a reply was expected.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Received {
+    Reply(Reply),
+    /// The server closed the connection.
+    Closed,
+    /// Nothing came in time.
+    Nothing,
+    /// The bytes are no reply.
+    Garbage(String),
+}
+
+impl fmt::Display for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Received::Reply(reply) => reply.fmt(f),
+            Received::Closed => f.write_str("(connection closed)"),
+            Received::Nothing => f.write_str("(no reply)"),
+            Received::Garbage(why) => write!(f, "(not a reply: {why})"),
+        }
+    }
+}
+
+/// A connection.
+pub(super) struct Link {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Link {
+    pub(super) fn connect(port: u16) -> Result<Link, String> {
+        let connect = || {
+            let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+            stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
+            Ok(stream)
+        };
+        let stream = connect().map_err(|e: std::io::Error| format!("port {port}: {e}"))?;
+        let buffer = Vec::new();
+        Ok(Link { stream, buffer })
+    }
+
+    /// This end of the connection, as the server's CLIENT LIST shows it.
+    pub(super) fn address(&self) -> String {
+        let address = self.stream.local_addr();
+        address.map(|a| a.to_string()).unwrap_or_default()
+    }
+
+    /// Sends `bytes`. That a server closed the connection shows when its replies are read.
+    pub(super) fn send(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// Ends the sending direction.
+    pub(super) fn finish(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Reads more bytes; false at the connection's end.
+    fn more(&mut self) -> Result<bool, Received> {
+        let mut piece = [0; 16 << 10];
+        match self.stream.read(&mut piece) {
+            Ok(0) => Ok(false),
+            Ok(n) => {
+                self.buffer.extend_from_slice(&piece[..n]);
+                Ok(true)
+            }
+            Err(e) if e.kind() == ErrorKind::Interrupted => Ok(true),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                Err(Received::Nothing)
+            }
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// The next reply.
+    pub(super) fn receive(&mut self) -> Received {
+        loop {
+            match Reply::read(&self.buffer) {
+                Ok(Some((reply, bytes))) => {
+                    self.buffer.drain(..bytes);
+                    return Received::Reply(reply);
+                }
+                Ok(None) => {}
+                Err(why) => return Received::Garbage(why),
+            }
+            match self.more() {
+                Ok(true) => {}
+                Ok(false) => return Received::Closed,
+                Err(nothing) => return nothing,
+            }
+        }
+    }
+
+    /// Every byte until the server closes the connection, and whether it did.
+    pub(super) fn drain(&mut self) -> (Vec<u8>, bool) {
+        loop {
+            match self.more() {
+                Ok(true) => {}
+                Ok(false) => return (std::mem::take(&mut self.buffer), true),
+                Err(_) => return (std::mem::take(&mut self.buffer), false),
+            }
+        }
+    }
+}
