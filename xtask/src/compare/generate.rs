@@ -353,12 +353,13 @@ impl Request {
         (0..self.words.len()).any(|at| self.plain(at).eq_ignore_ascii_case(word.as_bytes()))
     }
 
-    /// Whether it asks for what this comparison leaves out: lists of all commands.
+    /// Whether it asks for what this comparison leaves out: lists of all commands, replication.
     fn is_unknown_here(&self) -> bool {
         let sub = self.plain(1).to_ascii_lowercase();
         let bare =
             self.words.len() == 2 && ["info", "docs", "list"].iter().any(|s| sub == s.as_bytes());
-        self.is_named("command") && (self.words.len() == 1 || bare)
+        // An option that has become a name: SYNC makes the connection a replica's.
+        self.is_named("sync") || self.is_named("command") && (self.words.len() == 1 || bare)
     }
 
     /// Milliseconds until the shortest expiry it sets has passed, if that is to be waited for.

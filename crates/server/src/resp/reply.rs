@@ -61,8 +61,10 @@ pub fn simple(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// An error whose first word is its code; line breaks in it become blanks.
+/// An error whose first word is its code; line breaks in it become blanks, at its end nothing.
 pub fn error(out: &mut Vec<u8>, text: &[u8]) {
+    let end = text.iter().rposition(|b| !matches!(b, b'\r' | b'\n'));
+    let text = &text[..end.map_or(0, |last| last + 1)];
     out.push(b'-');
     out.extend(
         text.iter()
@@ -196,5 +198,6 @@ mod tests {
     #[test]
     fn an_error_stays_on_its_line() {
         assert_eq!(written(|o| error(o, b"ERR a\r\nb")), "-ERR a  b\r\n");
+        assert_eq!(written(|o| error(o, b"ERR a\r\n")), "-ERR a\r\n");
     }
 }
