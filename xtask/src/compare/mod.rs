@@ -42,7 +42,7 @@ const VERSION: &str = "7.0.15";
 /// Commands sent to each server.
 fn commands(size: Size) -> u64 {
     match size {
-        Size::Lane => 20_000,
+        Size::Lane => 15_000,
         Size::Gate => 1_000_000,
     }
 }
