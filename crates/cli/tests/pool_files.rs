@@ -311,11 +311,12 @@ fn growth_that_fails_is_told_in_the_reply_in_info_and_once_in_the_log() {
 
 #[test]
 fn a_file_lost_while_it_is_served_ends_acknowledgements_and_is_told_everywhere() {
+    type Harm = fn(&Path);
     fn cut(pool: &Path) {
         let file = fs::OpenOptions::new().write(true).open(pool).unwrap();
         file.set_len((16 << 20) - 4096).unwrap();
     }
-    let harms: [(fn(&Path), &str); 3] = [
+    let harms: [(Harm, &str); 3] = [
         (|pool| fs::remove_file(pool).unwrap(), "removed"),
         (
             |pool| fs::rename(pool.with_extension("other"), pool).unwrap(),

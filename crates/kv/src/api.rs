@@ -7,7 +7,7 @@ use farbank_pm::sync::atomic::Ordering::{Relaxed, Release};
 use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::{Caps, Lane, Medium, Poisoned, Ticket};
 
-use crate::cleaner::clean_in_background;
+use crate::background::clean_in_background;
 use crate::config::{Cleaning, Config};
 use crate::engine::Engine;
 use crate::index::POOL_BYTES_MAX;

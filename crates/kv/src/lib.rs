@@ -16,13 +16,14 @@
 //!   once, `large` long values, `flush` empties the store.
 //! * `space` says how much the pool takes, `room` finds a session the room for a write, `free` has the free segments.
 //! * [`clock`] is the time that expiries are compared with.
-//! * `cleaner` makes room; `recover` opens a pool after anything (`lives` reads what its segments say of themselves), `snapshot` after a clean close, `past` is
+//! * `cleaner` makes room, `background` has it do so in time; `recover` opens a pool after anything (`lives` reads what its segments say of themselves), `snapshot` after a clean close, `past` is
 //!   what the superblock keeps for them.
 
 #![forbid(unsafe_code)]
 
 mod alone;
 mod api;
+mod background;
 mod cleaner;
 pub mod clock;
 mod config;

@@ -168,9 +168,17 @@ impl OpenSegments {
         classes.all(|open| open.as_ref().is_some_and(|open| open.takes(engine, len)))
     }
 
+    fn iter(&self) -> impl Iterator<Item = &Open> {
+        self.0.iter().flatten().map(|open| &**open)
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Open> {
+        self.0.iter_mut().flatten().map(|open| &mut **open)
+    }
+
     /// Bytes that cleaning gains once they are sealed.
     pub(crate) fn gain<M: Medium>(&self, engine: &Engine<M>) -> u64 {
-        let open = self.0.iter().flatten();
+        let open = self.iter();
         open.map(|open| engine.gain_of(engine.info(open.segment)))
             .sum()
     }
@@ -263,7 +271,7 @@ impl OpenSegments {
 #[derive(Default)]
 pub(crate) struct Log {
     open: OpenSegments,
-    full: Vec<Box<Open>>,
+    full: Vec<Open>,
     sealing: Vec<Sealing>,
     spare: Vec<Vec<u8>>,
 }
@@ -272,7 +280,7 @@ impl Log {
     /// Bytes that still fit into the open segments.
     pub(crate) fn room_left<M: Medium>(&self, engine: &Engine<M>) -> u64 {
         let end = engine.geometry.segment_bytes - LINE;
-        let open = self.open.0.iter().flatten();
+        let open = self.open.iter();
         open.map(|open| (end - open.end()) as u64).sum()
     }
 
@@ -280,6 +288,11 @@ impl Log {
     pub(crate) fn exchange(&mut self, parked: &mut OpenSegments) {
         debug_assert!(!self.is_staged());
         std::mem::swap(&mut self.open, parked);
+    }
+
+    /// The open segments, and the full ones that are still to be copied in.
+    fn segments(&self) -> impl Iterator<Item = &Open> {
+        self.open.iter().chain(&self.full)
     }
 
     /// Whether a segment that is full still waits to be copied in or sealed.
@@ -298,7 +311,8 @@ impl Log {
         for shared in engine.enrolled().iter() {
             let mut parked = shared.parked.lock().expect("no holder panics");
             if let Some(open) = parked.take_with_room(engine, class, len) {
-                self.full.extend(self.open.0[class].replace(open));
+                self.full
+                    .extend(self.open.0[class].replace(open).map(|full| *full));
                 return Ok(());
             }
         }
@@ -343,7 +357,8 @@ impl Log {
             buffer,
             last: None,
         });
-        self.full.extend(self.open.0[class].replace(fresh));
+        self.full
+            .extend(self.open.0[class].replace(fresh).map(|full| *full));
         Ok(())
     }
 
@@ -371,28 +386,18 @@ impl Log {
 
     /// The staged bytes from `at` on, if `at` is staged here.
     pub(crate) fn staged(&self, at: Off) -> Option<&[u8]> {
-        self.open
-            .0
-            .iter()
-            .flatten()
-            .chain(&self.full)
-            .find_map(|open| {
-                let start = open.base.plus(open.line() as u64).0;
-                let within = at.0.checked_sub(start)? as usize;
-                let staged = within >= open.from - open.line();
-                let bytes = open.buffer.get(within..).filter(|bytes| !bytes.is_empty());
-                bytes.filter(|_| staged)
-            })
+        self.segments().find_map(|open| {
+            let start = open.base.plus(open.line() as u64).0;
+            let within = at.0.checked_sub(start)? as usize;
+            let staged = within >= open.from - open.line();
+            let bytes = open.buffer.get(within..).filter(|bytes| !bytes.is_empty());
+            bytes.filter(|_| staged)
+        })
     }
 
     /// Whether anything is staged.
     pub(crate) fn is_staged(&self) -> bool {
-        self.open
-            .0
-            .iter()
-            .flatten()
-            .chain(&self.full)
-            .any(|open| open.staged() > 0)
+        self.segments().any(|open| open.staged() > 0)
     }
 
     /// Copies what is staged to the medium. Returns how many bytes. `unpublished` is the first ticket
@@ -405,7 +410,7 @@ impl Log {
     ) -> u64 {
         self.seal_durable(engine, lane, unpublished);
         let mut bytes = 0;
-        for open in self.open.0.iter_mut().flatten().chain(&mut self.full) {
+        for open in self.open.iter_mut().chain(&mut self.full) {
             if open.staged() > 0 {
                 bytes += open.staged() as u64;
                 open.copy_in(engine, lane);
@@ -435,7 +440,7 @@ impl Log {
 
     /// Notes that what was copied in has been drained under `ticket`.
     pub(crate) fn drained<M: Medium>(&mut self, engine: &Engine<M>, ticket: Ticket) {
-        for open in self.open.0.iter_mut().flatten().chain(&mut self.full) {
+        for open in self.open.iter_mut().chain(&mut self.full) {
             if open.staged() > 0 {
                 open.drained(engine, ticket);
             }
@@ -467,7 +472,7 @@ impl Log {
             let is_old = |o: &mut Box<Open>| {
                 o.staged() == 0 && engine.info(o.segment).opened.load(Relaxed) < limit
             };
-            self.full.extend(open.take_if(is_old));
+            self.full.extend(open.take_if(is_old).map(|old| *old));
         }
         if self.full.iter().all(|open| open.staged() == 0) {
             self.drained(engine, Ticket::DURABLE);
@@ -480,7 +485,7 @@ impl Log {
     pub(crate) fn close<M: Medium>(&mut self, engine: &Engine<M>, lane: &mut Lane) {
         debug_assert!(!self.is_staged());
         for open in &mut self.open.0 {
-            self.full.extend(open.take());
+            self.full.extend(open.take().map(|open| *open));
         }
         self.drained(engine, Ticket::DURABLE);
         self.copy_in(engine, lane, None);

@@ -170,7 +170,7 @@ pub(super) fn unwatch(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
 pub(super) fn abort(ctx: &mut Ctx<'_>, fail: &Fail) {
     ctx.client.queue = None;
     ctx.client.watched.clear();
-    let text = fail.text();
+    let text = fail.text(ctx.shared);
     let cause = text.strip_prefix(b"ERR ").unwrap_or(&text);
     ctx.refuse(ctx.out.len(), &aborted(cause));
 }

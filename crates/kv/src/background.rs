@@ -1,0 +1,77 @@
+//! The background thread: keeps segments free, follows the clock, removes what has expired.
+
+use std::time::Duration;
+
+use farbank_pm::Medium;
+use farbank_pm::sync::Mutex;
+use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use crate::engine::Engine;
+use crate::segment::State;
+use crate::session::Worker;
+use crate::store::Error;
+
+impl<M: Medium> Engine<M> {
+    /// Keeps a few segments free, and the pool growing if it may.
+    fn clean_ahead(&self) {
+        let (run, demand) = self.free.begin_run();
+        let mut gained = true;
+        if self.free_count() <= self.stock_low() || self.free_count() < demand.segments {
+            let grown = self.occupied() > self.capacity() / 8 * 7 && self.grow_pool();
+            let want = self.stock_high().max(demand.segments);
+            // An error has poisoned the engine: writers will hear of it.
+            gained = grown || self.clean_until(want).unwrap_or(false);
+            gained |= demand.segments > 0 && self.free_count() >= demand.segments;
+        }
+        let many = self.has_many_tombstones() && self.occupied() > self.capacity() / 8 * 7;
+        if many || demand.bytes > 0 {
+            // More than the writers that wait need: they go on as soon as they can.
+            let fits = || self.fits_exactly(demand.bytes) || !self.would_fit(demand.bytes);
+            self.empty_oldest(&|| fits() && self.has_few_tombstones())
+                .ok();
+            gained &= self.fits_exactly(demand.bytes);
+        }
+        self.free.end_run(run, gained);
+    }
+
+    /// Makes the clock durable and names the segments that hold something that has expired.
+    fn due(&self, now_ms: u64) -> Vec<u32> {
+        // An error has poisoned the engine: writers will hear of it.
+        self.record_time().ok();
+        (0..self.pool.segments())
+            .filter(|segment| {
+                let info = self.info(*segment);
+                let expires_ms = info.expires_ms.load(Relaxed);
+                expires_ms != 0 && expires_ms <= now_ms && info.state() == State::Sealed
+            })
+            .collect()
+    }
+}
+
+impl<M: Medium> Worker<M> {
+    /// Replaces what has expired by tombstones.
+    pub(crate) fn sweep(&mut self) -> Result<(), Error> {
+        self.engine.follow_clock()?;
+        for segment in self.engine.clone().due(self.engine.now_ms()) {
+            self.sweep_segment(segment)?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs the cleaner, and the sweep once a second, until the engine is told to stop.
+pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex<Worker<M>>) {
+    const TICK: Duration = Duration::from_millis(100);
+    const TICKS_PER_SWEEP: u32 = 10;
+    let mut ticks = 0_u32;
+    while !engine.stop.load(Acquire) {
+        engine.clean_ahead();
+        engine.index.touch_ahead();
+        ticks += 1;
+        if ticks.is_multiple_of(TICKS_PER_SWEEP) {
+            // An error has poisoned the engine, or the pool is full: either way writers hear of it.
+            sweeper.lock().expect("no holder panics").sweep().ok();
+        }
+        engine.free.listen(TICK);
+    }
+}
