@@ -64,8 +64,6 @@ enum Verb {
 
 /// Why the program ends with an error.
 enum Failure {
-    /// The command line is wrong, and that was printed (exit code 2).
-    Told,
     /// The command line asks for what cannot be (exit code 2).
     Usage(String),
     /// Standard output cannot be written (by SIGPIPE, or exit code 1).
@@ -77,7 +75,8 @@ enum Failure {
         /// What to do about it, if that can be told.
         hint: Option<String>,
     },
-    /// Another process of this program has told its error, and ended with this exit code.
+    /// The error was printed already, by the parser of the command line or by another process of this program; the exit
+    /// code.
     Told(i32),
 }
 
@@ -109,7 +108,7 @@ fn run() -> Result<(), Failure> {
                 eprintln!("with the options of the --config or --workload file:");
             }
             error.print().ok();
-            return Err(Failure::Told);
+            return Err(Failure::Told(2));
         }
         Err(help) => {
             let printed = help.print().and_then(|()| std::io::stdout().flush());
@@ -130,7 +129,6 @@ fn run() -> Result<(), Failure> {
 fn main() -> ExitCode {
     match output::catch(run) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Told) => ExitCode::from(2),
         Err(Failure::Output(error)) => {
             output::tell_unwritten(&error);
             ExitCode::FAILURE
