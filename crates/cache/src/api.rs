@@ -6,8 +6,8 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use farbank_kv::store::{
-    Absence, Change, DATABASES, Error, Head as Frame, Health, Item, Key, Meta, Opened, Ops,
-    Session, Stats, Store, Value, Verdict, View,
+    Absence, Change, Conflicts, DATABASES, Error, Head as Frame, Health, Item, Key, Meta, Opened,
+    Ops, Session, Stats, Store, Value, Verdict, View,
 };
 use farbank_pm::media::Mapped;
 use farbank_pm::pool::{Identity, Pool, PoolError};
@@ -79,6 +79,8 @@ impl From<Poisoned> for OpenError {
 pub struct Cache<F: Medium, N: Medium = Mapped> {
     engine: Arc<Engine<N, F>>,
     tender: Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// One more for each door.
+    doors: Arc<()>,
 }
 
 /// Metadata where it belongs.
@@ -139,6 +141,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         Ok(Cache {
             engine,
             tender: Mutex::new(tender),
+            doors: Arc::new(()),
         })
     }
 
@@ -147,6 +150,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
     pub fn door(&self) -> Door<F, N> {
         Door {
             worker: Worker::new(Arc::clone(&self.engine)),
+            _alive: Arc::clone(&self.doors),
             told: Counters::default(),
             hashes: Vec::new(),
             slots: Vec::new(),
@@ -162,7 +166,7 @@ impl<F: Medium, N: Medium> Cache<F, N> {
     /// Everything of `area` so far is dead, durably on `Ok`: two words are written, whatever it holds.
     pub fn clear_area(&self, area: u16) -> Result<(), Error> {
         self.engine.areas.check(area)?;
-        Ok(self.engine.clear(&mut Lane::new(0), Some(area))?)
+        self.engine.clear(&mut Lane::new(0), Some(area))
     }
 
     /// Bytes of slots `area` may fill; `None`: as many as there are. Not stored. What is above it goes as the area is
@@ -227,8 +231,16 @@ impl<F: Medium, N: Medium> Cache<F, N> {
         crate::verify::verify(&self.engine)
     }
 
-    /// Closes cleanly; see [`Store::close`]. Returns the medium if nobody else holds the cache.
+    /// Closes cleanly; see [`Store::close`]. Returns the medium.
+    ///
+    /// # Errors
+    /// [`Error::SessionsAlive`], see [`Store::close`]; [`Error::Poisoned`] if the medium has failed, or in a forked child.
     pub fn close(self) -> Result<Option<F>, Error> {
+        self.engine.process.check()?;
+        let sessions = Arc::strong_count(&self.doors) - 1;
+        if sessions > 0 {
+            return Err(Error::SessionsAlive { sessions });
+        }
         self.stop();
         let engine = &*self.engine;
         let mut lane = Lane::new(0);
@@ -252,6 +264,9 @@ impl<F: Medium, N: Medium> Cache<F, N> {
     }
 
     fn stop(&self) {
+        if !self.engine.process.is_current() {
+            return; // A forked child: the background's thread is its parent's.
+        }
         self.engine.stop.store(true, Ordering::Release);
         let mut tender = self.tender.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tender) = tender.take() {
@@ -338,11 +353,20 @@ impl<F: Medium, N: Medium> Store for Cache<F, N> {
 /// visible once it is committed, and writers of the same keys wait for that; what has a [`Name`], when the call returns.
 pub struct Door<F: Medium, N: Medium = Mapped> {
     pub(crate) worker: Worker<N, F>,
+    /// The cache cannot be closed while it has sessions.
+    _alive: Arc<()>,
     /// What of the lane's counts the cache was told.
     told: Counters,
     /// What is fetched ahead: kept, so that it need not be allocated.
     hashes: Vec<u64>,
     slots: Vec<Slot>,
+}
+
+pub(crate) fn check_database(db: u8) -> Result<(), Error> {
+    match usize::from(db) < DATABASES {
+        true => Ok(()),
+        false => Err(Error::NoDatabase { db }),
+    }
 }
 
 /// The item a key of the common operations names.
@@ -368,6 +392,7 @@ impl<F: Medium, N: Medium> Ops for Door<F, N> {
         out: &mut Vec<u8>,
         head: Frame<'_>,
     ) -> Result<bool, Error> {
+        self.admit(key.db)?;
         let name = name_of(key);
         let hash = self.worker.engine.hash(&name);
         if let Some(entry) = self.worker.batch.find(hash, &name) {
@@ -392,6 +417,7 @@ impl<F: Medium, N: Medium> Ops for Door<F, N> {
     }
 
     fn meta(&mut self, key: Key<'_>, _: View) -> Result<Option<Meta>, Error> {
+        self.admit(key.db)?;
         let name = name_of(key);
         let hash = self.worker.engine.hash(&name);
         self.worker.write_if_staged(hash, &name)?;
@@ -403,10 +429,12 @@ impl<F: Medium, N: Medium> Ops for Door<F, N> {
     }
 
     fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error> {
+        self.admit(key.db)?;
         self.worker.put(&name_of(key), &draft_of(value))
     }
 
     fn delete(&mut self, key: Key<'_>) -> Result<bool, Error> {
+        self.admit(key.db)?;
         let mut was_there = false;
         self.worker.change(&name_of(key), &mut |found| {
             was_there = found.is_some_and(|(found, _)| found.is_shown());
@@ -421,6 +449,7 @@ impl<F: Medium, N: Medium> Ops for Door<F, N> {
         key: Key<'_>,
         decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
     ) -> Result<u64, Error> {
+        self.admit(key.db)?;
         self.worker.change(&name_of(key), &mut |found| {
             let shown = found.filter(|(found, _)| found.is_shown());
             let change = decide(shown.map(|(found, bytes)| Item {
@@ -447,7 +476,20 @@ pub(crate) fn writable(found: Option<Seen<'_>>) -> Result<(), Error> {
     }
 }
 
+impl<F: Medium, N: Medium> Door<F, N> {
+    /// Refuses what cannot be asked of a session: of a database there is not, or in a forked child.
+    #[inline]
+    fn admit(&self, db: u8) -> Result<(), Error> {
+        self.worker.engine.process.check()?;
+        check_database(db)
+    }
+}
+
 impl<F: Medium, N: Medium> Session for Door<F, N> {
+    fn on_conflict(&mut self, conflicts: Conflicts) {
+        self.worker.conflicts = conflicts;
+    }
+
     fn get_many(
         &mut self,
         keys: &[Key<'_>],
@@ -526,6 +568,7 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
         count: usize,
         each: &mut dyn FnMut(&[u8], &Meta),
     ) -> Result<u64, Error> {
+        self.admit(db)?;
         self.worker.write_batch()?;
         let engine = Arc::clone(&self.worker.engine);
         let (mut seen, mut key) = (0, Vec::new());
@@ -556,7 +599,7 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
     }
 
     fn len(&mut self, db: u8) -> Result<u64, Error> {
-        debug_assert!(usize::from(db) < DATABASES);
+        self.admit(db)?;
         self.worker.write_batch()?;
         Ok(self.worker.engine.areas.items(db.into()))
     }
@@ -564,7 +607,7 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
     fn flush_all(&mut self) -> Result<(), Error> {
         self.worker.write_batch()?;
         let engine = Arc::clone(&self.worker.engine);
-        Ok(engine.clear(&mut self.worker.lane, None)?)
+        engine.clear(&mut self.worker.lane, None)
     }
 
     fn commit(&mut self) -> Result<Ticket, Error> {

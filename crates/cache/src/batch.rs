@@ -20,7 +20,7 @@
 //! Between (a) and (b) a crash leaves of each key the old item, the new one or none, as for a write alone: the answers
 //! come after (b).
 
-use farbank_kv::store::{Change, Error, Head as Frame, Value};
+use farbank_kv::store::{Change, Conflicts, Error, Head as Frame, Value};
 use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::{Medium, fault};
@@ -164,6 +164,11 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
+    /// Whether anything is staged.
+    pub(crate) fn holds_any(&self) -> bool {
+        !self.entries.is_empty()
+    }
+
     fn is_full(&self) -> bool {
         self.entries.len() >= ENTRIES_MAX || self.bytes.len() >= BYTES_MAX
     }
@@ -252,7 +257,10 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         let mut value = std::mem::take(&mut self.scratch);
         value.clear();
         let shown = self.show(&place, name, &mut value);
+        let claim = (place.hold == Hold::Own).then(|| stripe_of(place.hash));
+        let held = self.engine.claims.unless_panic(claim);
         let decision = decide(shown.as_ref().map(|found| (found, &value[..])));
+        held.passed();
         self.scratch = value;
         let version = shown.map_or(0, |found| found.head.version);
         let done = match decision {
@@ -318,6 +326,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     /// Claims the key called `name` and looks it up.
     fn enter(&mut self, hash: u64, name: &Name<'_>) -> Result<Place, Error> {
+        self.engine.process.check()?;
         if self.batch.is_full() {
             self.write_batch()?;
         }
@@ -329,8 +338,13 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         if self.batch.claims(stripe) {
             return Ok(self.look(hash, name, Hold::Batch));
         }
-        self.write_batch()?; // B2
-        engine.claims.claim(stripe);
+        if self.batch.holds_any() {
+            match self.conflicts {
+                Conflicts::Refuse => return Err(Error::Conflict),
+                Conflicts::Commit => self.write_batch()?, // B2
+            }
+        }
+        engine.claims.claim(stripe, self.conflicts)?;
         Ok(self.look(hash, name, Hold::Own))
     }
 
@@ -479,11 +493,14 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         }
     }
 
-    fn check_key(&self, name: &Name<'_>) -> Result<(), Error> {
+    pub(crate) fn check_key(&self, name: &Name<'_>) -> Result<(), Error> {
         self.engine.areas.check(name.area)?;
         match name.key.len() {
             0..=KEY_BYTES_MAX => Ok(()),
-            _ => Err(Error::KeyTooLong),
+            bytes => Err(Error::KeyTooLong {
+                bytes,
+                bytes_max: KEY_BYTES_MAX,
+            }),
         }
     }
 
@@ -499,9 +516,24 @@ impl<N: Medium, F: Medium> Worker<N, F> {
 
     // -- writing
 
+    /// Gives up the batch: nothing of it is or will be seen.
+    pub(crate) fn abandon(&mut self) {
+        let engine = Arc::clone(&self.engine);
+        for entry in &self.batch.entries {
+            if let Some(new) = entry.new {
+                open(&self.purse).keep(new.class, &[new.slot]);
+            }
+            if let Some(stripe) = entry.claim {
+                engine.claims.release(stripe);
+            }
+        }
+        self.batch.clear();
+    }
+
     /// Writes the batch, and keeps the claim of `kept`.
     #[inline(never)]
     fn write_batch_but(&mut self, kept: Option<u32>) -> Result<(), Error> {
+        self.engine.process.check()?;
         let batch = std::mem::take(&mut self.batch);
         let written = self.write_items(&batch);
         if written.is_ok() {

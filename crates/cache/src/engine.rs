@@ -4,13 +4,14 @@ use std::sync::PoisonError;
 
 use farbank_pm::epoch::Epochs;
 use farbank_pm::pool::Pool;
+use farbank_pm::process::Process;
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use farbank_pm::{Counters, Lane, Medium, Off, Poisoned};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use farbank_kv::clock::{Shift, StoreClock};
-use farbank_kv::store::Opened;
+use farbank_kv::store::{Error, Opened};
 
 use crate::areas::{Areas, all, clock};
 use crate::balance::Balance;
@@ -74,6 +75,8 @@ pub(crate) struct Engine<N, F> {
     /// Why the last growth failed, if none has succeeded since.
     pub(crate) growth_error: Mutex<Option<std::sync::Arc<str>>>,
     pub(crate) stop: AtomicBool,
+    /// The one that has the pool open: a forked child uses nothing of this.
+    pub(crate) process: Process,
 }
 
 impl<N: Medium, F: Medium> Engine<N, F> {
@@ -163,9 +166,10 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 
     /// Everything of `area` so far, or of all areas, is dead: durably on `Ok`. Two words are written, whatever the
     /// area holds. Nobody writes anything meanwhile: what was decided on before the clear is published before it.
-    pub(crate) fn clear(&self, lane: &mut Lane, area: Option<u16>) -> Result<(), Poisoned> {
+    pub(crate) fn clear(&self, lane: &mut Lane, area: Option<u16>) -> Result<(), Error> {
         let area = area.map_or(all(self.areas.entries()), u32::from);
-        self.claims.claim_all();
+        self.process.check()?;
+        self.claims.claim_all()?;
         let version = self.next_version();
         let cleared = self.write_cleared(lane, area, version);
         if cleared.is_ok() {
@@ -173,7 +177,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
             self.areas.clear(area, version);
         }
         self.claims.release_all();
-        cleared
+        Ok(cleared?)
     }
 
     fn write_cleared(&self, lane: &mut Lane, area: u32, version: u64) -> Result<(), Poisoned> {

@@ -2,18 +2,35 @@
 
 use std::collections::BTreeSet;
 
-use farbank_kv::store::{Change, Error, Head as Frame, Item, Key, Meta, Ops, Value, Verdict, View};
+use farbank_kv::store::{
+    Change, Conflicts, Error, Head as Frame, Item, Key, Meta, Ops, Value, Verdict, View,
+};
 use farbank_pm::Medium;
 use farbank_pm::sync::Arc;
 
-use crate::api::{Door, name_of, writable};
+use crate::api::{Door, check_database, name_of, writable};
 use crate::batch::{Decision, Owned};
 use crate::claims::Claims;
 
 /// What a group has decided on so far. Its keys' stripes are claimed all the while.
 pub(crate) struct Group<'a, F: Medium, N: Medium> {
     door: &'a mut Door<F, N>,
+    keys: &'a [Key<'a>],
     staged: Vec<(u8, Vec<u8>, Option<Owned>)>,
+}
+
+/// Stripes that a group has claimed, until it ends, by a panic of its body too.
+struct Claimed<'a> {
+    claims: &'a Claims,
+    stripes: Vec<u32>,
+}
+
+impl Drop for Claimed<'_> {
+    fn drop(&mut self) {
+        for &stripe in &self.stripes {
+            self.claims.release(stripe);
+        }
+    }
 }
 
 impl<F: Medium, N: Medium> Group<'_, F, N> {
@@ -22,28 +39,44 @@ impl<F: Medium, N: Medium> Group<'_, F, N> {
         keys: &[Key<'_>],
         body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
     ) -> Result<Verdict, Error> {
+        for key in keys {
+            check_database(key.db)?;
+            door.worker.check_key(&name_of(*key))?;
+        }
+        if door.worker.conflicts == Conflicts::Refuse && door.worker.batch.holds_any() {
+            return Err(Error::Conflict);
+        }
         door.worker.write_batch()?;
         let engine = Arc::clone(&door.worker.engine);
         let stripe = |key: &Key<'_>| Claims::stripe((engine.hash(&name_of(*key)) >> 32) as u32);
         // In order: two groups never wait for each other.
         let stripes: BTreeSet<u32> = keys.iter().map(stripe).collect();
-        for &stripe in &stripes {
-            engine.claims.claim(stripe);
+        let mut claimed = Claimed {
+            claims: &engine.claims,
+            stripes: Vec::new(),
+        };
+        for stripe in stripes {
+            engine.claims.claim(stripe, door.worker.conflicts)?;
+            claimed.stripes.push(stripe);
         }
         let mut group = Group {
             door,
+            keys,
             staged: Vec::new(),
         };
-        let verdict = body(&mut group).and_then(|verdict| {
-            if verdict == Verdict::Apply {
-                group.apply()?;
-            }
-            Ok(verdict)
-        });
-        for &stripe in &stripes {
-            engine.claims.release(stripe);
+        let verdict = body(&mut group)?;
+        if verdict == Verdict::Apply {
+            group.apply().inspect_err(|_| group.door.worker.abandon())?;
         }
-        verdict
+        Ok(verdict)
+    }
+
+    /// Refuses a key that is not claimed.
+    fn admit(&self, key: Key<'_>) -> Result<(), Error> {
+        match self.keys.contains(&key) {
+            true => Ok(()),
+            false => Err(Error::NotInGroup),
+        }
     }
 
     fn apply(&mut self) -> Result<(), Error> {
@@ -67,6 +100,7 @@ impl<F: Medium, N: Medium> Group<'_, F, N> {
     }
 
     fn stage(&mut self, key: Key<'_>, value: Option<Owned>) -> Result<(), Error> {
+        self.admit(key)?;
         let engine = Arc::clone(&self.door.worker.engine);
         let name = name_of(key);
         let worker = &mut self.door.worker;
@@ -100,6 +134,7 @@ impl<F: Medium, N: Medium> Ops for Group<'_, F, N> {
         out: &mut Vec<u8>,
         head: Frame<'_>,
     ) -> Result<bool, Error> {
+        self.admit(key)?;
         let now_ms = self.door.now_ms();
         match self.staged(key) {
             None => self.door.get(key, view, out, head),
@@ -113,6 +148,7 @@ impl<F: Medium, N: Medium> Ops for Group<'_, F, N> {
     }
 
     fn meta(&mut self, key: Key<'_>, view: View) -> Result<Option<Meta>, Error> {
+        self.admit(key)?;
         let now_ms = self.door.now_ms();
         match self.staged(key) {
             None => self.door.meta(key, view),

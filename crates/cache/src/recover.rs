@@ -17,6 +17,7 @@ use farbank_kv::clock::StoreClock;
 use farbank_kv::store::Opened;
 use farbank_pm::epoch::Epochs;
 use farbank_pm::pool::{Identity, Layout, Pool};
+use farbank_pm::process::Process;
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use farbank_pm::sync::{Arc, Mutex};
 use farbank_pm::{Drain, Kind, LINE, Lane, Medium, Off, Poisoned, fault};
@@ -115,6 +116,7 @@ pub(crate) fn open<N: Medium, F: Medium>(
         classes,
         areas,
         claims: Claims::new(),
+        process: Process::current(),
         epochs: Epochs::default(),
         purses: Purses::default(),
         config,

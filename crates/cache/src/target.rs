@@ -47,6 +47,7 @@ impl Target for MdbTarget {
             updates: true,
             expiry: true,
             flush_all: true,
+            abandons: true,
             cleans: true,
             used_before: true,
             forgets: true,
@@ -186,6 +187,11 @@ impl<M: Medium> Subject for MdbSubject<M> {
 
     fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, String> {
         self.clients[session].durable(ticket)
+    }
+
+    fn abandon(&mut self, session: usize) -> Result<bool, String> {
+        self.clients[session] = client(&self.cache);
+        Ok(false) // A batch that is full, or read, is written before it is committed.
     }
 
     fn contents(&mut self) -> Result<Vec<(u64, Stored)>, String> {

@@ -22,7 +22,7 @@
 //! | a delete                  | the item alive or dead                              | as it finds it                                   |
 //! | an eviction               | the item alive or dead                              | as it finds it: it is the newest (W1)            |
 
-use farbank_kv::store::{Error, Meta};
+use farbank_kv::store::{Conflicts, Error, Meta};
 use farbank_pm::epoch::Slot as PinSlot;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::sync::{Arc, Mutex, thread};
@@ -104,6 +104,7 @@ pub(crate) struct Worker<N: Medium, F: Medium> {
     crowded: bool,
     bumps: Vec<(Slot, u32)>,
     pub(crate) batch: Batch,
+    pub(crate) conflicts: Conflicts,
     /// Bytes of items stored, and writes that a later one of their batch took the place of, of which the cache was not told
     /// yet.
     pub(crate) stored_bytes: u64,
@@ -121,6 +122,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             crowded: false,
             bumps: Vec::with_capacity(BUMPS),
             batch: Batch::default(),
+            conflicts: Conflicts::default(),
             stored_bytes: 0,
             merged_writes: 0,
             scratch: Vec::new(),
@@ -493,8 +495,10 @@ impl<N: Medium, F: Medium> Engine<N, F> {
 
 impl<N: Medium, F: Medium> Drop for Worker<N, F> {
     fn drop(&mut self) {
-        // Nobody is left to be told that it failed; its claims must go.
-        let _ = self.write_batch();
+        if !self.engine.process.is_current() {
+            return; // A forked child: all of this is its parent's.
+        }
+        self.abandon();
         // What somebody still reads stays in the purse, which others can empty.
         self.settle();
     }

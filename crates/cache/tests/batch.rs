@@ -3,7 +3,7 @@
 use std::sync::Barrier;
 
 use farbank_cache::{Cache, Config, Door};
-use farbank_kv::store::{Change, Key, Ops, Session, Store, Value, Verdict, View};
+use farbank_kv::store::{Change, Conflicts, Key, Ops, Session, Store, Value, Verdict, View};
 use farbank_pm::media::Mapped;
 
 const MIB: u64 = 1 << 20;
@@ -130,6 +130,7 @@ fn batches_of_the_same_keys_in_any_order_lose_no_update() {
             let (cache, start) = (&cache, &start);
             scope.spawn(move || {
                 let mut door = cache.door();
+                door.on_conflict(Conflicts::Commit);
                 start.wait();
                 for round in 0..ROUNDS {
                     // Each thread in an order of its own: who would wait for the other's batch writes its own first.

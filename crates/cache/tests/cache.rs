@@ -511,6 +511,7 @@ fn all_is_found_again_after_a_kill_in_the_order_it_was_written() {
     for n in (0..30_000_u32).step_by(7) {
         door.delete(key(&n.to_le_bytes())).unwrap();
     }
+    door.commit().unwrap();
     drop(door);
     let medium = cache.into_medium().expect("nobody else has it");
     let cache = Cache::open(medium, config(&time)).expect("it opens");

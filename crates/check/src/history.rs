@@ -431,6 +431,24 @@ impl History {
         }
     }
 
+    /// `session` was dropped. What it had staged has `never` happened; or it has by now, or never will.
+    pub fn abandoned(&mut self, session: usize, never: bool) {
+        self.clock += 1;
+        let own = |&&(of, _): &&(usize, OpId)| of == session;
+        let ops: Vec<OpId> = self.staged.iter().filter(own).map(|(_, op)| *op).collect();
+        self.note(None, format!("s{session} is dropped"));
+        if never {
+            ops.into_iter().for_each(|op| self.refused(op));
+            return;
+        }
+        self.staged.retain(|(of, _)| *of != session);
+        for version in self.keys.values_mut().flatten() {
+            if ops.contains(&version.op) && version.acked.is_none() {
+                (version.session, version.died) = (usize::MAX, Some(self.clock));
+            }
+        }
+    }
+
     /// The tickets `session` waits for, oldest first.
     #[must_use]
     pub fn tickets(&self, session: usize) -> Vec<Ticket> {

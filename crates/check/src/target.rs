@@ -15,7 +15,7 @@
 //! # The contract
 //! T1  With [`Shape::batches`], an operation is staged when `apply` returns and pending until its
 //!     session's next `commit`'s ticket is durable; what is staged and never committed may be lost or
-//!     kept. Without, it is durable when `apply` returns.
+//!     kept, unless its session is dropped: then it never happened, now or after a crash. Without, it is durable when `apply` returns.
 //! T2  [`Answer::Refused`] means that nothing happened, now or after a crash.
 //! T3  `open` makes durable whatever it accepts before it returns. Opening a sound image never fails
 //!     and never panics.
@@ -189,6 +189,8 @@ pub struct Shape {
     pub expiry: bool,
     /// Whether it takes [`Op::FlushAll`].
     pub flush_all: bool,
+    /// Whether sessions may be dropped with something staged ([`Subject::abandon`]).
+    pub abandons: bool,
     /// Whether [`Subject::clean`] does something.
     pub cleans: bool,
     /// Whether the memory of a pool was used for something else before, and is no zeros. What a structure does not
@@ -232,6 +234,7 @@ impl Default for Shape {
             updates: false,
             expiry: false,
             flush_all: false,
+            abandons: false,
             cleans: false,
             used_before: false,
             mends_late: false,
@@ -344,6 +347,12 @@ pub trait Subject {
     fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, String> {
         let _ = session;
         Ok(ticket == Ticket::DURABLE)
+    }
+
+    /// Drops the session with what it has staged, and begins another of that number. Returns whether nothing of it has
+    /// happened for certain: a session may have committed early, to make room.
+    fn abandon(&mut self, session: usize) -> Result<bool, String> {
+        Err(format!("session {session} cannot be dropped"))
     }
 
     /// Everything stored now, expired values left out, in any order. Values are read back with

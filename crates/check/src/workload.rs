@@ -11,6 +11,8 @@ pub enum Step {
     Apply(usize, Op),
     /// A session commits.
     Commit(usize),
+    /// A session is dropped with what it has staged, and another takes its place.
+    Abandon(usize),
     /// The medium syncs: tickets turn.
     Sync,
     /// A step of background work.
@@ -114,6 +116,7 @@ impl Workload {
             25 if self.disasters && self.io_errors => Step::Fail(1 + self.rng.below(4)),
             26 if self.shape.flush_all => Step::Apply(session, Op::FlushAll),
             27..34 if self.shape.groups => Step::Apply(session, self.group()),
+            34 | 35 if self.shape.abandons => Step::Abandon(session),
             34..46 => Step::Apply(session, self.get()),
             46..52 if self.shape.updates => {
                 let (key, value) = (self.key(), self.value());

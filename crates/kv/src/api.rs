@@ -16,8 +16,8 @@ use crate::past::Past;
 use crate::record::Type;
 use crate::session::{Worker, meta_of};
 use crate::store::{
-    Absence, DATABASES, Error, Health, Item, Key, Meta, Opened, Ops, Room, Session, Stats, Store,
-    Value, Verdict, View,
+    Absence, Conflicts, DATABASES, Error, Health, Item, Key, Meta, Opened, Ops, Room, Session,
+    Stats, Store, Value, Verdict, View,
 };
 
 /// Smallest number of segments a pool may have.
@@ -164,10 +164,17 @@ impl<M: Medium> Kv<M> {
         crate::verify::damaged(&self.engine, each);
     }
 
-    /// Closes cleanly; see [`Store::close`]. Returns the medium if nobody else holds the store.
+    /// Closes cleanly; see [`Store::close`]. Returns the medium.
+    ///
+    /// # Errors
+    /// [`Error::SessionsAlive`], see [`Store::close`]; [`Error::Poisoned`] if the medium has failed, or in a forked child.
     pub fn close(self) -> Result<Option<M>, Error> {
-        self.stop();
         self.engine.check_poison()?;
+        let sessions = self.sessions_alive();
+        if sessions > 0 {
+            return Err(Error::SessionsAlive { sessions });
+        }
+        self.stop();
         let mut lane = Lane::new(0);
         self.sweeper.lock().expect("no holder panics").close()?;
         self.engine.close_cleaner();
@@ -188,7 +195,16 @@ impl<M: Medium> Kv<M> {
         Arc::into_inner(engine).map(|engine| engine.pool.into_medium())
     }
 
+    /// Sessions that were handed out and not dropped.
+    fn sessions_alive(&self) -> usize {
+        // The engine's own place, and the sweeper's.
+        self.engine.enrolled().len() - 2
+    }
+
     fn stop(&self) {
+        if !self.engine.process.is_current() {
+            return; // A forked child: the cleaner's thread is its parent's.
+        }
         self.engine.stop.store(true, Release);
         self.engine.free.ring();
         if let Some(cleaner) = self.cleaner.lock().expect("no holder panics").take() {
@@ -290,6 +306,10 @@ impl<M: Medium> Store for Kv<M> {
 }
 
 impl<M: Medium> Session for Worker<M> {
+    fn on_conflict(&mut self, conflicts: Conflicts) {
+        self.conflicts = conflicts;
+    }
+
     fn put_alone(&mut self, key: Key<'_>, value: Value<'_>) -> Result<(u64, Ticket), Error> {
         self.set_alone(key, value)
     }
@@ -300,6 +320,7 @@ impl<M: Medium> Session for Worker<M> {
         view: View,
         each: &mut dyn FnMut(usize, Option<Item<'_>>),
     ) -> Result<(), Error> {
+        keys.iter().try_for_each(|key| self.admit_read(key.db))?;
         self.read_together(keys, view, each)
     }
 
@@ -339,6 +360,7 @@ impl<M: Medium> Session for Worker<M> {
         count: usize,
         each: &mut dyn FnMut(&[u8], &Meta),
     ) -> Result<u64, Error> {
+        self.admit_read(db)?;
         let ticket = self.commit_batch()?;
         self.settle(ticket)?;
         self.pin();
@@ -367,6 +389,7 @@ impl<M: Medium> Session for Worker<M> {
     }
 
     fn len(&mut self, db: u8) -> Result<u64, Error> {
+        self.admit_read(db)?;
         let ticket = self.commit_batch()?;
         self.settle(ticket)?;
         Ok(self.engine.keys(db as usize))

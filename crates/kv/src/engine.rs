@@ -4,6 +4,7 @@ use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::Epochs;
 use farbank_pm::fault;
 use farbank_pm::pool::Pool;
+use farbank_pm::process::Process;
 use farbank_pm::sync::atomic::{
     AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed,
     Ordering::Release,
@@ -163,6 +164,8 @@ pub(crate) struct Engine<M: Medium> {
     /// The stamp of every segment that held something when the pool was opened.
     pub boot_stamp: u64,
     pub tally: Tally,
+    /// The one that has the pool open: a forked child uses nothing of this.
+    pub process: Process,
     pub opened: Opened,
     pub poisoned: Mutex<Option<Poisoned>>,
     pub is_poisoned: AtomicBool,
@@ -218,6 +221,7 @@ impl<M: Medium> Engine<M> {
             boot_stamp: 0,
             boot: words.boot.wrapping_add(1) as u32,
             tally: Tally::default(),
+            process: Process::current(),
             poisoned: Mutex::default(),
             is_poisoned: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -273,6 +277,13 @@ impl<M: Medium> Engine<M> {
     #[inline]
     pub(crate) fn stripe(&self, hash: u64) -> &Stripe {
         &self.stripes[self.stripe_number(hash)]
+    }
+
+    /// Whether any session has yet to drain a write.
+    #[cfg(feature = "check")]
+    pub(crate) fn is_staged(&self) -> bool {
+        let staged = |stripe: &CachePadded<Stripe>| stripe.lock().all().any(|p| p.ticket.is_none());
+        self.stripes.iter().any(staged)
     }
 
     #[inline]
@@ -397,7 +408,7 @@ impl<M: Medium> Engine<M> {
     #[inline]
     pub(crate) fn check_poison(&self) -> Result<(), Poisoned> {
         if !self.is_poisoned.load(Acquire) {
-            return Ok(());
+            return self.process.check();
         }
         match &*self.poisoned.lock().expect("no holder panics") {
             Some(poisoned) => Err(poisoned.clone()),

@@ -20,10 +20,14 @@
 //!     a crash could keep the group and lose what it was decided on.
 //! G4  What replaces a member is not seen before the whole group is: who has seen one key as it was
 //!     after the group sees none as it was before.
+//! G5  The body runs before anything is staged, and its panic is held back until the stripes are released: nothing of the
+//!     group remains, and no lock is poisoned.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use farbank_pm::fault;
+use farbank_pm::process::this_thread;
 use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Medium, Off, Ticket};
@@ -61,8 +65,8 @@ struct GroupOps<'a, M: Medium> {
 
 /// Why a group is tried again.
 enum Retry {
-    /// Another session must drain first.
-    Foreign,
+    /// Another session must drain its write of this hash's key first.
+    Foreign(u64),
     /// There must be room for this many bytes, and this many extents, first.
     Room(usize, u32),
     /// This must be durable first.
@@ -92,7 +96,7 @@ impl<M: Medium> Worker<M> {
             self.pin();
             match self.try_group(&engine, class, keys, body)? {
                 Ok(verdict) => return Ok(verdict),
-                Err(Retry::Foreign) => self.yield_to_others()?,
+                Err(Retry::Foreign(hash)) => self.wait_for_other(hash)?,
                 Err(Retry::Room(bytes, extents)) => room = Some((bytes, extents)),
                 Err(Retry::Durable(theirs)) => {
                     let ours = self.commit_batch()?;
@@ -131,7 +135,7 @@ impl<M: Medium> Worker<M> {
             let hash = engine.geometry.hash(key.db, key.bytes);
             let newest = self.newest(&locks[lock_of(engine, &locks, hash)].1, hash, *key);
             if matches!(newest, Newest::Foreign) {
-                return Ok(Err(Retry::Foreign));
+                return Ok(Err(Retry::Foreign(hash)));
             }
             self.rely_on(&newest);
             by_key.insert((key.db, key.bytes.to_vec()), slots.len());
@@ -148,7 +152,11 @@ impl<M: Medium> Worker<M> {
             slots,
             by_key,
         };
-        if body(&mut ops)? == Verdict::Abandon {
+        let verdict = catch_unwind(AssertUnwindSafe(|| body(&mut ops))).unwrap_or_else(|panic| {
+            locks.clear(); // G5
+            resume_unwind(panic)
+        });
+        if verdict? == Verdict::Abandon {
             return Ok(Ok(Verdict::Abandon));
         }
         let (mut slots, by_key) = (ops.slots, ops.by_key);
@@ -247,6 +255,7 @@ impl<M: Medium> Worker<M> {
                 seq,
                 at,
                 session: self.id,
+                thread: this_thread(),
                 ticket: None,
                 fence,
                 with: Off::NULL,
@@ -290,6 +299,7 @@ impl<M: Medium> Worker<M> {
             for (segment, bytes) in extents.iter().zip(&buffers) {
                 self.fill_member_extent(engine, *segment, bytes, &mut table);
             }
+            self.tables.push(table.clone());
             table
         } else {
             buffers.into_iter().next().unwrap_or_default()
@@ -388,8 +398,8 @@ impl Plan {
             .map(|(key, slot)| member_header(*key, &slot.change))
             .collect();
         let lens: Vec<usize> = headers.iter().map(|h| engine.record_len(h)).collect();
-        if lens.iter().any(|len| *len > payload) {
-            return Err(Error::ValueTooLong);
+        for (header, len) in headers.iter().zip(&lens) {
+            member_fits(header, *len, payload)?;
         }
         let bytes = lens.iter().sum();
         let mut plan = Plan {
@@ -407,8 +417,11 @@ impl Plan {
                 left -= len;
                 *plan.runs.last_mut().expect("a run was begun") += 1;
             }
-            if plan.runs.len() * payload > VALUE_BYTES_MAX {
-                return Err(Error::ValueTooLong);
+            let entries = (payload - crate::record::RECORD_MIN) / crate::record::EXTENT_ENTRY;
+            let runs_max = entries.min(VALUE_BYTES_MAX / payload);
+            if plan.runs.len() > runs_max {
+                let bytes_max = runs_max * payload;
+                return Err(Error::GroupTooLong { bytes, bytes_max });
             }
         }
         Ok(plan)
@@ -475,6 +488,23 @@ impl Plan {
     }
 }
 
+/// Refuses a member that does not fit into one segment.
+fn member_fits(header: &Header, len: usize, payload: usize) -> Result<(), Error> {
+    let (key, value) = (header.key_len, header.value_len);
+    let room = (payload / ALIGN * ALIGN).saturating_sub(header.len());
+    match len <= payload {
+        true => Ok(()),
+        false if key > value => Err(Error::KeyTooLong {
+            bytes: key,
+            bytes_max: room.saturating_sub(value),
+        }),
+        false => Err(Error::ValueTooLong {
+            bytes: value,
+            bytes_max: room.saturating_sub(key),
+        }),
+    }
+}
+
 fn member_header(key: Key<'_>, change: &Change) -> Header {
     Header {
         member: true,
@@ -501,11 +531,9 @@ fn draft_of<'a>(key: Key<'a>, change: &'a Change) -> Draft<'a> {
 }
 
 impl<M: Medium> GroupOps<'_, M> {
-    fn slot(&self, key: Key<'_>) -> usize {
-        *self
-            .by_key
-            .get(&(key.db, key.bytes.to_vec()))
-            .expect("a group's body touches only the group's keys")
+    fn slot(&self, key: Key<'_>) -> Result<usize, Error> {
+        let named = self.by_key.get(&(key.db, key.bytes.to_vec()));
+        named.copied().ok_or(Error::NotInGroup)
     }
 
     /// The value of a key as the group sees it.
@@ -556,7 +584,7 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
         out: &mut Vec<u8>,
         head: Head<'_>,
     ) -> Result<bool, Error> {
-        let slot = self.slot(key);
+        let slot = self.slot(key)?;
         let mut bytes = Vec::new();
         let Some(meta) = self.current(slot, &mut bytes)? else {
             return Ok(false);
@@ -567,7 +595,7 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
     }
 
     fn meta(&mut self, key: Key<'_>, _view: View) -> Result<Option<Meta>, Error> {
-        let slot = self.slot(key);
+        let slot = self.slot(key)?;
         self.current(slot, &mut Vec::new())
     }
 
@@ -582,7 +610,7 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
             key,
             value: Some(value),
         })?;
-        let slot = self.slot(key);
+        let slot = self.slot(key)?;
         self.slots[slot].change = Change::Put {
             bytes: bytes.to_vec(),
             expires_ms,
@@ -593,7 +621,7 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
     }
 
     fn delete(&mut self, key: Key<'_>) -> Result<bool, Error> {
-        let slot = self.slot(key);
+        let slot = self.slot(key)?;
         let was_there = match self.current(slot, &mut Vec::new()) {
             Err(Error::Damaged(_)) => true,
             other => other?.is_some(),
@@ -616,7 +644,7 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
         key: Key<'_>,
         decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
     ) -> Result<u64, Error> {
-        let slot = self.slot(key);
+        let slot = self.slot(key)?;
         let mut bytes = Vec::new();
         let meta = self.current(slot, &mut bytes)?;
         match decide(meta.map(|meta| Item {

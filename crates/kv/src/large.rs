@@ -22,8 +22,8 @@
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Relaxed};
 use farbank_pm::{Medium, Off};
 
-use crate::engine::Engine;
-use crate::record::{EXTENT_ENTRY, Extent, Header};
+use crate::engine::{Engine, Geometry};
+use crate::record::{ALIGN, EXTENT_ENTRY, Extent, Header};
 use crate::seek::Found;
 use crate::segment::{FIRST, Info, Purpose, State};
 use crate::session::{Draft, Worker};
@@ -48,12 +48,7 @@ impl<M: Medium> Worker<M> {
         header.large = true;
         let table_bytes = value.bytes.len().div_ceil(geometry.payload()) * EXTENT_ENTRY;
         if self.engine.record_len(header) > geometry.payload() {
-            let is_key = header.key_len > table_bytes;
-            return Err(if is_key {
-                Error::KeyTooLong
-            } else {
-                Error::ValueTooLong
-            });
+            return Err(too_long(&geometry, header, table_bytes));
         }
         // All of it, before anything is written: what is refused costs nothing.
         let room = self.engine.room_of_large(value.bytes.len()) + self.engine.record_len(header);
@@ -123,6 +118,22 @@ impl<M: Medium> Worker<M> {
                 None => self.await_free(keep)?,
             }
         }
+    }
+}
+
+/// Which of key and table is why a record does not fit into a segment, and how long it might be.
+fn too_long(geometry: &Geometry, header: &Header, table_bytes: usize) -> Error {
+    let room = (geometry.payload() / ALIGN * ALIGN).saturating_sub(header.len());
+    let (key, value) = (header.key_len, header.value_len);
+    match key > table_bytes {
+        true => Error::KeyTooLong {
+            bytes: key,
+            bytes_max: room.saturating_sub(table_bytes),
+        },
+        false => Error::ValueTooLong {
+            bytes: value,
+            bytes_max: room.saturating_sub(key) / EXTENT_ENTRY * geometry.payload(),
+        },
     }
 }
 

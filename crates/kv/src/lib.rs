@@ -13,7 +13,8 @@
 //! * `record` and `segment` are the bytes on the medium; `index` and `stripe` the DRAM beside them; `seek` finds a key's record,
 //!   `read_cache` holds copies of those that are asked for often.
 //! * `session` runs operations and batches on a `log` of open segments, `alone` those of one write; `group` writes several keys at
-//!   once, `large` long values, `flush` empties the store.
+//!   once, `large` long values, `flush` empties the store; `wait` is what a session does about a key that another has
+//!   staged.
 //! * `space` says how much the pool takes, `room` finds a session the room for a write, `free` has the free segments.
 //! * [`clock`] is the time that expiries are compared with.
 //! * `cleaner` makes room, `background` has it do so in time; `recover` opens a pool after anything (`lives` reads what its segments say of themselves), `snapshot` after a clean close, `past` is
@@ -56,6 +57,7 @@ mod stripe;
 #[cfg(feature = "check")]
 pub mod target;
 mod verify;
+mod wait;
 
 pub use api::{Kv, OpenError, SEGMENTS_MIN, segment_bytes_for};
 pub use config::{Cleaning, Clock, Config, READ_CACHE_BYTES_MAX, uptime_ms, wall_clock_ms};

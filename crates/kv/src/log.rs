@@ -395,6 +395,14 @@ impl Log {
         })
     }
 
+    /// Forgets what is staged: the medium has seen nothing of it.
+    pub(crate) fn discard(&mut self) {
+        for open in self.open.iter_mut().chain(&mut self.full) {
+            let drained = open.from - open.line();
+            open.buffer.truncate(drained);
+        }
+    }
+
     /// Whether anything is staged.
     pub(crate) fn is_staged(&self) -> bool {
         self.segments().any(|open| open.staged() > 0)

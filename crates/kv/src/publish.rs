@@ -23,6 +23,7 @@ use crate::stripe::{Locked, Pending};
 impl<M: Medium> Worker<M> {
     /// Publishes what has become durable. Returns whether `ticket` is.
     pub(crate) fn publish_durable(&mut self, ticket: Ticket) -> Result<bool, Poisoned> {
+        self.engine.process.check()?;
         while let Some((first, _)) = self.unsynced.front() {
             if !self.engine.poll(*first)? {
                 break;
@@ -43,6 +44,7 @@ impl<M: Medium> Worker<M> {
 
     /// Waits for `ticket` and publishes what it covers.
     pub(crate) fn settle(&mut self, ticket: Ticket) -> Result<(), Poisoned> {
+        self.engine.process.check()?;
         if ticket == Ticket::DURABLE && self.unsynced.is_empty() {
             return Ok(());
         }
@@ -312,19 +314,22 @@ fn runs(writes: &[Write]) -> impl Iterator<Item = (&[Write], bool)> {
 /// Lists a batch's writes as drained under `ticket`; but first, of all that are to be seen at once, with
 /// which: as soon as one of them is drained it may be overtaken. Readers that overlap start over (G2).
 pub(crate) fn list_drained<M: Medium>(engine: &Engine<M>, writes: &[Write], ticket: Ticket) {
-    let note = |writes: &[Write], note: &dyn Fn(&mut Pending)| {
+    let each = |writes: &[Write], note: &dyn Fn(&mut Locked<'_>, u64)| {
         for write in writes.iter().filter(|write| !write.outrun) {
-            let mut locked = engine.stripe(write.hash).lock();
-            locked.listed(write.seq).map(note);
+            note(&mut engine.stripe(write.hash).lock(), write.seq);
         }
     };
     for (run, _) in runs(writes).filter(|(_, at_once)| *at_once) {
-        note(run, &|pending| pending.with = run[0].at);
+        each(run, &|locked, seq| {
+            if let Some(pending) = locked.listed(seq) {
+                pending.with = run[0].at;
+            }
+        });
     }
     // The ticket may turn before all of them have it.
     let group = runs(writes).any(|(_, at_once)| at_once);
     let _group = group.then(|| GroupPublication::start(engine));
-    note(writes, &|pending| pending.ticket = Some(ticket));
+    each(writes, &|locked, seq| locked.drained(seq, ticket));
 }
 
 /// Readers that overlap with this start over: they see all of a group or nothing of it.

@@ -8,10 +8,12 @@
 //!
 //! # Invariants
 //! N1  A write is published only when its ticket is durable: the index names nothing volatile.
-//! N2  Whoever finds a key's newest write without a ticket and not its own (W3) drains what it has
-//!     staged itself, lets go of everything, and tries again: two sessions never wait for each other
-//!     with something undrained in hand.
+//! N2  A session that meets another session's undrained write of its key (W3) waits for it only with nothing staged
+//!     itself, and releases every lock and its pin: so two sessions never wait for each other while either holds
+//!     undrained data. `wait` has how.
 //! N3  A publication replaces exactly what was found when the write was staged, or looks again.
+//! N4  A session that is dropped takes what it has staged off the lists; the medium has seen nothing of it but extents,
+//!     which are freed.
 //!
 //! # Crash argument
 //! | crash between                 | recovery sees                      | and does                         |
@@ -24,6 +26,7 @@ use std::collections::VecDeque;
 
 use farbank_pm::epoch::Slot;
 use farbank_pm::fault;
+use farbank_pm::process::this_thread;
 use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Lane, Medium, Off, Poisoned, Ticket};
@@ -36,7 +39,8 @@ use crate::record::{Header, Raw, Type, body_crc};
 use crate::room::RoomRequest;
 use crate::seek::Located;
 use crate::store::{
-    Change, Error, Head, Item, KEY_BYTES_MAX, Key, Meta, Ops, VALUE_BYTES_MAX, Value, View,
+    Change, Conflicts, DATABASES, Error, Head, Item, KEY_BYTES_MAX, Key, Meta, Ops,
+    VALUE_BYTES_MAX, Value, View,
 };
 use crate::stripe::{Locked, Pending};
 
@@ -87,6 +91,9 @@ pub(crate) struct Worker<M: Medium> {
     /// Whether something was written to extents since the last drain.
     pub(crate) adrift: bool,
     pub(crate) writes: Vec<Write>,
+    /// Tables of what is staged and has extents.
+    pub(crate) tables: Vec<Vec<u8>>,
+    pub(crate) conflicts: Conflicts,
     pub(crate) unsynced: VecDeque<(Ticket, Vec<Write>)>,
     /// The newest ticket of another session's write that something was decided on.
     pub(crate) relied_on: Ticket,
@@ -134,6 +141,8 @@ impl<M: Medium> Worker<M> {
             reads: 0,
             adrift: false,
             writes: Vec::new(),
+            tables: Vec::new(),
+            conflicts: Conflicts::default(),
             unsynced: VecDeque::new(),
             relied_on: Ticket::DURABLE,
             scratch: Vec::new(),
@@ -184,13 +193,25 @@ impl<M: Medium> Worker<M> {
     /// Refuses what could not be written.
     pub(crate) fn admit(&self, draft: &Draft<'_>) -> Result<(), Error> {
         self.engine.check_poison()?;
-        if draft.key.bytes.len() > KEY_BYTES_MAX {
-            return Err(Error::KeyTooLong);
+        check_database(draft.key.db)?;
+        let bytes = draft.key.bytes.len();
+        if bytes > KEY_BYTES_MAX {
+            let bytes_max = KEY_BYTES_MAX;
+            return Err(Error::KeyTooLong { bytes, bytes_max });
         }
-        if draft.value.is_some_and(|v| v.bytes.len() > VALUE_BYTES_MAX) {
-            return Err(Error::ValueTooLong);
+        let bytes = draft.value.map_or(0, |value| value.bytes.len());
+        if bytes > VALUE_BYTES_MAX {
+            let bytes_max = VALUE_BYTES_MAX;
+            return Err(Error::ValueTooLong { bytes, bytes_max });
         }
         Ok(())
+    }
+
+    /// Refuses a read that cannot be made.
+    #[inline]
+    pub(crate) fn admit_read(&self, db: u8) -> Result<(), Error> {
+        self.engine.process.check()?;
+        check_database(db)
     }
 
     /// Stages `draft` if `still` holds under the stripe's lock; `Ok(None)` if it does not.
@@ -223,7 +244,10 @@ impl<M: Medium> Worker<M> {
             match self.newest(&locked, hash, draft.key) {
                 Newest::Foreign => {
                     drop(locked);
-                    self.yield_to_others()?;
+                    if let Err(error) = self.wait_for_other(hash) {
+                        self.give_up(&large);
+                        return Err(error);
+                    }
                     continue;
                 }
                 Newest::Staged(old) => outrun(&mut self.writes, &mut locked, &old, &mut located),
@@ -238,6 +262,7 @@ impl<M: Medium> Worker<M> {
                 seq: locked.next_seq(),
                 at: self.log.next(class),
                 session: self.id,
+                thread: this_thread(),
                 ticket: None,
                 fence: self.engine.fence_of(header.what),
                 with: Off::NULL,
@@ -268,6 +293,9 @@ impl<M: Medium> Worker<M> {
             Some(value) => value.bytes,
         };
         header.body_crc = body_crc(draft.key.bytes, rest);
+        if header.large {
+            self.tables.push(table.to_vec());
+        }
         self.log
             .stage(&self.engine, class, &header, &[draft.key.bytes, rest]);
         let len = self.engine.record_len(&header) as u32;
@@ -287,17 +315,9 @@ impl<M: Medium> Worker<M> {
         });
     }
 
-    /// N2: drains what is staged, so that whoever waits for us can go on, and lets others run.
-    pub(crate) fn yield_to_others(&mut self) -> Result<(), Error> {
-        self.engine.check_poison()?;
-        self.commit_batch()?;
-        farbank_pm::sync::thread::yield_now();
-        self.pin();
-        Ok(())
-    }
-
     /// Ends the batch.
     pub(crate) fn commit_batch(&mut self) -> Result<Ticket, Poisoned> {
+        self.engine.process.check()?;
         let unpublished = self.unsynced.front().map(|(first, _)| *first);
         if self.writes.is_empty() {
             self.log.rotate(&self.engine);
@@ -311,6 +331,7 @@ impl<M: Medium> Worker<M> {
             return Ok(ticket.max(self.relied_on));
         }
         self.engine.check_poison()?;
+        self.tables.clear();
         let bytes = self.log.copy_in(&self.engine, &mut self.lane, unpublished);
         let ticket = self.engine.medium().drain(&mut self.lane);
         self.adrift = false;
@@ -345,6 +366,14 @@ impl<M: Medium> Worker<M> {
             engine.tally.user_bytes.fetch_add(written, Relaxed);
         }
         *self.shared.counters.lock().expect("no holder panics") = self.lane.counters;
+    }
+}
+
+#[inline]
+pub(crate) fn check_database(db: u8) -> Result<(), Error> {
+    match usize::from(db) < DATABASES {
+        true => Ok(()),
+        false => Err(Error::NoDatabase { db }),
     }
 }
 
@@ -422,6 +451,7 @@ impl<M: Medium> Ops for Worker<M> {
         out: &mut Vec<u8>,
         head: Head<'_>,
     ) -> Result<bool, Error> {
+        self.admit_read(key.db)?;
         let hash = self.engine.geometry.hash(key.db, key.bytes);
         if let Some(there) = self.get_cached(hash, key, view, out, head) {
             return Ok(there);
@@ -440,6 +470,7 @@ impl<M: Medium> Ops for Worker<M> {
     }
 
     fn meta(&mut self, key: Key<'_>, view: View) -> Result<Option<Meta>, Error> {
+        self.admit_read(key.db)?;
         let hash = self.engine.geometry.hash(key.db, key.bytes);
         let Some(seen) = self.find(hash, key, view) else {
             return Ok(None);
@@ -510,7 +541,7 @@ impl<M: Medium> Worker<M> {
             self.rely_on(&newest);
             let at = match &newest {
                 Newest::Foreign => {
-                    self.yield_to_others()?;
+                    self.wait_for_other(hash)?;
                     continue;
                 }
                 Newest::Drained(_) if fault!("kv.update_skips_pending") => {
@@ -601,10 +632,10 @@ impl<M: Medium> Worker<M> {
                 }
             },
         );
-        for (at, db, bytes) in due {
-            self.reap(at, Key { db, bytes: &bytes })?;
-        }
-        self.commit_batch()?;
+        let mut due = due.into_iter();
+        let reaped = due.try_for_each(|(at, db, bytes)| self.reap(at, Key { db, bytes: &bytes }));
+        self.commit_batch()?; // What was staged by then keeps its keys until it is drained.
+        reaped?;
         info.expires_ms.store(next, Relaxed);
         Ok(())
     }
@@ -629,6 +660,22 @@ impl<M: Medium> Worker<M> {
 }
 
 impl<M: Medium> Worker<M> {
+    /// Gives up what is staged (N4).
+    fn abandon(&mut self) {
+        if self.writes.is_empty() {
+            return;
+        }
+        for write in std::mem::take(&mut self.writes) {
+            if !write.outrun {
+                self.engine.stripe(write.hash).lock().unlist(write.seq);
+            }
+        }
+        self.log.discard();
+        for table in std::mem::take(&mut self.tables) {
+            self.give_up(&table);
+        }
+    }
+
     /// Settles everything and seals this session's segments. It may go on afterwards.
     pub(crate) fn close(&mut self) -> Result<(), Poisoned> {
         let ticket = self.commit_batch()?;
@@ -641,6 +688,10 @@ impl<M: Medium> Worker<M> {
 
 impl<M: Medium> Drop for Worker<M> {
     fn drop(&mut self) {
+        if !self.engine.process.is_current() {
+            return; // A forked child: all of this is its parent's.
+        }
+        self.abandon();
         // A poisoned pool has nothing left to settle, and whoever wrote to it has been told.
         self.close().ok();
         self.tell();

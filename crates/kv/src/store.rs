@@ -4,10 +4,21 @@
 //! A batch is everything a session did since its last [`Session::commit`]. Its writes are not
 //! visible to other sessions, and must not be acknowledged, before the ticket that `commit` returns
 //! is durable ([`Session::durable`]). Its own reads see them on request ([`View::Pending`]); such a
-//! reply must be withheld by the same ticket.
+//! reply must be withheld by the same ticket. A session that is dropped abandons what it has staged and not committed.
+//! (It may have been committed already: a session commits early where it must, to make room in a full pool, before a
+//! [`Session::scan`], and as [`Conflicts::Commit`] says.)
+//!
+//! # One key, two sessions
+//! A staged write keeps its key: another session that writes the key waits until the first commits or is dropped.
+//! [`Conflicts`] says what it does meanwhile, and when it answers with [`Error::Conflict`] instead.
+//!
+//! # Processes
+//! A store belongs to the process that opened it. In a forked child every operation answers with [`Error::Poisoned`], and
+//! dropping sessions and store does nothing there.
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use farbank_pm::{Caps, Counters, FileTrouble, Poisoned, Ticket};
 
@@ -17,6 +28,8 @@ pub const KEY_BYTES_MAX: usize = 64 << 10;
 pub const VALUE_BYTES_MAX: usize = 512 << 20;
 /// Databases, numbered from 0.
 pub const DATABASES: usize = 16;
+/// How long a write waits for another session to commit or to be dropped, with [`Conflicts::Refuse`].
+pub const CONFLICT_WAIT: Duration = Duration::from_secs(1);
 
 /// The bits of a kind that are the value's type; 0 is a string. The two bits above are marks of
 /// memcached's meta commands: a store keeps them like the rest, and who asks for a type masks them.
@@ -131,10 +144,42 @@ pub enum Error {
     Full,
     /// The pool has no room for this write, and could not grow: why. Deletes are still taken.
     CannotGrow(Arc<str>),
-    /// Key longer than [`KEY_BYTES_MAX`].
-    KeyTooLong,
-    /// Value longer than [`VALUE_BYTES_MAX`].
-    ValueTooLong,
+    /// The key is too long for this store.
+    KeyTooLong {
+        /// Bytes it has.
+        bytes: usize,
+        /// Bytes it may have: [`KEY_BYTES_MAX`], less in a pool of small segments.
+        bytes_max: usize,
+    },
+    /// The value is too long for this store.
+    ValueTooLong {
+        /// Bytes it has.
+        bytes: usize,
+        /// Bytes it may have: [`VALUE_BYTES_MAX`], less in a pool of small segments and in a group.
+        bytes_max: usize,
+    },
+    /// A group writes more than one record can hold.
+    GroupTooLong {
+        /// Bytes of its records.
+        bytes: usize,
+        /// Bytes they may have.
+        bytes_max: usize,
+    },
+    /// There is no such database: they are numbered below [`DATABASES`].
+    NoDatabase {
+        /// The database.
+        db: u8,
+    },
+    /// The body of a group has touched a key that was not named when the group began.
+    NotInGroup,
+    /// Another session has staged a write of the key and not committed it, and waiting for that cannot end or has taken
+    /// too long; see [`Conflicts`]. Nothing happened.
+    Conflict,
+    /// The store cannot be closed while so many sessions are alive.
+    SessionsAlive {
+        /// How many.
+        sessions: usize,
+    },
     /// An item of so many bytes, key and overhead included, does not fit the cache's largest slot.
     ItemTooLarge {
         /// Bytes it takes.
@@ -166,8 +211,35 @@ impl fmt::Display for Error {
                 f,
                 "the pool is full and cannot grow: {why}; delete something, or make room there"
             ),
-            Error::KeyTooLong => write!(f, "key is longer than {KEY_BYTES_MAX} bytes"),
-            Error::ValueTooLong => write!(f, "value is longer than {VALUE_BYTES_MAX} bytes"),
+            Error::KeyTooLong { bytes, bytes_max } => write!(
+                f,
+                "the key has {bytes} bytes, at most {bytes_max} are taken{}",
+                small_segments(*bytes_max, KEY_BYTES_MAX)
+            ),
+            Error::ValueTooLong { bytes, bytes_max } => write!(
+                f,
+                "the value has {bytes} bytes, at most {bytes_max} are taken{}",
+                small_segments(*bytes_max, VALUE_BYTES_MAX)
+            ),
+            Error::GroupTooLong { bytes, bytes_max } => write!(
+                f,
+                "the group writes {bytes} bytes, at most {bytes_max} are taken at once: use several groups, or a \
+                 pool with larger segments"
+            ),
+            Error::NoDatabase { db } => {
+                write!(f, "there is no database {db}: they are numbered from 0 to {}", DATABASES - 1)
+            }
+            Error::NotInGroup => {
+                f.write_str("the group's body touched a key that the group does not name: name it")
+            }
+            Error::Conflict => f.write_str(
+                "another session has staged a write of this key and not committed it: commit or drop that session \
+                 first, and commit what this one has staged",
+            ),
+            Error::SessionsAlive { sessions } => write!(
+                f,
+                "the store was not closed cleanly: {sessions} of its sessions are alive; drop them first"
+            ),
             Error::ItemTooLarge { bytes, bytes_max } => write!(
                 f,
                 "an item of {bytes} bytes does not fit the cache's largest slot of {bytes_max}: store less, or make \
@@ -196,6 +268,14 @@ impl Error {
 }
 
 impl std::error::Error for Error {}
+
+/// Why a limit is below the one of every store.
+fn small_segments(bytes_max: usize, most: usize) -> &'static str {
+    match bytes_max < most {
+        true => " in a pool with segments of this size, or in a group",
+        false => "",
+    }
+}
 
 impl From<Poisoned> for Error {
     fn from(p: Poisoned) -> Error {
@@ -261,8 +341,26 @@ pub enum Room {
     Wait,
 }
 
-/// One worker's door to a store. Used by one thread at a time.
+/// What a session does when it is to write a key of which another session has staged a write and not committed it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Conflicts {
+    /// With nothing staged itself it sleeps until the other session commits or is dropped, for [`CONFLICT_WAIT`] at
+    /// most. With something staged it answers with [`Error::Conflict`] at once: each could wait for the other.
+    #[default]
+    Refuse,
+    /// It commits what it has staged, so that no session waits for this one, and sleeps until the other session commits
+    /// or is dropped. For sessions that all commit soon, as a server's do.
+    ///
+    /// In both cases the answer is [`Error::Conflict`] at once where the other session's write was staged by the thread
+    /// that asks: it cannot commit while it waits.
+    Commit,
+}
+
+/// One worker's door to a store. Used by one thread at a time. Dropping it abandons what it has staged and not committed.
 pub trait Session: Ops + Send {
+    /// Sets what writes do about keys that other sessions have staged writes of.
+    fn on_conflict(&mut self, conflicts: Conflicts);
+
     /// [`Ops::put`], then [`Session::commit`]: a batch of one, with what the session has staged before.
     /// Returns the new version and the ticket. Where a drain is a fence, a write that is a batch by
     /// itself takes a shorter way than the two calls.
@@ -281,7 +379,8 @@ pub trait Session: Ops + Send {
     ) -> Result<(), Error>;
 
     /// Runs `body` isolated from other writers of `keys`; what it writes becomes visible and durable
-    /// whole or not at all. `body` may touch only `keys`, and may be called again from the start.
+    /// whole or not at all. `body` may touch only `keys` (others are [`Error::NotInGroup`]), and may be called again from the
+    /// start. When it answers with an error, or panics, nothing of the group is staged; the panic goes on in the caller.
     fn group(
         &mut self,
         keys: &[Key<'_>],
@@ -511,6 +610,10 @@ pub trait Store: Send + Sync {
     /// Has `wake` called, from any thread, when withheld tickets may have turned.
     fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>);
     /// Closes cleanly: everything committed is durable and an index snapshot is left, so that the
-    /// next open is quick. Sessions must be gone.
+    /// next open is quick.
+    ///
+    /// # Errors
+    /// [`Error::SessionsAlive`] if sessions are left. Nothing is lost then: what they have acknowledged and still
+    /// acknowledge is found by the next open, which reads the log as after a kill.
     fn close(self: Box<Self>) -> Result<(), Error>;
 }

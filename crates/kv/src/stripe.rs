@@ -12,9 +12,12 @@
 //! W3  A listed write without a ticket may be read only by the session that owns it: its bytes are in
 //!     that session's buffer. With a ticket, anyone may read it from the medium.
 //! W4  All listed writes of one key that have no ticket belong to one session.
+//! W5  Whoever takes a write off the list, or gives it a ticket, wakes the sessions that wait for that.
+
+use std::time::{Duration, Instant};
 
 use farbank_pm::sync::atomic::{AtomicU32, Ordering};
-use farbank_pm::sync::{Mutex, MutexGuard};
+use farbank_pm::sync::{Condvar, Mutex, MutexGuard};
 use farbank_pm::{Off, Ticket};
 
 /// A write on its way.
@@ -24,6 +27,8 @@ pub(crate) struct Pending {
     pub seq: u64,
     pub at: Off,
     pub session: u32,
+    /// The thread that staged it; 0: not known.
+    pub thread: u32,
     /// `None` until its session has drained it.
     pub ticket: Option<Ticket>,
     /// Of a tombstone its fence, read under the stripe's lock; of a value [`Pending::NO_FENCE`].
@@ -44,11 +49,24 @@ impl Pending {
 pub(crate) struct Inner {
     pub seq: u64,
     pub pending: Vec<Pending>,
+    /// Sessions that wait for a write to be drained or abandoned.
+    waiting: u32,
+}
+
+impl Inner {
+    /// A listed write of `hash`'s key that a session other than `session` has yet to drain.
+    fn foreign(&self, hash: u64, session: u32) -> Option<&Pending> {
+        let is_foreign =
+            |p: &&Pending| p.hash == hash && p.ticket.is_none() && p.session != session;
+        self.pending.iter().find(is_foreign)
+    }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Stripe {
     inner: Mutex<Inner>,
+    /// Rung when a write is drained or leaves the list, if a session waits for that.
+    changed: Condvar,
     /// Length of the list, for those who only want to know whether to look.
     listed: AtomicU32,
 }
@@ -56,14 +74,14 @@ pub(crate) struct Stripe {
 /// A locked stripe.
 pub(crate) struct Locked<'a> {
     guard: MutexGuard<'a, Inner>,
-    listed: &'a AtomicU32,
+    stripe: &'a Stripe,
 }
 
 impl Stripe {
     pub(crate) fn lock(&self) -> Locked<'_> {
         Locked {
             guard: self.inner.lock().expect("no holder panics"),
-            listed: &self.listed,
+            stripe: self,
         }
     }
 
@@ -71,8 +89,26 @@ impl Stripe {
     pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
         Some(Locked {
             guard: self.inner.try_lock().ok()?,
-            listed: &self.listed,
+            stripe: self,
         })
+    }
+
+    /// Waits, `limit` at most, until no session but `session` has yet to drain a write of `hash`'s key. Returns whether
+    /// that is so.
+    pub(crate) fn wait_for_others(&self, hash: u64, session: u32, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        let mut inner = self.inner.lock().expect("no holder panics");
+        while inner.foreign(hash, session).is_some() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            inner.waiting += 1;
+            let woken = self.changed.wait_timeout(inner, left);
+            inner = woken.expect("no holder panics").0;
+            inner.waiting -= 1;
+        }
+        true
     }
 
     /// Whether nothing is on its way.
@@ -101,8 +137,33 @@ impl Locked<'_> {
 
     pub(crate) fn list(&mut self, pending: Pending) {
         self.guard.pending.push(pending);
-        self.listed
-            .store(self.guard.pending.len() as u32, Ordering::Release);
+        self.count();
+    }
+
+    /// Tells readers how long the list is.
+    fn count(&self) {
+        let listed = self.guard.pending.len() as u32;
+        self.stripe.listed.store(listed, Ordering::Release);
+    }
+
+    /// W5
+    fn wake(&self) {
+        if self.guard.waiting > 0 {
+            self.stripe.changed.notify_all();
+        }
+    }
+
+    /// A listed write of `hash`'s key that a session other than `session` has yet to drain.
+    pub(crate) fn foreign(&self, hash: u64, session: u32) -> Option<&Pending> {
+        self.guard.foreign(hash, session)
+    }
+
+    /// Notes that the write `seq` has been drained under `ticket`.
+    pub(crate) fn drained(&mut self, seq: u64, ticket: Ticket) {
+        if let Some(pending) = self.listed(seq) {
+            pending.ticket = Some(ticket);
+            self.wake();
+        }
     }
 
     /// Takes the write `seq` off the list; false if it was not there any more.
@@ -111,8 +172,8 @@ impl Locked<'_> {
             return false;
         };
         self.guard.pending.swap_remove(found);
-        self.listed
-            .store(self.guard.pending.len() as u32, Ordering::Release);
+        self.count();
+        self.wake();
         true
     }
 
@@ -125,7 +186,8 @@ impl Locked<'_> {
     /// Forgets every listed write.
     pub(crate) fn unlist_all(&mut self) {
         self.guard.pending.clear();
-        self.listed.store(0, Ordering::Release);
+        self.count();
+        self.wake();
     }
 
     /// The listed writes that may be of `hash`'s key.
@@ -138,7 +200,7 @@ impl Locked<'_> {
         self.guard.pending.iter()
     }
 
-    /// What is listed as `seq`, to note that it has been drained, or published.
+    /// What is listed as `seq`, to note what became of it.
     pub(crate) fn listed(&mut self, seq: u64) -> Option<&mut Pending> {
         self.guard.pending.iter_mut().find(|p| p.seq == seq)
     }

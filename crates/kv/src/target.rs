@@ -19,7 +19,7 @@ use farbank_pm::{Medium, Ticket};
 use crate::api::Kv;
 use crate::config::{Cleaning, Config};
 use crate::log::CLASSES;
-use crate::store::{Change, Error, Item, Key, Ops, Session, Value, Verdict, View};
+use crate::store::{Change, Conflicts, Error, Item, Key, Ops, Session, Value, Verdict, View};
 
 /// The engine, as it is explored. The machine's clock is wrong most of the time: a pool is opened while it is behind, it jumps ahead
 /// and back while time passes, and at some cleaning steps it has been behind for long enough to be followed.
@@ -118,6 +118,7 @@ impl Target for KvTarget {
             updates: true,
             expiry: true,
             flush_all: true,
+            abandons: self.batches() == Batches::Many,
             cleans: true,
             ..Shape::default()
         }
@@ -234,10 +235,13 @@ struct KvSubject<M: Medium> {
     clients: Vec<SessionClient>,
     /// Keys each session has staged and not committed.
     staged: Vec<HashSet<u64>>,
+    /// Bytes that all sessions had committed when each began its batch.
+    began: Vec<Option<u64>>,
     /// Somebody who reads, now and then.
     reader: Reader,
     kv: Kv<M>,
     machine: Machine,
+    target: KvTarget,
 }
 
 /// Who may be in segments that are emptied.
@@ -258,9 +262,11 @@ impl<M: Medium> KvSubject<M> {
                 .map(|_| SessionClient::new(kv.session(), target.batches()))
                 .collect(),
             staged: vec![HashSet::new(); SESSIONS],
+            began: vec![None; SESSIONS],
             reader,
             kv,
             machine,
+            target,
         })
     }
 
@@ -288,14 +294,18 @@ impl<M: Medium> KvSubject<M> {
             Op::Get { .. } => return Ok(()),
             Op::FlushAll => {
                 self.staged[session].clear();
+                self.began[session] = None;
                 return Ok(());
             }
         };
         for other in (0..SESSIONS).filter(|other| *other != session) {
             if keys.iter().any(|key| self.staged[other].contains(key)) {
-                self.commit(other)?;
+                self.staged[other].clear();
+                self.clients[other].commit()?;
             }
         }
+        let committed = self.kv.engine.tally.user_bytes.load(Relaxed);
+        self.began[session].get_or_insert(committed);
         self.staged[session].extend(keys);
         Ok(())
     }
@@ -331,7 +341,8 @@ pub struct SessionClient {
 impl SessionClient {
     /// A client whose operations are `session`'s, in database 0.
     #[must_use]
-    pub fn new(session: Box<dyn Session>, batches: Batches) -> SessionClient {
+    pub fn new(mut session: Box<dyn Session>, batches: Batches) -> SessionClient {
+        session.on_conflict(Conflicts::Commit);
         SessionClient { session, batches }
     }
 
@@ -504,11 +515,24 @@ impl<M: Medium> Subject for KvSubject<M> {
 
     fn commit(&mut self, session: usize) -> Result<Ticket, String> {
         self.staged[session].clear();
+        self.began[session] = None;
         self.clients[session].commit()
     }
 
     fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, String> {
         self.clients[session].durable(ticket)
+    }
+
+    fn abandon(&mut self, session: usize) -> Result<bool, String> {
+        let committed = self.kv.engine.tally.user_bytes.load(Relaxed);
+        let never = self.began[session].take() == Some(committed);
+        self.staged[session].clear();
+        self.clients[session] = SessionClient::new(self.kv.session(), self.target.batches());
+        let keeps = |staged: &HashSet<u64>| !staged.is_empty();
+        if !self.staged.iter().any(keeps) && self.kv.engine.is_staged() {
+            return Err("a session that was dropped keeps keys".into());
+        }
+        Ok(never)
     }
 
     fn contents(&mut self) -> Result<Vec<(u64, Stored)>, String> {

@@ -34,6 +34,7 @@ impl Bytes {
         let kv = Kv::create(medium, S as u64, config).unwrap();
         let mut session = kv.session();
         fill(session.as_mut());
+        session.commit().unwrap();
         drop(session);
         let medium = match close {
             true => kv.close().unwrap().unwrap(),

@@ -14,6 +14,7 @@
 //! * [`lane`] is one worker's identity at that door and what it has spent there.
 //! * [`media`] are the real doors, [`sim`] is their simulated twin.
 //! * [`pool`] makes a medium a pool: superblock, segments, growth.
+//! * [`process`] tells the process that opened a pool from a forked child.
 //! * [`model`] counts what it costs, and how long it would take on persistent memory.
 //! * [`mod@fault`] switches deviations on, to see that the checks object.
 //! * [`crc`] is the checksum of short records.
@@ -32,6 +33,7 @@ pub mod media;
 pub mod medium;
 pub mod model;
 pub mod pool;
+pub mod process;
 pub mod sim;
 pub mod simd;
 pub mod sync;

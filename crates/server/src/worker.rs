@@ -19,7 +19,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use farbank_kv::store::{Error, Session};
+use farbank_kv::store::{Conflicts, Error, Session};
 use farbank_pm::{Poisoned, Ticket};
 use mio::{Events, Interest, Poll, Token};
 
@@ -75,11 +75,13 @@ pub(crate) struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     pub(crate) fn new(shared: &'a Shared<'a>, number: usize, poll: Poll) -> Worker<'a> {
+        let mut session = shared.store.session();
+        session.on_conflict(Conflicts::Commit); // Every reply waits for the batch's ticket.
         Worker {
             shared,
             number,
             poll,
-            session: shared.store.session(),
+            session,
             conns: Vec::new(),
             free: Vec::new(),
             listed: VecDeque::new(),
@@ -321,9 +323,10 @@ impl<'a> Worker<'a> {
 
     /// Ends the batch: one commit, then every connection touched holds or sends its replies.
     fn settle(&mut self) {
-        self.batch_requests = 0;
+        // What a connection staged that is lost by now keeps its keys until it is committed.
+        let executed = std::mem::take(&mut self.batch_requests) > 0;
         self.batch_bytes = 0;
-        if self.touched.is_empty() {
+        if self.touched.is_empty() && !executed {
             return;
         }
         self.tally.count(Count::Batches, 1);

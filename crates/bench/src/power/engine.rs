@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use farbank_kv::store::{Session, Store};
+use farbank_kv::store::{Conflicts, Session, Store};
 use farbank_kv::{Cleaning, Config, Kv};
 use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, OpenError, OpenOptions, SyncPolicy, create_path, open_path};
@@ -94,7 +94,10 @@ fn opened<M: Medium>(kv: Result<Kv<M>, farbank_kv::OpenError>) -> Result<Box<dyn
 
 /// A session for each writer.
 pub(super) fn sessions(engine: &dyn Engine) -> Vec<Box<dyn Bank>> {
-    let bank = |session: Box<dyn Session>| Box::new(session) as Box<dyn Bank>;
+    let bank = |mut session: Box<dyn Session>| {
+        session.on_conflict(Conflicts::Commit);
+        Box::new(session) as Box<dyn Bank>
+    };
     (0..WRITERS).map(|_| bank(engine.session())).collect()
 }
 

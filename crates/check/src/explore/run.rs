@@ -135,6 +135,7 @@ impl Explorer<'_> {
         match step {
             Step::Apply(session, op) => self.apply(run, session, &op)?,
             Step::Commit(session) => self.commit(run, session)?,
+            Step::Abandon(session) => self.abandon(run, session)?,
             Step::Sync => self.settle(run)?,
             Step::Clean => {
                 run.history.note(None, "clean".into());
@@ -211,6 +212,13 @@ impl Explorer<'_> {
         if let Some(ticket) = self.call(run, "a commit", |s| s.commit(session))? {
             run.history.commit(session, ticket);
             self.poll(run, session, false)?;
+        }
+        Ok(())
+    }
+
+    fn abandon(&mut self, run: &mut Run, session: usize) -> Result<(), Box<Failure>> {
+        if let Some(never) = self.call(run, "dropping a session", |s| s.abandon(session))? {
+            run.history.abandoned(session, never);
         }
         Ok(())
     }

@@ -41,6 +41,7 @@ use super::watch::Watch;
 use super::window::{PAGE, RESERVE_BYTES, Source, Window};
 use crate::lane::Lane;
 use crate::medium::{Caps, Drain, FileId, FileTrouble, Kind, Medium, Off, Poisoned, Ticket, WORD};
+use crate::process::Process;
 
 /// When a file's writes are made durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -112,6 +113,8 @@ struct Shared {
     /// The first reason (F3).
     poison: OnceLock<Poisoned>,
     wakers: Mutex<Vec<Waker>>,
+    /// The one that has the syncing thread.
+    process: Process,
 }
 
 type Waker = Arc<dyn Fn() + Send + Sync>;
@@ -168,6 +171,7 @@ impl File {
             dirty: AtomicBool::new(false),
             poison: OnceLock::new(),
             wakers: Mutex::default(),
+            process: Process::current(),
         });
         let watched = Arc::clone(&shared);
         let poison = Box::new(move |reason: Arc<str>| watched.poison(&reason));
@@ -225,6 +229,9 @@ impl File {
         let Some(syncer) = self.syncer.take() else {
             return;
         };
+        if self.shared.process.check().is_err() {
+            return; // The syncing thread is the parent's.
+        }
         self.shared.turns().closing = true;
         self.shared.work.notify_all();
         // A panic in a waker has poisoned the medium: nobody is left unaware.
@@ -381,6 +388,7 @@ impl Shared {
         if self.poll(ticket)? {
             return Ok(());
         }
+        self.process.check()?;
         let mut turns = self.turns();
         while !self.poll(ticket)? {
             turns = self.turned.wait(turns).expect("no holder panics");

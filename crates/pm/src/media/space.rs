@@ -26,6 +26,7 @@ use super::name::{self, Name, PendingName};
 use super::open::OpenError;
 use super::window::PAGE;
 use crate::medium::FileId;
+use crate::process::Process;
 use std::sync::Arc;
 
 /// Called with the bytes done and the bytes in all, while something long goes on.
@@ -86,6 +87,7 @@ pub(crate) struct PoolFile {
     file: fs::File,
     name: Arc<Name>,
     io: Arc<dyn Io>,
+    process: Process,
 }
 
 impl fmt::Debug for PoolFile {
@@ -96,8 +98,11 @@ impl fmt::Debug for PoolFile {
 
 impl Drop for PoolFile {
     /// Closing is not enough: a child that was forked and has not come to its `exec` yet has the same
-    /// lock, and would keep it.
+    /// lock, and would keep it. Nor may such a child let go of the lock: it is its parent's.
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            return;
+        }
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
@@ -110,7 +115,13 @@ impl PoolFile {
         let file = file.map_err(|e| OpenError::io(path, "open", e))?;
         lock(&file, path)?;
         let name = Name::new(path, true);
-        Ok(PoolFile { file, name, io })
+        let process = Process::current();
+        Ok(PoolFile {
+            file,
+            name,
+            io,
+            process,
+        })
     }
 
     /// Makes and locks a new file, which gets its name when it is a whole pool (S1).
@@ -120,7 +131,14 @@ impl PoolFile {
     ) -> Result<(PoolFile, PendingName), OpenError> {
         let (file, pending) = name::create(path)?;
         let name = pending.name();
-        Ok((PoolFile { file, name, io }, pending))
+        let process = Process::current();
+        let file = PoolFile {
+            file,
+            name,
+            io,
+            process,
+        };
+        Ok((file, pending))
     }
 
     /// The name the file has, or will have.

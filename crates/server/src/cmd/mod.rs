@@ -434,6 +434,18 @@ fn failed(ctx: &mut Ctx<'_>, from: usize, clean: bool, fail: &Fail) {
     ctx.refuse(from, fail);
 }
 
+#[inline]
+fn check_key(key: &[u8]) -> Result<(), Fail> {
+    match key.len() {
+        0..=KEY_BYTES_MAX => Ok(()),
+        bytes => Err(Error::KeyTooLong {
+            bytes,
+            bytes_max: KEY_BYTES_MAX,
+        }
+        .into()),
+    }
+}
+
 /// Keys longer than the store takes are refused by name before anything is done.
 #[inline]
 fn check_keys(command: &Command, args: Args<'_>) -> Result<(), Fail> {
@@ -441,16 +453,8 @@ fn check_keys(command: &Command, args: Args<'_>) -> Result<(), Fail> {
         return Ok(());
     }
     if command.keys.last == 1 {
-        return if args.at(1).len() <= KEY_BYTES_MAX {
-            Ok(())
-        } else {
-            Err(Error::KeyTooLong.into())
-        };
+        return check_key(args.at(1));
     }
     let mut positions = command.keys.positions(args.len());
-    if positions.all(|at| args.at(at).len() <= KEY_BYTES_MAX) {
-        Ok(())
-    } else {
-        Err(Error::KeyTooLong.into())
-    }
+    positions.try_for_each(|at| check_key(args.at(at)))
 }

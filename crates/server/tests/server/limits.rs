@@ -135,7 +135,7 @@ fn keys_and_values_have_limits() {
     let mut client = server.connect();
     let key = "k".repeat(64 << 10);
     client.ask(&format!("SET {key} v;GET {key}"), "+OK\r\n$1\r\nv\r\n");
-    let error = "-ERR key is longer than 65536 bytes\r\n";
+    let error = "-ERR the key has 65537 bytes, at most 65536 are taken\r\n";
     client.ask(
         &format!("SET {key}k v;GET {key}k;DEL a {key}k"),
         &error.repeat(3),

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use farbank_kv::store::{
-    Absence, Change, DATABASES, Error, Head, Item, Key, Meta, Opened, Ops, Session, Stats, Store,
-    Value, Verdict, View,
+    Absence, Change, Conflicts, DATABASES, Error, Head, Item, Key, Meta, Opened, Ops, Session,
+    Stats, Store, Value, Verdict, View,
 };
 use farbank_pm::{Caps, Drain, Kind, Poisoned, Ticket};
 
@@ -348,6 +348,8 @@ impl Ops for Door {
 }
 
 impl Session for Door {
+    fn on_conflict(&mut self, _: Conflicts) {}
+
     fn absence(&mut self, key: Key<'_>) -> Absence {
         let (state, name) = (self.inner.state(), name(key));
         match self.own.get(&name).or(state.visible.get(&name)) {

@@ -1,0 +1,236 @@
+//! What sessions of a cache promise each other: closing, panics, conflicts, drops, forks. One claim a test.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use farbank_cache::{Cache, Config};
+use farbank_kv::store::{
+    CONFLICT_WAIT, Change, Conflicts, DATABASES, Error, Key, Meta, Ops, Session, Value, Verdict,
+    View,
+};
+use farbank_pm::media::Mapped;
+use farbank_pm::process::in_forked_child;
+
+fn cache() -> Cache<Mapped> {
+    let config = Config {
+        tended: false,
+        ..Config::default()
+    };
+    Cache::create(Mapped::anonymous(4 << 20).unwrap(), 64 << 10, config).unwrap()
+}
+
+fn key(bytes: &[u8]) -> Key<'_> {
+    Key { db: 0, bytes }
+}
+
+fn value(bytes: &[u8]) -> Value<'_> {
+    Value {
+        bytes,
+        ..Value::default()
+    }
+}
+
+fn put(session: &mut dyn Session, k: &[u8], v: &[u8]) -> Result<(), Error> {
+    session.put(key(k), value(v)).map(drop)
+}
+
+fn get(cache: &Cache<Mapped>, k: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    let found = cache
+        .door()
+        .get(key(k), View::Durable, &mut out, &mut |_, _| {});
+    found.unwrap().then_some(out)
+}
+
+#[test]
+fn a_cache_with_sessions_is_not_closed() {
+    let cache = cache();
+    let mut session = cache.door();
+    put(&mut session, b"k", b"1").unwrap();
+    let closed = cache.close().err();
+    assert_eq!(closed, Some(Error::SessionsAlive { sessions: 1 }));
+    session.commit().unwrap();
+}
+
+#[test]
+fn a_panic_in_a_callers_function_lets_go_of_every_key() {
+    let cache = cache();
+    let mut session = cache.door();
+    let group = AssertUnwindSafe(|| {
+        session.group(&[key(b"a"), key(b"b")], &mut |ops| {
+            ops.put(key(b"a"), value(b"half"))?;
+            panic!("the caller's");
+        })
+    });
+    assert!(catch_unwind(group).is_err());
+    let update = AssertUnwindSafe(|| session.update(key(b"c"), &mut |_| panic!("the caller's")));
+    assert!(catch_unwind(update).is_err());
+    thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let mut other = cache.door();
+            for name in [b"a", b"b", b"c"] {
+                put(&mut other, name, b"theirs").unwrap();
+            }
+            other.commit().unwrap();
+        });
+        other.join().unwrap();
+    });
+    session.commit().unwrap();
+    assert_eq!(get(&cache, b"a").unwrap(), b"theirs");
+}
+
+#[test]
+fn a_group_that_answers_with_an_error_leaves_nothing_to_be_committed() {
+    let cache = cache();
+    let mut session = cache.door();
+    let too_long = vec![1; 1 << 20];
+    let done = session.group(&[key(b"a"), key(b"b")], &mut |ops| {
+        ops.put(key(b"a"), value(b"1"))?;
+        ops.put(key(b"b"), value(&too_long))?;
+        Ok(Verdict::Apply)
+    });
+    assert!(matches!(done, Err(Error::ItemTooLarge { .. })), "{done:?}");
+    let strange = session.group(&[key(b"a")], &mut |ops| {
+        ops.put(key(b"a"), value(b"1"))?;
+        ops.put(key(b"x"), value(b"1"))?;
+        Ok(Verdict::Apply)
+    });
+    assert_eq!(strange, Err(Error::NotInGroup));
+    session.commit().unwrap();
+    for name in [&b"a"[..], b"b", b"x"] {
+        assert_eq!(get(&cache, name), None);
+    }
+}
+
+#[test]
+fn a_database_that_there_is_not_is_refused_by_every_operation() {
+    let cache = cache();
+    let mut session = cache.door();
+    for db in [DATABASES as u8, u8::MAX] {
+        let k = Key { db, bytes: b"k" };
+        let mut head = |_: &Meta, _: &mut Vec<u8>| {};
+        let results: Vec<Result<(), Error>> = vec![
+            session.put(k, value(b"1")).map(drop),
+            session.delete(k).map(drop),
+            session.update(k, &mut |_| Change::Delete).map(drop),
+            session.group(&[k], &mut |_| Ok(Verdict::Apply)).map(drop),
+            session.meta(k, View::Durable).map(drop),
+            session
+                .get(k, View::Durable, &mut Vec::new(), &mut head)
+                .map(drop),
+            session.get_many(&[k], View::Durable, &mut |_, _| {}),
+            session.scan(db, 0, 1, &mut |_, _| {}).map(drop),
+            session.len(db).map(drop),
+        ];
+        for (at, result) in results.into_iter().enumerate() {
+            assert_eq!(result, Err(Error::NoDatabase { db }), "operation {at}");
+        }
+    }
+}
+
+#[test]
+fn a_key_staged_by_another_session_is_waited_for_or_refused() {
+    let cache = cache();
+    let (mut one, mut other) = (cache.door(), cache.door());
+    put(&mut one, b"k", b"1").unwrap();
+    for conflicts in [Conflicts::Refuse, Conflicts::Commit] {
+        other.on_conflict(conflicts);
+        let begun = Instant::now();
+        assert_eq!(put(&mut other, b"k", b"2"), Err(Error::Conflict));
+        let grouped = other.group(&[key(b"k")], &mut |_| Ok(Verdict::Apply));
+        assert_eq!(grouped, Err(Error::Conflict));
+        assert_eq!(other.flush_all(), Err(Error::Conflict));
+        assert!(begun.elapsed() < CONFLICT_WAIT / 2);
+    }
+    // Another thread waits until the session commits, or is dropped.
+    for dropped in [false, true] {
+        let ready = Barrier::new(2);
+        let took = thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let mut other = cache.door();
+                ready.wait();
+                let begun = Instant::now();
+                put(&mut other, b"k", b"2").unwrap();
+                other.commit().unwrap();
+                begun.elapsed()
+            });
+            ready.wait();
+            thread::sleep(Duration::from_millis(50));
+            match dropped {
+                true => one = cache.door(),
+                false => drop(one.commit()),
+            }
+            waiter.join().unwrap()
+        });
+        assert!(took >= Duration::from_millis(40), "{took:?}");
+        put(&mut one, b"k", b"1").unwrap();
+    }
+    // With something staged it is refused at once, and after a while without.
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let mut other = cache.door();
+            let begun = Instant::now();
+            put(&mut other, b"l", b"2").unwrap();
+            assert_eq!(put(&mut other, b"k", b"2"), Err(Error::Conflict));
+            assert!(begun.elapsed() < CONFLICT_WAIT / 2);
+            assert_eq!(get(&cache, b"l"), None);
+            other.commit().unwrap();
+            assert_eq!(put(&mut other, b"k", b"2"), Err(Error::Conflict));
+            assert!(begun.elapsed() >= CONFLICT_WAIT);
+        });
+        waiter.join().unwrap();
+    });
+}
+
+#[test]
+fn a_session_that_is_dropped_abandons_what_it_staged() {
+    let cache = cache();
+    let mut session = cache.door();
+    put(&mut session, b"kept", b"old").unwrap();
+    session.commit().unwrap();
+    put(&mut session, b"kept", b"new").unwrap();
+    put(&mut session, b"fresh", b"new").unwrap();
+    session.delete(key(b"kept")).unwrap();
+    drop(session);
+    assert_eq!(get(&cache, b"kept").unwrap(), b"old");
+    assert_eq!(get(&cache, b"fresh"), None);
+    for _ in 0..2_000 {
+        let mut session = cache.door();
+        put(&mut session, b"kept", &[1; 30_000]).unwrap();
+    }
+    cache.verify().unwrap();
+    assert_eq!(get(&cache, b"kept").unwrap(), b"old");
+}
+
+#[test]
+fn a_forked_child_gets_errors_and_harms_nothing_of_its_parent() {
+    let config = Config {
+        tended: true,
+        ..Config::default()
+    };
+    let medium = Mapped::anonymous(4 << 20).unwrap();
+    let cache = Cache::create(medium, 64 << 10, config).unwrap();
+    let mut session = cache.door();
+    put(&mut session, b"k", b"1").unwrap();
+    let shared = Arc::new(Mutex::new(Some((session, cache))));
+    let theirs = Arc::clone(&shared);
+    let refused = in_forked_child(move || {
+        let Some((mut session, cache)) = theirs.lock().ok().and_then(|mut s| s.take()) else {
+            return false;
+        };
+        let forked = |done: Result<(), Error>| matches!(done, Err(Error::Poisoned(_)));
+        let mut all = forked(put(&mut session, b"k", b"2"));
+        all &= forked(session.commit().map(drop));
+        all &= forked(session.meta(key(b"k"), View::Durable).map(drop));
+        drop(session);
+        all & forked(cache.close().map(drop))
+    });
+    assert!(refused.unwrap());
+    let (mut session, cache) = shared.lock().unwrap().take().unwrap();
+    session.commit().unwrap();
+    drop(session);
+    assert_eq!(get(&cache, b"k").unwrap(), b"1");
+    cache.close().unwrap();
+}
