@@ -28,7 +28,7 @@ fn stderr(output: &Output) -> String {
 
 fn bench(library: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));
-    command.args(["bench", "index", "-n", "1000", "-p", "1000", "-t", "2"]);
+    command.args(["bench", "index", "-n", "1000", "-t", "2"]);
     command.args(["-S", "4096", "--plugin"]).arg(library);
     command
 }

@@ -91,7 +91,7 @@ fn the_address_that_cannot_be_listened_on_is_named_alone() {
     let (status, error) = refused(&args("0", "off", "192.0.2.1"));
     assert_eq!(status, Some(1), "{error}");
     let text = "error: cannot listen on 192.0.2.1:0: Cannot assign requested address (os error 99)\n\
-                hint: --bind takes addresses that this machine has\n";
+                hint: --bind names addresses of this machine\n";
     assert_eq!(error, text);
     let (status, error) = refused(&args("0", "off", "127.0.0.1,192.0.2.1"));
     assert_eq!((status, error.as_str()), (Some(1), text));
@@ -146,10 +146,11 @@ fn what_is_no_pool_is_said_to_be_none_and_once() {
     let short = file(folder.path(), "short", "24 bytes, and no pool...");
     for verb in ["info", "check", "scrub", "dump"] {
         let (status, error) = refused(&["pool", verb, &short]);
-        let text = format!(
-            "error: {short}: not a pool: its 24 bytes are fewer than those of a superblock\n"
-        );
-        assert_eq!((status, error), (Some(1), text), "{verb}");
+        assert_eq!(status, Some(1), "{verb}");
+        for part in [short.as_str(), "24 bytes", "a superblock\n"] {
+            assert_eq!(error.matches(part).count(), 1, "{verb}: {error}");
+        }
+
         let (status, error) = refused(&["pool", verb, "/etc"]);
         assert_eq!(status, Some(1), "{verb}: {error}");
         assert_eq!(error.matches("/etc").count(), 1, "{verb}: {error}");

@@ -310,7 +310,7 @@ fn the_sample_configuration_is_sound_and_says_the_defaults() {
     let why = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2), "{why}");
     assert!(
-        why.contains("--prot") && why.contains("--config or --workload file"),
+        why.contains("wrong.toml: line 1") && why.contains("\"prot\""),
         "{why}"
     );
 }

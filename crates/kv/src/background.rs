@@ -15,13 +15,13 @@ impl<M: Medium> Engine<M> {
     /// Keeps a few segments free, and the pool growing if it may.
     fn clean_ahead(&self) {
         let (run, demand) = self.free.begin_run();
-        let mut gained = true;
         if self.free_count() <= self.stock_low() || self.free_count() < demand.segments {
             let grown = self.occupied() > self.capacity() / 8 * 7 && self.grow_pool();
             let want = self.stock_high().max(demand.segments);
-            // An error has poisoned the engine: writers will hear of it.
-            gained = grown || self.clean_until(want).unwrap_or(false);
-            gained |= demand.segments > 0 && self.free_count() >= demand.segments;
+            if !grown {
+                // An error has poisoned the engine: writers will hear of it.
+                self.clean_until(want).ok();
+            }
         }
         let many = self.has_many_tombstones() && self.occupied() > self.capacity() / 8 * 7;
         if many || demand.bytes > 0 {
@@ -29,8 +29,8 @@ impl<M: Medium> Engine<M> {
             let fits = || self.fits_exactly(demand.bytes) || !self.would_fit(demand.bytes);
             self.empty_oldest(&|| fits() && self.has_few_tombstones())
                 .ok();
-            gained &= self.fits_exactly(demand.bytes);
         }
+        let gained = self.free_count() >= demand.segments && self.fits_exactly(demand.bytes);
         self.free.end_run(run, gained);
     }
 

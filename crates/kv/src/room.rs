@@ -24,6 +24,7 @@ use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Drain, Medium, Poisoned};
 
 use crate::config::Cleaning;
+use crate::engine::Engine;
 use crate::free::Request;
 use crate::log::NoRoom;
 use crate::record::Type;
@@ -43,7 +44,7 @@ impl<M: Medium> Worker<M> {
     /// Whether `len` bytes of values more are admitted.
     #[inline]
     pub(crate) fn fits(&self, len: usize) -> bool {
-        self.engine.fits(len, self.uncounted())
+        len <= self.admitted || self.engine.fits(len, self.uncounted())
     }
 
     /// Bytes of this session that [`Engine::live`](crate::engine::Engine::live) does not count yet.
@@ -94,7 +95,7 @@ impl<M: Medium> Worker<M> {
             let own = self.log.make_room(engine, class, len, keep, None);
             match own.or_else(|NoRoom| self.log.adopt(engine, class, len)) {
                 Ok(()) => return Ok(()),
-                Err(NoRoom) => self.await_free(keep)?,
+                Err(NoRoom) => self.await_free(keep)?, // What is refused has parked them.
             }
         }
     }
@@ -127,16 +128,30 @@ impl<M: Medium> Worker<M> {
     fn await_tombstones(&mut self, len: usize) -> Result<bool, Error> {
         match self.engine.config.cleaning {
             Cleaning::Inline => Ok(self.engine.make_tombstones_go(len)?),
-            Cleaning::Background if self.hurried => Ok(false),
             Cleaning::Background => {
                 let request = self.engine.free.request(0, len);
-                while !self.engine.fits_exactly(len) && !self.engine.free.is_over(&request) {
-                    self.engine.check_poison()?;
-                    self.engine.free.wait(WAIT);
-                }
+                self.wait_while(|engine| {
+                    !engine.fits_exactly(len) && !engine.free.is_over(&request)
+                })?;
                 Ok(self.engine.fits_exactly(len))
             }
         }
+    }
+
+    /// Waits while `lacks` says so; what is in a hurry for a moment only.
+    fn wait_while(&self, lacks: impl Fn(&Engine<M>) -> bool) -> Result<(), Poisoned> {
+        let until = self.hurried.then(|| Instant::now() + HURRIED_WAIT);
+        while lacks(&self.engine) {
+            self.engine.check_poison()?;
+            let left = until.map_or(WAIT, |until| {
+                until.saturating_duration_since(Instant::now())
+            });
+            if left.is_zero() {
+                break;
+            }
+            self.engine.free.wait(left);
+        }
+        Ok(())
     }
 
     /// Gets at least one segment freed beyond `keep`, or says that there is nothing to free.
@@ -150,14 +165,9 @@ impl<M: Medium> Worker<M> {
         if self.hurried {
             // It needs more than its request told, or another session was faster.
             let request = engine.free.request(keep + 1, 0);
-            let until = Instant::now() + HURRIED_WAIT;
-            while engine.free_count() <= keep && !engine.free.is_over(&request) {
-                let left = until.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    break;
-                }
-                engine.free.wait(left);
-            }
+            self.wait_while(|engine| {
+                engine.free_count() <= keep && !engine.free.is_over(&request)
+            })?;
             return match engine.free_count() > keep {
                 true => Ok(()),
                 false => Err(engine.full()),
@@ -181,10 +191,7 @@ impl<M: Medium> Worker<M> {
         let engine = &self.engine;
         for _ in 0..RUNS_MAX {
             let request = engine.free.request(want, 0);
-            while engine.free_count() < want && !engine.free.is_over(&request) {
-                engine.check_poison()?;
-                engine.free.wait(WAIT);
-            }
+            self.wait_while(|engine| engine.free_count() < want && !engine.free.is_over(&request))?;
             if engine.free_count() >= want {
                 return Ok(true);
             }
@@ -224,6 +231,7 @@ impl<M: Medium> Worker<M> {
             return Ok(Room::Ready); // The operation cleans by itself.
         }
         self.hurried = true;
+        self.admitted = 0;
         let extents = engine.extents_for(bytes + RECORD_OVERHEAD);
         let segments = u32::try_from(extents).unwrap_or(u32::MAX / 2);
         let len = match extents {
@@ -231,13 +239,19 @@ impl<M: Medium> Worker<M> {
             _ => engine.room_of_large(bytes) + RECORD_OVERHEAD,
         };
         let keep = engine.cleaner_reserve() + engine.delete_reserve();
-        if engine.free_count() > engine.stock_low() + segments && self.fits(len) {
+        let fits = self.fits(len);
+        if fits {
+            // What the cleaner counts twice for a moment does not revoke it.
+            self.admitted = len;
+        }
+        if fits && engine.free_count() > engine.stock_low() + segments {
             return Ok(Room::Ready);
         }
         if engine.check_poison().is_err() {
             return Ok(Room::Ready); // The operation says what is wrong.
         }
-        if !delete && !self.fits(len) {
+        self.park(); // A write that was refused after it had room leaves its segments here.
+        if !delete && !fits {
             return self.prepare_admission(len);
         }
         let parked = self.shared.parked.lock().expect("no holder panics");
@@ -264,7 +278,8 @@ impl<M: Medium> Worker<M> {
                 return Ok(Room::Wait); // Its ticket turns, and wakes the worker.
             }
         }
-        if self.fits(len) || !engine.would_fit(len) {
+        // How long the record will be is not known yet: it may be shorter than `len`.
+        if self.fits(len) || !engine.lacks_room_for_tombstones(len) {
             return Ok(Room::Ready); // Admitted by now, or to be refused.
         }
         self.ask_for_room(0, len)

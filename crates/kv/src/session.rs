@@ -107,6 +107,8 @@ pub(crate) struct Worker<M: Medium> {
     pub(crate) parked: bool,
     /// Whether operations answer [`Error::Full`] where they would otherwise wait for the cleaner.
     pub(crate) hurried: bool,
+    /// Bytes of values that were admitted for the next write ([`Worker::prepare`]).
+    pub(crate) admitted: usize,
     /// What was asked of the cleaner, until it is there.
     pub(crate) room_request: RoomRequest,
     pub(crate) scratch: Vec<u8>,
@@ -154,6 +156,7 @@ impl<M: Medium> Worker<M> {
             unpublished_bytes: 0,
             parked: true,
             hurried: false,
+            admitted: 0,
             room_request: None,
             engine,
             id,

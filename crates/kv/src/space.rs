@@ -197,6 +197,12 @@ impl<M: Medium> Engine<M> {
         self.leaves_tombstones_room(len as u64 + self.outstanding())
     }
 
+    /// Whether `len` bytes of values more do not fit beside the tombstones, and there are tombstones to remove.
+    pub(crate) fn lacks_room_for_tombstones(&self, len: usize) -> bool {
+        let occupied = self.occupied() + self.outstanding();
+        occupied + len as u64 > self.capacity() && !self.has_few_tombstones()
+    }
+
     fn leaves_tombstones_room(&self, len: u64) -> bool {
         let capacity = self.capacity();
         self.kept() + len <= capacity - capacity / TOMBSTONES_SHARE

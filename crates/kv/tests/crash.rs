@@ -56,13 +56,13 @@ fn nothing_acknowledged_is_lost_when_sectors_are_lost_between_syncs() {
     holds(Persistency::Page, 6..8);
 }
 
-/// Seed 2 once ended in damage where there was none: a pad replaced a record that vouched for others, an open after a
+/// A pool once ended in damage where there was none: a pad replaced a record that vouched for others, an open after a
 /// kill did not know any more that those were durable, and padded them, too; then the power cut took the first pad back.
 #[test]
 fn what_was_vouched_for_stays_so_when_recovery_is_killed_and_then_loses_its_power() {
     let config = Config {
         depth: 3,
-        only: Some((106, Some("120".parse().expect("a number")))),
+        only: Some((60, Some("120".parse().expect("a number")))),
         ..Config::new(Persistency::Page)
     };
     let report = explore_seed(&KvTarget::Plain, &config, 2);
