@@ -1,14 +1,15 @@
-//! The store as a library: a path becomes a [`Db`], a [`Db`] gives [`Session`]s.
+//! Opening and closing: a path becomes a [`Db`], a [`Db`] gives [`Session`]s.
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::path::Path;
 
-use farbank_kv::store::{self, Error, Key, Store, Value, View};
+use farbank_kv::store::{Error, Store};
 use farbank_kv::{Config, Kv, segment_bytes_for};
 use farbank_pm::media::{self, AnyMedium, File, Mapped, OpenOptions, SyncPolicy};
 use farbank_pm::pool::Copies;
 use farbank_pm::{Kind, Medium};
+
+use crate::session::Session;
 
 /// How to open a pool, or make it.
 #[derive(Clone, Debug)]
@@ -59,10 +60,31 @@ impl fmt::Display for OpenError {
     }
 }
 
-impl std::error::Error for OpenError {}
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            OpenError::Medium(error) => Some(error),
+            OpenError::Pool(error) => Some(error),
+        }
+    }
+}
 
-/// Opens the pool at `path`, or makes one if nothing is there. Everything that was acknowledged
-/// before is in it. One process at a time has a pool open.
+/// Opens the pool at `path`, or makes one of [`Options::pool_bytes`] if nothing is there. On `Ok` everything that was
+/// acknowledged before is in it, and durable. One process at a time has a pool open.
+///
+/// # Errors
+/// [`OpenError::Medium`] if the path cannot be opened or made, or another process has it open; [`OpenError::Pool`] if
+/// what is there is no pool, is damaged beyond repair, or is a copy of a pool in use ([`Options::copies`]).
+///
+/// # Examples
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("pool");
+/// let db = farbank::open(&path, &farbank::Options { pool_bytes: 16 << 20, ..Default::default() })?;
+/// assert_eq!(db.session().get(b"greeting")?, None);
+/// db.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Db, OpenError> {
     let path = path.as_ref();
     let how = OpenOptions {
@@ -114,10 +136,28 @@ enum Engine {
 pub struct Db(Engine);
 
 impl Db {
-    /// A door for one thread.
+    /// A session for one thread.
+    ///
+    /// # Examples
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// # let small = farbank::Options { pool_bytes: 16 << 20, ..Default::default() };
+    /// # let db = farbank::open(folder.path().join("pool"), &small)?;
+    /// std::thread::scope(|scope| {
+    ///     for thread in 0..4_u8 {
+    ///         let db = &db;
+    ///         scope.spawn(move || {
+    ///             let mut session = db.session();
+    ///             session.put(&[thread], b"here")?;
+    ///             session.commit()
+    ///         });
+    ///     }
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn session(&self) -> Session<'_> {
-        Session(self.store().session(), PhantomData)
+        Session::new(self.store().session(), self)
     }
 
     /// The whole store: statistics, what the medium promises, how the pool came back.
@@ -156,8 +196,12 @@ impl Db {
         }
     }
 
-    /// Closes cleanly: what was committed is durable, and the next open is quick. A `Db` that is
-    /// only dropped is as after a kill: the next open reads the log.
+    /// Closes cleanly: on `Ok` all that was committed is durable, and the next open is quick. A `Db` that is
+    /// only dropped is as after a kill: the next open reads the log. Sessions borrow the `Db`, so that none can write
+    /// after this.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] if the medium has failed, or in a forked child.
     pub fn close(self) -> Result<(), Error> {
         match self.0 {
             Engine::Mapped(kv) => kv.close().map(|_| ()),
@@ -167,52 +211,4 @@ impl Db {
             },
         }
     }
-}
-
-/// One thread's door to a [`Db`]. It sees its own writes at once; others see them, and they are
-/// durable as the medium can make them, when [`Session::commit`] has returned.
-pub struct Session<'a>(Box<dyn store::Session>, PhantomData<&'a Db>);
-
-impl Session<'_> {
-    /// The value of `key`.
-    pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let mut value = Vec::new();
-        let found = self
-            .0
-            .get(named(key), View::Pending, &mut value, &mut |_, _| {});
-        self.0.rest(); // The next use may be far off.
-        Ok(found?.then_some(value))
-    }
-
-    /// Stores `value` under `key`, whatever was there.
-    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let value = Value {
-            bytes: value,
-            ..Value::default()
-        };
-        self.0.put(named(key), value).map(|_| ())
-    }
-
-    /// Deletes `key`. Returns whether it was there.
-    pub fn delete(&mut self, key: &[u8]) -> Result<bool, Error> {
-        let there = self.0.delete(named(key));
-        self.0.rest();
-        there
-    }
-
-    /// Makes everything this session wrote durable, and waits for it.
-    pub fn commit(&mut self) -> Result<(), Error> {
-        let ticket = self.0.commit()?;
-        Ok(self.0.wait(ticket)?)
-    }
-
-    /// Everything else a session can do: expiry, groups, updates, scans, tickets. Who reads by these and commits
-    /// nothing calls [`store::Session::rest`] before a pause.
-    pub fn all(&mut self) -> &mut dyn store::Session {
-        &mut *self.0
-    }
-}
-
-fn named(bytes: &[u8]) -> Key<'_> {
-    Key { db: 0, bytes }
 }

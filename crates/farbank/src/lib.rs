@@ -14,11 +14,13 @@ pub use farbank_kv as kv;
 pub use farbank_pm as pm;
 
 mod embed;
+mod session;
 
-pub use embed::{Db, OpenError, Options, Session, open};
+pub use embed::{Db, OpenError, Options, open};
 pub use farbank_kv::store::Error;
 pub use farbank_pm::media::SyncPolicy;
 pub use farbank_pm::pool::Copies;
+pub use session::{CounterError, Iter, Session, Transaction};
 
 /// The README's example is compiled.
 #[cfg(doctest)]

@@ -1,6 +1,6 @@
 //! The library facade: what an embedding program may rely on.
 
-use farbank::{Options, SyncPolicy, open};
+use farbank::{CounterError, Error, Options, SyncPolicy, open};
 
 fn small() -> Options {
     Options {
@@ -125,4 +125,70 @@ fn the_readme_says_what_each_medium_says_of_itself() {
             "{cut}: {survives}"
         );
     }
+}
+
+#[test]
+fn a_transaction_that_fails_or_panics_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = open(folder.path().join("pool"), &small()).unwrap();
+    let mut session = db.session();
+    session.put(b"a", b"1").unwrap();
+    session.commit().unwrap();
+    let failed: Result<(), Error> = session.transaction(&[b"a", b"b"], |tx| {
+        tx.put(b"b", b"2")?;
+        assert!(tx.delete(b"a")?);
+        tx.put(b"c", b"3")
+    });
+    assert_eq!(failed, Err(Error::NotInGroup));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        session.transaction(&[b"a"], |tx| -> Result<(), Error> {
+            tx.put(b"a", b"9")?;
+            panic!("the caller's own")
+        })
+    }));
+    assert!(panicked.is_err());
+    session.commit().unwrap();
+    assert_eq!(session.get(b"a").unwrap().unwrap(), b"1");
+    assert_eq!(session.get(b"b").unwrap(), None);
+    session.put(b"a", b"2").unwrap();
+}
+
+#[test]
+fn counters_add_up_over_threads_and_refuse_what_is_no_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = open(folder.path().join("pool"), &small()).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut session = db.session();
+                for _ in 0..100 {
+                    session.add(b"count", 1).unwrap();
+                    session.commit().unwrap();
+                }
+            });
+        }
+    });
+    let mut session = db.session();
+    assert_eq!(session.add(b"count", 0), Ok(400));
+    session.put(b"count", b"many").unwrap();
+    assert_eq!(session.add(b"count", 1), Err(CounterError::NotAnInteger));
+    session
+        .put(b"count", i64::MAX.to_string().as_bytes())
+        .unwrap();
+    assert_eq!(session.add(b"count", 1), Err(CounterError::Overflow));
+}
+
+#[test]
+fn an_iteration_visits_every_key_with_its_value() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = open(folder.path().join("pool"), &small()).unwrap();
+    let mut session = db.session();
+    for n in 0..1_000_u32 {
+        session
+            .put(&n.to_le_bytes(), &(n * 7).to_le_bytes())
+            .unwrap();
+    }
+    let pairs: std::collections::BTreeMap<_, _> = session.iter().map(Result::unwrap).collect();
+    assert_eq!(pairs.len(), 1_000);
+    assert!((0..1_000_u32).all(|n| pairs[&n.to_le_bytes()[..]] == (n * 7).to_le_bytes()));
 }

@@ -15,7 +15,7 @@ pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// Who empties segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cleaning {
-    /// A thread of the engine's own, helped by sessions that find no room.
+    /// A thread of the engine's own. Sessions that find no room wait for it.
     Background,
     /// Only sessions that find no room: nothing happens behind the caller's back.
     Inline,
