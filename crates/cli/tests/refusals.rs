@@ -104,7 +104,7 @@ fn the_address_that_cannot_be_listened_on_is_named_alone() {
     let (status, error) = refused(&args("0", &port, "127.0.0.1"));
     assert_eq!(status, Some(1), "{error}");
     let text = format!(
-        "error: cannot listen on 127.0.0.1:{port}: Address already in use (os error 98)\nhint: another program"
+        "error: cannot listen on 127.0.0.1:{port}: Address already in use (os error 98)\nhint: another server"
     );
     assert!(error.starts_with(&text), "{error}");
     assert!(!error.contains(&format!(":{taken}")), "{error}");
