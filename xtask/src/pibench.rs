@@ -43,15 +43,15 @@ fn theirs(folder: &Path, keys: &str) -> Result<(), String> {
     };
     bench(&[])?;
     let mix = |ratios: &[&str], more: &[&str]| {
-        let mix = ["--experiment", "mix", "--output", "pibench", "-p", keys];
+        let mix = ["--experiment", "mix", "--output", "pibench"];
         bench(&[&mix[..], ratios, more].concat())
     };
     let writes = ["-r", "0.4", "-i", "0.2", "-u", "0.2", "-d", "0.2"];
-    let text = mix(&writes, &[])?;
+    let text = mix(&writes, &["-p", keys])?;
     says(&text, &format!("Operations: {keys}"))?;
     // Nothing is removed: every scan begins at a key that is there.
     let scans = ["-r", "0.5", "-s", "0.5", "--scan-size", "10"];
-    let text = mix(&scans, &["-f", "user", "-k", "12", "-v", "100"])?;
+    let text = mix(&scans, &["-p", keys, "-f", "user", "-k", "12", "-v", "100"])?;
     for line in ["Key prefix: user", "Key size: 12", "Scan size: 10"] {
         says(&text, line)?;
     }
