@@ -20,7 +20,8 @@
 //! which leave the magic alone. So once one birth was durable, every crash leaves a head that begins
 //! with the magic. Segments are counted as born in the superblock, after that (V5); between the two a
 //! crash leaves them uncounted, and they are born again. What a killed process left of births is flushed
-//! before it is counted: a head may be visible and not durable. Pools that were made before segments were
+//! before it is counted: a head may be visible and not durable. So is the head of a segment that holds no log and that this
+//! open may give another birth: two kills, one after a head was written and one after it was opened, leave such a head. Pools that were made before segments were
 //! counted have a count of 0 and openings: there a zero head counts as unborn, until the first open counts.
 
 use farbank_pm::sync::atomic::Ordering::Relaxed;
@@ -61,8 +62,11 @@ pub(crate) fn read<M: Medium>(
                 if lost.is_none() {
                     place.repair(m, lane, life);
                 }
-                if !is_born || life.damaged == Some(Copy::Head) {
-                    place.flush_head(m, lane); // It is about to be counted, or was mended.
+                // It is about to be counted, or was mended; or it may be about to be born again, which a power cut
+                // may tear at its tail while this head is still not durable.
+                let may_be_reborn = life.torn || life.opened.is_some_and(|p| p != Purpose::Log);
+                if !is_born || life.damaged == Some(Copy::Head) || may_be_reborn {
+                    place.flush_head(m, lane);
                 }
             }
             None if may_be_unborn(&place, m, is_born, words) => {}

@@ -82,3 +82,17 @@ fn the_same_seed_gives_the_same_digest() {
         assert_ne!(explored(0x51), explored(0x52), "{persistency}");
     }
 }
+
+/// A segment that was handed out after a kill, while its head was visible and not durable, lost both copies of its header in a
+/// power cut during the open after a second kill. And a check took a delete in a group that was not committed yet for forgotten.
+#[test]
+fn a_header_outlives_two_kills_and_a_power_cut() {
+    for (persistency, seed) in [(Persistency::Adr, 0x46), (Persistency::Page, 0x20)] {
+        let config = Config {
+            cap: 12,
+            ..Config::new(persistency)
+        };
+        let report = explore_seed(&KvTarget::Plain, &config, seed);
+        assert!(report.holds(), "{report}");
+    }
+}
