@@ -20,8 +20,9 @@
 //! which leave the magic alone. So once one birth was durable, every crash leaves a head that begins
 //! with the magic. Segments are counted as born in the superblock, after that (V5); between the two a
 //! crash leaves them uncounted, and they are born again. What a killed process left of births is flushed
-//! before it is counted: a head may be visible and not durable. So is the head of a segment that holds no log and that this
-//! open may give another birth: two kills, one after a head was written and one after it was opened, leave such a head. Pools that were made before segments were
+//! before it is counted: a head may be visible and not durable. After a crash that holds of every head: a
+//! segment that is used, or born again, on a head that a power cut can take back would lose both ends, or show its former life
+//! with other bytes in it. Pools that were made before segments were
 //! counted have a count of 0 and openings: there a zero head counts as unborn, until the first open counts.
 
 use farbank_pm::sync::atomic::Ordering::Relaxed;
@@ -42,6 +43,7 @@ pub(crate) fn read<M: Medium>(
         // Never opened: what a making that was cut short has left is not worth a look.
         return vec![None; engine.pool.segments() as usize];
     }
+    let crashed = words.snapshot == 0;
     let (mut lives, mut damage) = (Vec::new(), Vec::new());
     for segment in 0..engine.pool.segments() {
         let is_born = u64::from(segment) < words.born;
@@ -62,10 +64,10 @@ pub(crate) fn read<M: Medium>(
                 if lost.is_none() {
                     place.repair(m, lane, life);
                 }
-                // It is about to be counted, or was mended; or it may be about to be born again, which a power cut
-                // may tear at its tail while this head is still not durable.
-                let may_be_reborn = life.torn || life.opened.is_some_and(|p| p != Purpose::Log);
-                if !is_born || life.damaged == Some(Copy::Head) || may_be_reborn {
+                // It is about to be counted, or was mended; or it is used, or born again, while it may still be visible
+                // and not durable. What holds records is flushed with them.
+                let is_log = life.opened == Some(Purpose::Log);
+                if !is_born || life.damaged == Some(Copy::Head) || (crashed && !is_log) {
                     place.flush_head(m, lane);
                 }
             }

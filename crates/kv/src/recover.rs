@@ -14,9 +14,8 @@
 //!
 //! # Invariants
 //! V1  What is accepted is durable before anything is served, cleaned or reborn (A before B): else a
-//!     kill, this open, and a power cut could lose both the old and the new version of a key. That a
-//!     segment is free needs no flush: its tail was durable before its head was written, so that its former
-//!     life cannot come back, and the flush of `opened` takes the head along, which is in its line.
+//!     kill, this open, and a power cut could lose both the old and the new version of a key. So are the heads
+//!     of segments that hold no records (`lives`).
 //! V2  Scanning again finds the same: torn bytes are padded before their segment is sealed, and a pad is
 //!     SETTLED if what it replaces was. Else the bytes that one had vouched for could be torn for the next
 //!     scan, which would pad them, and damage again for the one after, if of the two pads this one is lost.
@@ -724,7 +723,7 @@ fn make_durable<M: Medium>(
     }
 }
 
-/// Flushes the heads of a table's extents and the `len` bytes in them, or as many as they hold.
+/// Flushes the `len` bytes in a table's extents, or as many as they hold; their heads were flushed when they were read.
 fn flush_extents<M: Medium>(engine: &Engine<M>, lane: &mut Lane, table: &[u8], len: usize) {
     let mut left = len;
     for extent in Extent::decode_all(table) {
@@ -732,7 +731,7 @@ fn flush_extents<M: Medium>(engine: &Engine<M>, lane: &mut Lane, table: &[u8], l
         left -= len;
         if extent.segment < engine.pool.segments() {
             let base = engine.geometry.base(extent.segment);
-            engine.medium().flush(lane, base, FIRST + len);
+            engine.medium().flush(lane, base.plus(FIRST as u64), len);
         }
     }
 }

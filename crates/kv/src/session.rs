@@ -674,6 +674,9 @@ impl<M: Medium> Worker<M> {
             }
         }
         self.log.discard();
+        // Nothing of it need be durable, and nothing is on its way: the locks taken since have drained the buffers in which
+        // stores around the cache are combined (L5).
+        self.adrift = false;
         for table in std::mem::take(&mut self.tables) {
             self.give_up(&table);
         }

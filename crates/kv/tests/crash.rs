@@ -87,7 +87,12 @@ fn the_same_seed_gives_the_same_digest() {
 /// power cut during the open after a second kill. And a check took a delete in a group that was not committed yet for forgotten.
 #[test]
 fn a_header_outlives_two_kills_and_a_power_cut() {
-    for (persistency, seed) in [(Persistency::Adr, 0x46), (Persistency::Page, 0x20)] {
+    let seeds = [
+        (Persistency::Adr, 0x46),
+        (Persistency::Adr, 0xb3),
+        (Persistency::Page, 0x20),
+    ];
+    for (persistency, seed) in seeds {
         let config = Config {
             cap: 12,
             ..Config::new(persistency)
