@@ -14,7 +14,7 @@ const LANE_SEEDS: [(&str, &str); 4] = [
     ("page", "0..24"),
 ];
 /// Those of the engine with batches of one, in each mode.
-const ALONE_SEEDS: &str = "0..2";
+const ALONE_SEEDS: &str = "0..4";
 /// Those of the engine with four classes, in each mode.
 const CLASSES_SEEDS: [(&str, &str); 2] = [("adr", "0..3"), ("page", "0..3")];
 /// The persistent hash indexes, each with the seeds in which a release finds a million distinct images of it.
