@@ -183,11 +183,14 @@ impl Case {
     fn connect(&mut self, at: usize) -> Result<(), String> {
         let mut pair = Pair::connect(self.servers)?;
         let (redis, farbank) = pair.ask(&["CLIENT", "ID"]);
-        let id = |received: &Received| match received {
-            Received::Reply(reply) => reply.integer().ok_or_else(|| reply.to_string()),
-            other => Err(other.to_string()),
+        let id = |server: &str, received: &Received| {
+            let number = match received {
+                Received::Reply(reply) => reply.integer(),
+                _ => None,
+            };
+            number.ok_or_else(|| format!("CLIENT ID: {server} answers {received}"))
         };
-        let ids = (id(&redis)?, id(&farbank)?);
+        let ids = (id("Redis", &redis)?, id("Farbank", &farbank)?);
         if at < self.pairs.len() {
             self.pairs[at] = pair;
             self.ids[at] = ids;

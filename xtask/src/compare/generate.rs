@@ -137,7 +137,7 @@ impl Generator {
                 ["on", "off", "skip"].iter().any(|mode| request.has(mode))
             };
             let is_odd = request.words.is_empty() || request.is_named("shutdown") && !is_fixed;
-            if unanswered || is_odd || request.is_unknown_here() {
+            if unanswered || is_odd || request.is_unknown_here() || request.stalls_redis() {
                 continue;
             }
             if request.wait_ms().is_none() || may_sleep {
@@ -360,6 +360,17 @@ impl Request {
             self.words.len() == 2 && ["info", "docs", "list"].iter().any(|s| sub == s.as_bytes());
         // An option that has become a name: SYNC makes the connection a replica's.
         self.is_named("sync") || self.is_named("command") && (self.words.len() == 1 || bare)
+    }
+
+    /// Whether Redis answers it after a minute only: from a very large `maxclients` it goes down to
+    /// the limit of open files in steps of 16, with a system call each.
+    fn stalls_redis(&self) -> bool {
+        const CLIENTS_MAX: u128 = 1_000_000;
+        let is_large = |at| {
+            let digits = std::str::from_utf8(self.plain(at)).ok();
+            digits.is_some_and(|text| text.parse().is_ok_and(|n: u128| n > CLIENTS_MAX))
+        };
+        self.has("maxclients") && (0..self.words.len()).any(is_large)
     }
 
     /// Milliseconds until the shortest expiry it sets has passed, if that is to be waited for.

@@ -127,7 +127,9 @@ fn many_seeds(servers: Servers, size: Size) -> Result<(), String> {
             End::Same => {}
             End::Parted => parted += 1,
             End::Differs(difference) => {
-                if lasts(servers, &outcome.steps)? && found.insert(kind(&difference)) {
+                let lasts = lasts(servers, &outcome.steps)
+                    .map_err(|e| format!("seed {seed}, again after {}: {e}", difference.request))?;
+                if lasts && found.insert(kind(&difference)) {
                     report(servers, seed, &outcome.steps, &difference)?;
                 }
             }
