@@ -6,7 +6,12 @@
 use farbank_pm::fault::Named;
 
 /// Those that the explorer finds, in one thread.
-pub(crate) const ALL: [Named; 17] = [
+pub(crate) const ALL: [Named; 18] = [
+    Named {
+        name: "pm.cached_pages_trusted",
+        what: "a start after a failed sync trusts pages that the file's device does not have",
+        source: "ext4 without a journal on a full device: fdatasync fails, kill, start",
+    },
     Named {
         name: "kv.seed_without_opening",
         what: "a record's checksum says nothing of the opening of the pool it was written in",

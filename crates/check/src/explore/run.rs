@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use farbank_pm::Ticket;
-use farbank_pm::sim::{CrashState, Cut, Rng, Sim};
+use farbank_pm::sim::{CrashState, Cut, Persistency, Rng, Sim};
 
 use super::judge::sorted;
 use super::{Explorer, Failure};
@@ -274,26 +274,37 @@ impl Explorer<'_> {
         }
         let state = run.sim.crash_state();
         self.judge_state(run, &state)?;
-        self.reopen(run, state.killed())
+        let sim = self.killed(run, &state);
+        self.reopen(run, sim)
     }
 
     fn kill(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
         run.history.note(None, "kill".into());
-        let sim = run.sim.crash_state().killed();
+        let sim = self.killed(run, &run.sim.crash_state());
         self.bury(run);
         self.reopen(run, sim)
+    }
+
+    /// What the next process finds of `state`, which `run` has come to. After a failed sync of a file
+    /// the page cache shows more than the device has.
+    fn killed(&self, run: &Run, state: &CrashState) -> Sim {
+        if self.config.persistency != Persistency::Page || !run.sim.is_poisoned() {
+            return state.killed();
+        }
+        let sim = state.killed_after_failed_sync(&drawn_cut(run, state));
+        sim.drain_on_cas(self.config.locked_drains);
+        sim.forget_cached();
+        sim
     }
 
     fn cut(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
         run.history.note(None, "power cut".into());
         let state = run.sim.crash_state();
         self.bury(run);
-        let seed = Rng::new(run.seed).fork(run.crashes).draw();
-        let cuts: Vec<Cut> = state.images(32, seed).collect();
-        let cut = &cuts[Rng::new(seed).below(cuts.len() as u64) as usize];
-        let sim = self.sim(state.image(cut));
+        let cut = drawn_cut(run, &state);
+        let sim = self.sim(state.image(&cut));
         self.reopen(run, sim).map_err(|failure| {
-            let failure = failure.surviving(&state.survivors(cut));
+            let failure = failure.surviving(&state.survivors(&cut));
             failure.after("after a power cut of the run itself".into())
         })
     }
@@ -353,4 +364,11 @@ impl Explorer<'_> {
             .iter()
             .try_for_each(|state| self.judge_state(run, state))
     }
+}
+
+/// One of the images that `state`, which `run` has come to, can leave; drawn by the run's seed.
+fn drawn_cut(run: &Run, state: &CrashState) -> Cut {
+    let seed = Rng::new(run.seed).fork(run.crashes).draw();
+    let mut cuts: Vec<Cut> = state.images(32, seed).collect();
+    cuts.swap_remove(Rng::new(seed).below(cuts.len() as u64) as usize)
 }

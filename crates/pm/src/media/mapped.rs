@@ -26,6 +26,8 @@
 //!     fence would be another thread's.
 //! M3  With eADR stores are durable once they are visible: write-backs are left out, fences stay.
 //!     Counters count what was asked for, so they do not change.
+//! M4  After the first sync of the file that failed nothing is acknowledged any more, and no sync is
+//!     tried again: the kernel may have dropped pages, and would call the next sync a success.
 
 use std::fmt;
 use std::io;
@@ -192,6 +194,19 @@ impl Mapped {
         }
     }
 
+    /// One sync of the file, the last one if it fails (M4).
+    fn sync(&self, file: &PoolFile) -> Result<(), Poisoned> {
+        self.sound()?;
+        if let Err(error) = file.sync() {
+            let reason = format!("fdatasync of {} failed: {error}", file.path().display());
+            // The first reason stays.
+            let _ = self.poison.set(Poisoned {
+                reason: reason.into(),
+            });
+        }
+        self.sound()
+    }
+
     fn new(
         backing: Backing,
         kind: Kind,
@@ -310,7 +325,7 @@ impl Medium for Mapped {
         match &self.backing {
             Backing::Anonymous => self.window.extend(Source::Anonymous, len)?,
             Backing::Memory(file) | Backing::Dax(file) | Backing::Disk(file) => {
-                file.grow(from, len, || file.sync())?;
+                file.grow(from, len, || self.sync(file).map_err(io::Error::other))?;
                 if let Err(e) = self.window.extend(self.backing.source(), len) {
                     file.truncate(from)?;
                     return Err(e);
@@ -432,9 +447,7 @@ impl Medium for Mapped {
         let Backing::Disk(file) = &self.backing else {
             return Ok(());
         };
-        file.sync().map_err(|error| Poisoned {
-            reason: format!("cannot sync {}: {error}", file.path().display()).into(),
-        })
+        self.sync(file)
     }
 
     fn file_id(&self) -> Option<FileId> {

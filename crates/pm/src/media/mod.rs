@@ -16,6 +16,7 @@ pub mod file;
 pub mod mapped;
 mod name;
 pub mod open;
+mod page_cache;
 mod space;
 mod watch;
 mod window;

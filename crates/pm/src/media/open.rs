@@ -18,6 +18,7 @@ use std::{error, fmt};
 use super::file::{File, SyncPolicy};
 use super::mapped::Mapped;
 use super::name::PendingName;
+use super::page_cache;
 use super::space::{Io, Kernel, Place, PoolFile, Progress, check_limit};
 use super::window::PAGE;
 use crate::medium::{Caps, Kind, Medium, Poisoned};
@@ -241,6 +242,9 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
     let file = PoolFile::open(path, Arc::clone(&options.io))?;
     let place = file.place().map_err(failed("open"))?;
     let kind = choose(path, place, options)?;
+    if kind == Kind::File && place == Place::Disk {
+        page_cache::forget(&file).map_err(failed("bring to its device what is cached of"))?;
+    }
     let bytes = match place {
         Place::Device { bytes, .. } => bytes,
         Place::Dax | Place::Memory | Place::Disk => {

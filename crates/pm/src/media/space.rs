@@ -12,13 +12,15 @@
 
 use std::fs;
 use std::io::{self, IoSlice};
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use std::{fmt, ptr};
 
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -40,6 +42,15 @@ pub trait Io: Send + Sync + 'static {
     fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()>;
     /// Allocates `len` bytes of space at `at`, lengthening the file if need be.
     fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()>;
+    /// Drops pages from the page cache, as far as the kernel does so: not those in use or dirty.
+    fn drop_cached(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
+        Ok(rustix::fs::fadvise(
+            file,
+            at,
+            NonZeroU64::new(len),
+            Advice::DontNeed,
+        )?)
+    }
 }
 
 /// [`Io`] as the kernel does it.
@@ -287,6 +298,12 @@ impl PoolFile {
             let what = format!("cannot grow {path} from {from} to {to} bytes: {error}");
             io::Error::new(error.kind(), what)
         })
+    }
+
+    /// Drops pages from the page cache: see [`Io::drop_cached`].
+    pub(super) fn drop_cached(&self, part: Range<u64>) -> io::Result<()> {
+        self.io
+            .drop_cached(self.fd(), part.start, part.end - part.start)
     }
 
     fn allocate(&self, at: u64, len: u64) -> io::Result<()> {

@@ -220,4 +220,14 @@ impl CrashState {
         state.cas_drains = self.cas_drains;
         Sim::with_state(state, self.persistency)
     }
+
+    /// Far memory after a sync that failed and a kill of its process (Page): `cut` is what had reached
+    /// the device, every byte that was visible is, and pages that were not written look as if they were.
+    /// A process that opens the file calls [`Sim::forget_cached`] first.
+    #[must_use]
+    pub fn killed_after_failed_sync(&self, cut: &Cut) -> Sim {
+        let mut state = State::new(self.image(cut), self.visible.clone(), Queues::new());
+        state.lost = self.queues.keys().copied().collect();
+        Sim::with_state(state, self.persistency)
+    }
 }

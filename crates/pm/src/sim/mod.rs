@@ -30,6 +30,8 @@
 //! * [`Persistency::Page`]: a file. The unit is the sector of 512 bytes, never torn: it keeps its
 //!   content as of any call that wrote to it since the last sync. A drain only asks; what it covers
 //!   is durable when [`Sim::sync`] (or a `wait`, which calls it) has run, and its ticket turns then.
+//!   After a sync that failed, the kernel calls pages clean that the device does not have: a process
+//!   that starts on them ([`CrashState::killed_after_failed_sync`]) sees them, and no sync writes them.
 //!
 //! # Instructions
 //! A lane stands for a thread. A flush is `clwb` or `clflushopt`: what they do to durability is the
@@ -293,6 +295,18 @@ impl Sim {
         drop(state);
         wakers.iter().for_each(|wake| wake());
         Ok(())
+    }
+
+    /// Drops what is visible and neither durable nor to be written back, as a process that opens a file
+    /// has the kernel do: see [`CrashState::killed_after_failed_sync`].
+    pub fn forget_cached(&self) {
+        if crate::fault!("pm.cached_pages_trusted") {
+            return;
+        }
+        let mut state = self.state();
+        if !std::mem::take(&mut state.lost).is_empty() {
+            state.visible = state.durable.clone();
+        }
     }
 
     /// Makes the `n`-th drain from now (1 is the next) fail with an I/O error, which poisons the

@@ -4,7 +4,7 @@
 //! belongs to a *chain* of the unit; at a crash every chain keeps a prefix of its own. Chain 0 is
 //! the unit's, the others are those of its words.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::image::Image;
 use super::lazy::Lazy;
@@ -46,6 +46,8 @@ pub(super) struct State {
     /// Unused under eADR, where the visible image is the durable one.
     pub(super) durable: Image,
     pub(super) queues: Queues,
+    /// Units that a failed sync left clean: visible, not durable, and written back no more (Page only).
+    pub(super) lost: BTreeSet<u64>,
     pub(super) calls: u64,
     /// What each lane has flushed and not drained.
     pub(super) lanes: Vec<(u32, Vec<Request>)>,
@@ -73,6 +75,7 @@ impl State {
             visible,
             durable,
             queues,
+            lost: BTreeSet::new(),
             lanes: Vec::new(),
             drained: Vec::new(),
             issued: 0,
@@ -122,6 +125,9 @@ impl State {
             Persistency::Adr => word_chain * u8::from(around),
         };
         let unit = at.0 / persistency.unit_bytes() as u64;
+        if self.lost.remove(&unit) {
+            self.make_dirty(unit, persistency, place);
+        }
         let store = Store {
             call: self.calls,
             word: at.0,
@@ -130,6 +136,29 @@ impl State {
             chain,
         };
         self.queues.entry(unit).or_default().push(store);
+    }
+
+    /// Queues what a unit shows and the medium does not have: a call that writes to a clean page has
+    /// all of it written back.
+    fn make_dirty(&mut self, unit: u64, persistency: Persistency, place: PlaceId) {
+        let unit_bytes = persistency.unit_bytes() as u64;
+        let start = unit * unit_bytes;
+        let end = self.visible.len().min(start + unit_bytes);
+        for word in (start..end).step_by(WORD) {
+            let value = self.visible.word(Off(word));
+            if value != self.durable.word(Off(word)) {
+                let call = self.calls;
+                let chain = 0;
+                let store = Store {
+                    call,
+                    word,
+                    value,
+                    place,
+                    chain,
+                };
+                self.queues.entry(unit).or_default().push(store);
+            }
+        }
     }
 
     /// S1: what was covered of a queue, whatever its chain, becomes durable.

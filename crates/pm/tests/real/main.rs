@@ -4,6 +4,7 @@ mod common;
 mod contents;
 mod creating;
 mod opening;
+mod page_cache;
 mod pools;
 mod syncing;
 mod watching;

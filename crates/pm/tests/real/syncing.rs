@@ -17,12 +17,11 @@ fn file(path: &Path, io: &Arc<Told>, sync: SyncPolicy) -> File {
     new_file(path, BYTES, &as_file(Told::free()))
         .close()
         .expect("an empty file is synced");
-    let io: Arc<dyn farbank_pm::media::Io> = io.clone();
     let options = OpenOptions {
         sync,
-        ..as_file(io)
+        ..as_file(io.clone())
     };
-    match farbank_pm::media::open_path(path, &options) {
+    match io.unheld(|| farbank_pm::media::open_path(path, &options)) {
         Ok(farbank_pm::media::AnyMedium::File(file)) => file,
         other => panic!("a file was asked for: {other:?}"),
     }

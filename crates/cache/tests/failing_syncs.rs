@@ -1,0 +1,127 @@
+//! A sync that fails, at every place of a run: nothing is stored afterwards, and no close is clean.
+
+mod support;
+
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use farbank_cache::{Cache, Config};
+use farbank_kv::store::{Session, Value};
+use farbank_pm::media::{AnyMedium, Io, Kernel, OpenOptions, SyncPolicy, create_path, open_path};
+use farbank_pm::{Kind, Medium};
+
+use support::{MIB, clock, config, key};
+
+/// The kernel, but the sync of a number, from 1, fails. Later ones succeed, as Linux's do.
+#[derive(Default)]
+struct Failing {
+    syncs: AtomicU64,
+    fails_at: u64,
+}
+
+impl Failing {
+    fn has_failed(&self) -> bool {
+        self.fails_at != 0 && self.syncs.load(SeqCst) >= self.fails_at
+    }
+}
+
+impl Io for Failing {
+    fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
+        Kernel.pwritev(file, parts, at)
+    }
+
+    fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        match self.syncs.fetch_add(1, SeqCst) + 1 == self.fails_at {
+            true => Err(io::Error::other("the disk is on fire")),
+            false => Kernel.fdatasync(file),
+        }
+    }
+
+    fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
+        Kernel.fallocate(file, at, len)
+    }
+}
+
+fn options(is_mapped: bool, io: &Arc<Failing>) -> OpenOptions {
+    OpenOptions {
+        medium: (!is_mapped).then_some(Kind::File),
+        sync: SyncPolicy::Never,
+        page_cache: is_mapped,
+        io: Arc::clone(io) as Arc<dyn Io>,
+    }
+}
+
+/// Fills a cache that grows twice, then closes it.
+fn run<M: Medium>(medium: M, io: &Failing, case: &str) {
+    let config = Config {
+        pool_bytes_max: MIB * 40,
+        ..config(&clock())
+    };
+    let Ok(cache) = Cache::open(medium, config) else {
+        assert!(io.has_failed(), "{case}: it does not open");
+        return;
+    };
+    let mut door = cache.door();
+    for n in 0..30 * 90_u32 {
+        let failed_before = io.has_failed();
+        let bytes = &[n as u8; 10_000];
+        let value = Value {
+            bytes,
+            ..Value::default()
+        };
+        let put = door.put_alone(key(&n.to_le_bytes()), value);
+        assert!(
+            put.is_err() || !failed_before,
+            "{case}: write {n} was acknowledged after a failed sync"
+        );
+    }
+    drop(door);
+    let closed = cache.close();
+    assert_eq!(closed.is_err(), io.has_failed(), "{case}: closed");
+}
+
+/// One run of a case: how many syncs it made.
+fn run_case(path: &Path, is_mapped: bool, fails_at: u64) -> u64 {
+    let io = Arc::new(Failing {
+        fails_at,
+        ..Failing::default()
+    });
+    let case = format!("mapped: {is_mapped}, sync {fails_at} fails");
+    match open_path(path, &options(is_mapped, &io)) {
+        Ok(AnyMedium::File(medium)) => run(medium, &io, &case),
+        Ok(AnyMedium::Mapped(medium)) => run(medium, &io, &case),
+        Err(error) => assert!(io.has_failed(), "{case}: {error}"),
+    }
+    io.syncs.load(SeqCst)
+}
+
+#[test]
+fn after_any_failed_sync_nothing_is_stored_and_no_close_is_clean() {
+    for is_mapped in [false, true] {
+        let mut fails_at = 0;
+        loop {
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = folder.path().join("pool");
+            let options = options(is_mapped, &Arc::default());
+            match create_path(&path, MIB * 18, &options, &mut |_, _| {}).expect("room") {
+                AnyMedium::File(medium) => close_new(medium),
+                AnyMedium::Mapped(medium) => close_new(medium),
+            }
+            let syncs = run_case(&path, is_mapped, fails_at);
+            if fails_at == 0 {
+                assert!(syncs > 4, "a run of {syncs} syncs grows nothing");
+            } else if syncs < fails_at {
+                break;
+            }
+            fails_at += 1;
+        }
+    }
+}
+
+fn close_new(medium: impl Medium) {
+    let cache = Cache::create(medium, MIB, config(&clock())).expect("a cache");
+    cache.close().expect("nothing fails yet");
+}

@@ -1,0 +1,190 @@
+//! A page cache that shows what the device does not have: what Linux does after a failed sync.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use farbank_kv::Kv;
+use farbank_kv::store::{Error, Value};
+use farbank_pm::Kind;
+use farbank_pm::media::{AnyMedium, File, Io, Kernel, OpenOptions, create_path, open_path};
+
+use crate::world::{Claim, POOL, Past, SEGMENT, config, judge, key, read};
+
+const PAGE: usize = 4096;
+
+/// A file whose page cache is the real file, and whose device is in memory.
+struct Disk {
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    device: Vec<u8>,
+    /// Pages that the next sync writes, by number.
+    dirty: BTreeSet<usize>,
+    /// Syncs until one fails; 0: none does.
+    fails_in: u64,
+}
+
+impl Disk {
+    /// The device has what `path` has.
+    fn of(path: &Path) -> Arc<Disk> {
+        let device = fs::read(path).expect("the pool");
+        let state = State {
+            device,
+            ..State::default()
+        };
+        Arc::new(Disk {
+            path: path.into(),
+            state: Mutex::new(state),
+        })
+    }
+
+    fn fail_in(&self, syncs: u64) {
+        self.state.lock().unwrap().fails_in = syncs;
+    }
+
+    /// The machine starts again: the page cache is empty.
+    fn power_cut(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.dirty.clear();
+        fs::write(&self.path, &state.device).expect("the pool");
+    }
+}
+
+impl Io for Disk {
+    fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
+        let written = Kernel.pwritev(file, parts, at)?;
+        let pages = at as usize / PAGE..(at as usize + written).div_ceil(PAGE);
+        self.state.lock().unwrap().dirty.extend(pages);
+        Ok(written)
+    }
+
+    fn fdatasync(&self, _: BorrowedFd<'_>) -> io::Result<()> {
+        let state = &mut *self.state.lock().unwrap();
+        let dirty = std::mem::take(&mut state.dirty);
+        let fails = state.fails_in == 1;
+        state.fails_in = state.fails_in.saturating_sub(1);
+        let shown = fs::read(&self.path)?;
+        state.device.resize(shown.len(), 0);
+        // A sync that fails has written some pages; all of them are clean.
+        for page in dirty.into_iter().filter(|page| !fails || page % 3 == 0) {
+            let bytes = page * PAGE..((page + 1) * PAGE).min(shown.len());
+            state.device[bytes.clone()].copy_from_slice(&shown[bytes]);
+        }
+        match fails {
+            true => Err(io::Error::other("the device has no room")),
+            false => Ok(()),
+        }
+    }
+
+    fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
+        Kernel.fallocate(file, at, len)
+    }
+
+    fn drop_cached(&self, _: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
+        let state = self.state.lock().unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&self.path)?;
+        let pages = at as usize / PAGE..(at + len) as usize / PAGE;
+        for page in pages.filter(|page| !state.dirty.contains(page)) {
+            let bytes = &state.device[page * PAGE..][..PAGE];
+            file.write_all_at(bytes, (page * PAGE) as u64)?;
+        }
+        Ok(())
+    }
+}
+
+fn options(io: Arc<dyn Io>) -> OpenOptions {
+    OpenOptions {
+        medium: Some(Kind::File),
+        io,
+        ..OpenOptions::default()
+    }
+}
+
+fn file(medium: AnyMedium) -> File {
+    match medium {
+        AnyMedium::File(file) => file,
+        AnyMedium::Mapped(_) => panic!("a file was asked for"),
+    }
+}
+
+fn open(path: &Path, io: Arc<dyn Io>) -> Kv<File> {
+    let medium = file(open_path(path, &options(io)).expect("the file opens"));
+    let kv = Kv::open(medium, config()).expect("it opens");
+    assert_eq!(kv.opened().damage, Vec::<String>::new());
+    kv
+}
+
+/// The `n`-th write of `life`: its key and its value.
+fn pair(life: u64, n: u64) -> (Vec<u8>, Vec<u8>) {
+    let name = format!("key {} of {life}", n % 23);
+    let value = format!("life {life}, write {n}, {}", "x".repeat(n as usize * 40));
+    (name.into_bytes(), value.into_bytes())
+}
+
+fn write(kv: &Kv<File>, (name, bytes): &(Vec<u8>, Vec<u8>)) -> Result<(), Error> {
+    let mut session = kv.session();
+    let value = Value {
+        bytes,
+        ..Value::default()
+    };
+    session.put(key(name), value)?;
+    let ticket = session.commit()?;
+    Ok(session.wait(ticket)?)
+}
+
+/// Writes of a life, each acknowledged and noted, until the medium fails: the write that was refused.
+fn write_until_refused(kv: &Kv<File>, past: &mut Past, life: u64) -> (Vec<u8>, Vec<u8>) {
+    for n in 0.. {
+        let pair = pair(life, n);
+        match write(kv, &pair) {
+            Ok(()) => past.note(&pair.0, Some(pair.1)),
+            Err(Error::Poisoned(_)) => return pair,
+            Err(other) => panic!("write {n}: {other}"),
+        }
+    }
+    unreachable!("a sync fails")
+}
+
+#[test]
+fn a_restart_after_a_failed_sync_builds_on_nothing_that_the_device_does_not_have() {
+    for fails_in in (1..40).step_by(3) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("pool");
+        let medium = create_path(&path, POOL, &options(Arc::new(Kernel)), &mut |_, _| {});
+        let kv = Kv::create(file(medium.expect("a file")), SEGMENT, config()).expect("a store");
+        kv.close().expect("nothing fails");
+        let (disk, mut past) = (Disk::of(&path), Past::default());
+        let kv = open(&path, disk.clone());
+        disk.fail_in(fails_in);
+        let refused = write_until_refused(&kv, &mut past, 1);
+        drop(kv.into_medium()); // A kill: the page cache stays.
+
+        let kv = open(&path, disk.clone());
+        let wrong = |what: String| panic!("sync {fails_in} failed, then a restart: {what}");
+        // A write that was refused may be there, and stays then.
+        if read(&mut *kv.session(), &refused.0) == Ok(Some(refused.1.clone())) {
+            past.note(&refused.0, Some(refused.1));
+        }
+        judge(&mut *kv.session(), &past, Claim::Latest).unwrap_or_else(wrong);
+        for n in 0..20 {
+            let pair = pair(2, n);
+            write(&kv, &pair).expect("no sync fails any more");
+            past.note(&pair.0, Some(pair.1));
+        }
+        drop(kv.into_medium());
+        disk.power_cut();
+
+        let kv = open(&path, disk);
+        let wrong = |what: String| panic!("sync {fails_in} failed, restart, power cut: {what}");
+        judge(&mut *kv.session(), &past, Claim::Latest).unwrap_or_else(wrong);
+        kv.verify().unwrap_or_else(wrong);
+    }
+}

@@ -1,0 +1,173 @@
+//! What is cached of a file is dropped when it is opened, or written again; but not after a clean close.
+
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+
+use farbank_pm::media::{Io, Kernel, OpenOptions, SyncPolicy, open_path};
+use farbank_pm::pool::{Layout, Pool};
+use farbank_pm::{Lane, Medium, Off, Ticket};
+
+use crate::common::{Told, as_file, folder, new_file, pool_path};
+
+const BYTES: u64 = 4 << 20;
+/// Where the superblock is cached.
+const HEAD: (u64, u64) = (0, 2 << 20);
+
+/// The kernel, but pages are dropped only if `drops`.
+#[derive(Default)]
+struct Counts {
+    drops: bool,
+    dropped: Mutex<Vec<(u64, u64)>>,
+    written: AtomicU64,
+    syncs: AtomicU64,
+}
+
+impl Io for Counts {
+    fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
+        let written = Kernel.pwritev(file, parts, at)?;
+        self.written.fetch_add(written as u64, SeqCst);
+        Ok(written)
+    }
+
+    fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        self.syncs.fetch_add(1, SeqCst);
+        Kernel.fdatasync(file)
+    }
+
+    fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
+        Kernel.fallocate(file, at, len)
+    }
+
+    fn drop_cached(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
+        self.dropped.lock().unwrap().push((at, len));
+        match self.drops {
+            true => Kernel.drop_cached(file, at, len),
+            false => Ok(()),
+        }
+    }
+}
+
+/// A pool with bytes in it, closed cleanly or not.
+fn pool(path: &Path, is_closed: bool) {
+    let medium = new_file(path, BYTES, &as_file(Told::free()));
+    let mut lane = Lane::new(0);
+    let segment_bytes = 64 << 10;
+    let pool = Pool::create(medium, &mut lane, &Layout { segment_bytes }).expect("a pool");
+    let ticket = {
+        let medium = pool.medium();
+        medium.copy_in(&mut lane, Off(128 << 10), &[&[7; 64 << 10]]);
+        medium.drain(&mut lane)
+    };
+    pool.medium().wait(ticket).expect("it is synced");
+    if is_closed {
+        pool.closed(&mut lane).expect("it is synced");
+    }
+}
+
+/// Opens the file: the calls that were made, and whether its bytes are there.
+fn open(path: &Path, drops: bool) -> Arc<Counts> {
+    let io = Arc::new(Counts {
+        drops,
+        ..Counts::default()
+    });
+    let medium = open_path(path, &as_file(io.clone())).expect("it opens");
+    let farbank_pm::media::AnyMedium::File(file) = medium else {
+        panic!("a file was asked for");
+    };
+    assert!(file.matches(Off(128 << 10), &[7; 64 << 10]));
+    io
+}
+
+#[test]
+fn a_pool_that_was_closed_keeps_its_cached_pages() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    pool(&path, true);
+    let io = open(&path, true);
+    assert_eq!(*io.dropped.lock().unwrap(), [HEAD]);
+    assert_eq!((io.written.load(SeqCst), io.syncs.load(SeqCst)), (0, 1));
+}
+
+#[test]
+fn pages_of_a_pool_that_was_killed_are_dropped() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    pool(&path, false);
+    let io = open(&path, true);
+    assert_eq!(*io.dropped.lock().unwrap(), [HEAD, (0, BYTES)]);
+}
+
+#[test]
+fn pages_that_stay_cached_are_written_and_synced() {
+    for is_closed in [false, true] {
+        let folder = folder();
+        let path = pool_path(&folder);
+        pool(&path, is_closed);
+        std::fs::read(&path).expect("all of it is cached then");
+        let io = open(&path, false);
+        // Not even the superblock can be believed then.
+        assert_eq!(io.written.load(SeqCst), BYTES);
+        assert_eq!(io.syncs.load(SeqCst), 2);
+    }
+}
+
+#[test]
+fn a_file_whose_first_sync_fails_is_not_opened() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    pool(&path, false);
+    let io = Told::free();
+    io.fail_next_sync();
+    let refused = open_path(&path, &as_file(io.clone())).expect_err("the device fails");
+    let text = refused.to_string();
+    assert!(
+        text.contains("the disk is on fire") && text.contains("pool"),
+        "{text}"
+    );
+    open_path(&path, &as_file(io)).expect("the device works again");
+}
+
+#[test]
+fn a_mapped_file_whose_sync_failed_is_never_called_durable_again() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    let io = Told::free();
+    drop(new_file(&path, BYTES, &as_file(io.clone())));
+    let options = OpenOptions {
+        page_cache: true,
+        medium: None,
+        sync: SyncPolicy::Always,
+        io: io.clone(),
+    };
+    for fails_in_growth in [false, true] {
+        let opened = open_path(&path, &options).expect("it opens");
+        let farbank_pm::media::AnyMedium::Mapped(mapped) = opened else {
+            panic!("a mapping was asked for");
+        };
+        mapped.settle(Ticket::DURABLE).expect("nothing fails yet");
+        io.fail_next_sync();
+        match fails_in_growth {
+            true => mapped
+                .grow(2 * BYTES)
+                .expect_err("its sync fails")
+                .to_string(),
+            false => mapped
+                .settle(Ticket::DURABLE)
+                .expect_err("it fails")
+                .to_string(),
+        };
+        let syncs = io.syncs_begun();
+        for result in [
+            mapped.settle(Ticket::DURABLE).map_err(|e| e.to_string()),
+            mapped.wait(Ticket::DURABLE).map_err(|e| e.to_string()),
+            mapped.grow(4 * BYTES).map_err(|e| e.to_string()),
+        ] {
+            let refused = result.expect_err("the file has failed");
+            assert!(refused.contains("the disk is on fire"), "{refused}");
+        }
+        assert_eq!(io.syncs_begun(), syncs, "a sync was tried again");
+    }
+}
