@@ -16,6 +16,7 @@ mod check;
 mod clients;
 mod compare;
 mod contest;
+mod disks;
 mod fuzz;
 mod guest;
 mod memcached;
@@ -24,6 +25,7 @@ mod pibench;
 mod run;
 mod sanitize;
 mod serving;
+mod wire;
 mod zero_cost;
 
 use std::process::ExitCode;
@@ -62,6 +64,11 @@ const LANES: &[Lane] = &[
         "kill",
         "nothing acknowledged is lost when the server is killed",
         check::kill,
+    ),
+    Lane(
+        "disks",
+        "nothing is lost when a disk fails, the server is killed and the page cache dropped",
+        disks::run,
     ),
     Lane(
         "crash",

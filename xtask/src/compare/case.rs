@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::generate::{Generator, Request, Word, encode};
 use super::rules::{self, Asked, Sent};
-use super::wire::{Link, Received, Reply, escape};
 use super::words::KEYS;
+use crate::wire::{Link, Received, Reply, escape};
 
 /// Connections of a case.
 const CONNECTIONS: usize = 3;

@@ -4,10 +4,10 @@
 //! later part an option, of which up to four are added in any order. A word that begins with `$` is
 //! replaced by a random word of that class; other words keep their letters, in either case.
 
-use super::wire::escape;
 use super::words::{
     AMOUNTS, CLASSES, FRAGMENTS, KEYS, ODD, OUTPUT_LIMITS, SAFE, SETTINGS, TEMPLATES, VALUES,
 };
+use crate::wire::{escape, request};
 
 /// A deterministic source of random numbers.
 pub(super) struct Random(u64);
@@ -69,21 +69,15 @@ pub(super) struct Request {
 
 /// The bytes of a request: an array of strings, or one line.
 pub(super) fn encode(words: &[Vec<u8>], is_inline: bool) -> Vec<u8> {
+    if !is_inline {
+        return request(words);
+    }
     let mut out = Vec::new();
-    if is_inline {
-        for word in words {
-            out.extend_from_slice(&quote(word));
-            out.push(b' ');
-        }
-        out.extend_from_slice(b"\r\n");
-        return out;
-    }
-    out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
     for word in words {
-        out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-        out.extend_from_slice(word);
-        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(&quote(word));
+        out.push(b' ');
     }
+    out.extend_from_slice(b"\r\n");
     out
 }
 

@@ -20,7 +20,6 @@
 mod case;
 mod generate;
 mod rules;
-mod wire;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,10 +30,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use self::case::{Difference, End, Outcome, Servers, Step, replay, run as run_case, script};
-use self::wire::{Link, Received};
 use crate::Size;
 use crate::run::{farbank, install, output, works};
 use crate::serving::Serving;
+use crate::wire::{Link, Received};
 
 /// The version the replies are compared with.
 const VERSION: &str = "7.0.15";

@@ -2,7 +2,7 @@
 //!
 //! docs/compatibility.md has the same list under "What the comparison allows".
 
-use super::wire::{Body, Reply};
+use crate::wire::{Body, Reply};
 
 /// A request as it was sent.
 #[derive(Clone, Debug, Default)]

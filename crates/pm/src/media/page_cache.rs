@@ -42,8 +42,9 @@ const STEP_BYTES: u64 = 256 << 20;
 /// # Errors
 /// The device cannot be written or read.
 pub(super) fn forget(file: &PoolFile) -> io::Result<()> {
-    // What a killed process wrote and did not sync may still be written, and is not dropped.
-    file.sync()?;
+    // What a killed process wrote and did not sync may still be written, and is not dropped. The first
+    // sync may report an error that nobody has asked for yet: of pages that are lost, and dropped below.
+    file.sync().or_else(|_| file.sync())?;
     match was_closed(file)? {
         true => Ok(()),
         false => forget_all(file),

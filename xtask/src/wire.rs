@@ -10,15 +10,15 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One reply as it arrived. Two replies are equal if all their bytes are.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Reply {
+pub(crate) struct Reply {
     /// The first line, without its end.
-    pub(super) head: Vec<u8>,
-    pub(super) body: Body,
+    pub(crate) head: Vec<u8>,
+    pub(crate) body: Body,
 }
 
 /// The bytes of a reply after its first line.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Body {
+pub(crate) enum Body {
     /// None: a status, an error, a number or a null.
     Line,
     /// A string.
@@ -29,18 +29,18 @@ pub(super) enum Body {
 
 impl Reply {
     /// The byte that names the reply's type.
-    pub(super) fn marker(&self) -> u8 {
+    pub(crate) fn marker(&self) -> u8 {
         self.head.first().copied().unwrap_or(0)
     }
 
     /// The number of an integer reply.
-    pub(super) fn integer(&self) -> Option<i64> {
+    pub(crate) fn integer(&self) -> Option<i64> {
         let digits = self.head.strip_prefix(b":")?;
         std::str::from_utf8(digits).ok()?.parse().ok()
     }
 
     /// The bytes of a string reply.
-    pub(super) fn text(&self) -> Option<&[u8]> {
+    pub(crate) fn text(&self) -> Option<&[u8]> {
         match &self.body {
             Body::Text(text) => Some(text),
             Body::Line | Body::Nested(_) => None,
@@ -48,7 +48,7 @@ impl Reply {
     }
 
     /// The elements of an array, a set or a map.
-    pub(super) fn elements(&self) -> Option<&[Reply]> {
+    pub(crate) fn elements(&self) -> Option<&[Reply]> {
         match &self.body {
             Body::Nested(elements) => Some(elements),
             Body::Line | Body::Text(_) => None,
@@ -56,7 +56,7 @@ impl Reply {
     }
 
     /// Whether it is an error that begins with `text`.
-    pub(super) fn is_error(&self, text: &str) -> bool {
+    pub(crate) fn is_error(&self, text: &str) -> bool {
         let error = self.head.strip_prefix(b"-");
         error.is_some_and(|error| error.starts_with(text.as_bytes()))
     }
@@ -130,7 +130,7 @@ impl fmt::Display for Reply {
 }
 
 /// `bytes` as text of bounded length.
-pub(super) fn escape(bytes: &[u8]) -> String {
+pub(crate) fn escape(bytes: &[u8]) -> String {
     const SHOWN: usize = 1000;
     let shown = bytes[..bytes.len().min(SHOWN)].escape_ascii();
     match bytes.len().checked_sub(SHOWN) {
@@ -139,9 +139,20 @@ pub(super) fn escape(bytes: &[u8]) -> String {
     }
 }
 
+/// The bytes of a request: an array of strings.
+pub(crate) fn request(words: &[impl AsRef<[u8]>]) -> Vec<u8> {
+    let mut out = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words.iter().map(AsRef::as_ref) {
+        out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        out.extend_from_slice(word);
+        out.extend_from_slice(b"\r\n");
+    }
+    out
+}
+
 /// What a connection gave when a reply was expected.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Received {
+pub(crate) enum Received {
     Reply(Reply),
     /// The server closed the connection.
     Closed,
@@ -163,13 +174,13 @@ impl fmt::Display for Received {
 }
 
 /// A connection.
-pub(super) struct Link {
+pub(crate) struct Link {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
 impl Link {
-    pub(super) fn connect(port: u16) -> Result<Link, String> {
+    pub(crate) fn connect(port: u16) -> Result<Link, String> {
         let connect = || {
             let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
             stream.set_nodelay(true)?;
@@ -183,18 +194,18 @@ impl Link {
     }
 
     /// This end of the connection, as the server's CLIENT LIST shows it.
-    pub(super) fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         let address = self.stream.local_addr();
         address.map(|a| a.to_string()).unwrap_or_default()
     }
 
     /// Sends `bytes`. That a server closed the connection shows when its replies are read.
-    pub(super) fn send(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
     /// Ends the sending direction.
-    pub(super) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
@@ -216,7 +227,7 @@ impl Link {
     }
 
     /// The next reply.
-    pub(super) fn receive(&mut self) -> Received {
+    pub(crate) fn receive(&mut self) -> Received {
         loop {
             match Reply::read(&self.buffer) {
                 Ok(Some((reply, bytes))) => {
@@ -235,7 +246,7 @@ impl Link {
     }
 
     /// Every byte until the server closes the connection, and whether it did.
-    pub(super) fn drain(&mut self) -> (Vec<u8>, bool) {
+    pub(crate) fn drain(&mut self) -> (Vec<u8>, bool) {
         loop {
             match self.more() {
                 Ok(true) => {}
