@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::sync::PoisonError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farbank_kv::store::{
     Absence, Change, Conflicts, DATABASES, Error, Head as Frame, Health, Item, Key, Meta, Opened,
@@ -138,6 +138,9 @@ impl<F: Medium, N: Medium> Cache<F, N> {
             let engine = Arc::clone(&engine);
             std::thread::spawn(move || tend(engine))
         });
+        if let Some(tender) = &tender {
+            let _first = engine.tender.set(tender.thread().clone());
+        }
         Ok(Cache {
             engine,
             tender: Mutex::new(tender),
@@ -284,12 +287,19 @@ impl<F: Medium, N: Medium> Drop for Cache<F, N> {
 }
 
 /// Once a second: the clock is written down, some pages are swept, a sparse one is merged, one changes its class.
+/// Whenever few pages are free: the pool grows.
 fn tend<N: Medium, F: Medium>(engine: Arc<Engine<N, F>>) {
     let mut from = 0;
+    let mut next = Instant::now() + TICK;
     while !engine.stop.load(Ordering::Acquire) {
-        std::thread::park_timeout(TICK);
+        std::thread::park_timeout(next.saturating_duration_since(Instant::now()));
         let _one = engine.tending.lock().expect("no holder panics");
         let mut worker = Worker::new(Arc::clone(&engine));
+        worker.grow_ahead();
+        if Instant::now() < next {
+            continue;
+        }
+        next = Instant::now() + TICK;
         let done = worker
             .sweep(from, PAGES_A_TICK)
             .map(|next| from = next)

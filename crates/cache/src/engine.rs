@@ -1,6 +1,7 @@
 //! What the sessions of a cache share.
 
-use std::sync::PoisonError;
+use std::sync::{OnceLock, PoisonError};
+use std::thread::Thread;
 
 use farbank_pm::epoch::Epochs;
 use farbank_pm::pool::Pool;
@@ -42,6 +43,9 @@ pub(crate) struct Tally {
     pub(crate) pages_freed: AtomicU64,
 }
 
+/// Free pages below which a pool that may grow does, before a session needs them.
+pub(crate) const PAGES_AHEAD: usize = 8;
+
 /// Everything that is shared.
 pub(crate) struct Engine<N, F> {
     pub(crate) near: Near<N>,
@@ -68,6 +72,8 @@ pub(crate) struct Engine<N, F> {
     /// Segments the pool may grow to.
     pub(crate) segments_max: u32,
     pub(crate) growing: Mutex<()>,
+    /// The background thread, which has the pool grow before its pages are used up.
+    pub(crate) tender: OnceLock<Thread>,
     /// One round of the background, or a check, which sees no half of one.
     pub(crate) tending: Mutex<()>,
     /// Not before this uptime is growth tried again, once it failed.
@@ -80,6 +86,13 @@ pub(crate) struct Engine<N, F> {
 }
 
 impl<N: Medium, F: Medium> Engine<N, F> {
+    /// Has the background thread make the pool larger, if it may, when so few pages are free.
+    pub(crate) fn ask_for_growth(&self, free_pages: usize) {
+        if free_pages < PAGES_AHEAD && self.pool.segments() < self.segments_max {
+            self.tender.get().inspect(|tender| tender.unpark());
+        }
+    }
+
     #[inline]
     pub(crate) fn far(&self) -> &F {
         self.pool.medium()

@@ -11,6 +11,7 @@
 //! R3  Whatever does not make sense (a page head, an item) is taken for free space: a cache loses, it does not guess.
 //! R4  It is durable before anything older dies for it: a second crash leaves one of the two.
 
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use farbank_kv::clock::StoreClock;
@@ -130,6 +131,7 @@ pub(crate) fn open<N: Medium, F: Medium>(
         root: Mutex::new(root),
         segments_max,
         growing: Mutex::default(),
+        tender: OnceLock::new(),
         grows_from_ms: AtomicU64::new(0),
         growth_error: Mutex::default(),
         tending: Mutex::default(),

@@ -1,7 +1,8 @@
 //! Tending: what has expired goes, sparse pages are merged, classes give pages to each other, the pool grows and
 //! shrinks.
 //!
-//! The pool grows when a class needs a page and there is none, before anything is evicted for it. The superblock tells of new
+//! The pool grows when few pages are free, or, where the background thread is too slow, when a class needs a page and there
+//! is none, before anything is evicted for it. The superblock tells of new
 //! pages, durably, before any of them is used: between the two a power cut leaves a medium that is longer than its pool.
 //!
 //! All the rest empties pages. An item of a page that is to go is moved into a free slot of another page of its class,
@@ -17,6 +18,7 @@ use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::sync::{Arc, thread};
 
 use crate::claims::Claims;
+use crate::engine::PAGES_AHEAD;
 use crate::layout::{ITEM_HEAD_BYTES, seed};
 use crate::near::{Link, Slot};
 use crate::state::Victim;
@@ -80,7 +82,17 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         Ok(false)
     }
 
-    /// Makes the pool larger by a quarter, if it may grow and there is space; whether there are new pages.
+    /// Has the pool grow while few pages are free, so that no session has to.
+    pub(crate) fn grow_ahead(&mut self) {
+        let engine = Arc::clone(&self.engine);
+        let is_near = || engine.lock().state.free_pages.len() < PAGES_AHEAD;
+        let mut is_larger = true;
+        while is_larger && is_near() && !engine.stop.load(Ordering::Acquire) {
+            is_larger = self.grow();
+        }
+    }
+
+    /// Makes the pool larger by a step, if it may grow and there is space; whether there are new pages.
     pub(crate) fn grow(&mut self) -> bool {
         let engine = Arc::clone(&self.engine);
         let before = engine.pool.segments();

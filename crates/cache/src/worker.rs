@@ -347,7 +347,9 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             locked.add_page(page, class, links);
             return written.map(|()| true);
         }
+        let free_pages = locked.state.free_pages.len();
         drop(locked);
+        engine.ask_for_growth(free_pages);
         self.format(page, class)?;
         engine.lock().add_page(page, class, links);
         Ok(true)

@@ -15,13 +15,16 @@ impl<M: Medium> Engine<M> {
     /// Keeps a few segments free, and the pool growing if it may.
     fn clean_ahead(&self) {
         let (run, demand) = self.free.begin_run();
-        if self.free_count() <= self.stock_low() || self.free_count() < demand.segments {
-            let grown = self.occupied() > self.capacity() / 8 * 7 && self.grow_pool();
-            let want = self.stock_high().max(demand.segments);
-            if !grown {
-                // An error has poisoned the engine: writers will hear of it.
-                self.clean_until(want).ok();
-            }
+        let lacks_segments =
+            || self.free_count() <= self.stock_low() || self.free_count() < demand.segments;
+        let is_nearly_full = || self.occupied() > self.capacity() / 8 * 7;
+        let lacks_bytes = || demand.bytes > 0 && !self.fits_exactly(demand.bytes);
+        self.grow_while(&|| lacks_bytes() || (lacks_segments() && is_nearly_full()));
+        if lacks_segments() {
+            // An error has poisoned the engine: writers will hear of it.
+            self.clean_until(self.stock_high().max(demand.segments))
+                .ok();
+            self.grow_while(&|| self.free_count() < demand.segments);
         }
         let many = self.has_many_tombstones() && self.occupied() > self.capacity() / 8 * 7;
         if many || demand.bytes > 0 {
@@ -30,8 +33,17 @@ impl<M: Medium> Engine<M> {
             self.empty_oldest(&|| fits() && self.has_few_tombstones())
                 .ok();
         }
+        self.grow_while(&lacks_bytes); // Cleaning packs records otherwise, and can cost capacity.
         let gained = self.free_count() >= demand.segments && self.fits_exactly(demand.bytes);
         self.free.end_run(run, gained);
+    }
+
+    /// Has the pool grow step by step while `lacks` says so. After each step the writers that it suffices for
+    /// go on.
+    fn grow_while(&self, lacks: &dyn Fn() -> bool) {
+        while lacks() && !self.stop.load(Acquire) && self.grow_pool() {
+            self.free.wake_waiters();
+        }
     }
 
     /// Makes the clock durable and names the segments that hold something that has expired.

@@ -562,7 +562,13 @@ impl<M: Medium> Engine<M> {
         self.growth.error().map_or(Error::Full, Error::CannotGrow)
     }
 
-    /// Grows the pool by a quarter, if it may; false if not, or if there is no space.
+    /// Whether the pool may become larger, as far as is known.
+    pub(crate) fn may_grow(&self) -> bool {
+        let most = self.pool.segments_within(self.config.pool_bytes_max);
+        self.growth.may_succeed() && self.pool.segments() < most
+    }
+
+    /// Grows the pool by a step, if it may; false if not, or if there is no space.
     pub(crate) fn grow_pool(&self) -> bool {
         if !self.growth.may_succeed() {
             return false;

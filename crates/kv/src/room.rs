@@ -1,13 +1,13 @@
 //! Room for a session's writes: admission, open segments, and waiting for the cleaner.
 //!
 //! ```text
-//!   admitted? ── no ──▶ grow ── no ──▶ Full                               (arithmetic: `space`)
+//!   admitted? ── no ──▶ wait for growth ── no ──▶ Full                    (arithmetic: `space`)
 //!      │ yes
 //!   open segment ── full ──▶ free segment ── none ──▶ another session's ── none ──▶ wait for the cleaner
 //! ```
 //!
-//! With [`Cleaning::Background`] a session never cleans. It asks the background thread for segments and waits
-//! until they are there or a pass of the cleaner that began later has found nothing to gain. A session that
+//! With [`Cleaning::Background`] a session never cleans and never has the pool grow. It asks the background
+//! thread for room and waits until it is there or a run of that thread that began later has found nothing to gain. A session that
 //! serves others does not wait either: it asks with [`Worker::prepare`] before it takes a request on, and has the
 //! client wait.
 //!
@@ -104,7 +104,7 @@ impl<M: Medium> Worker<M> {
     pub(crate) fn grow_or_refuse(&mut self, len: usize) -> Result<(), Error> {
         let engine = Arc::clone(&self.engine);
         while !self.fits(len) {
-            if engine.grow_pool() {
+            if engine.config.cleaning == Cleaning::Inline && engine.grow_pool() {
                 continue;
             }
             // What this batch replaces still counts as live until it is published.
@@ -113,7 +113,7 @@ impl<M: Medium> Worker<M> {
                 self.settle(ticket)?;
             }
             self.unpin();
-            if self.fits(len) {
+            if self.fits(len) || self.await_growth(len)? {
                 return Ok(());
             }
             let gone = engine.would_fit(len) && self.await_tombstones(len)?;
@@ -122,6 +122,29 @@ impl<M: Medium> Worker<M> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the background thread has the pool grow until `len` bytes fit.
+    fn await_growth(&self, len: usize) -> Result<bool, Poisoned> {
+        let engine = &self.engine;
+        if engine.config.cleaning == Cleaning::Inline {
+            return Ok(false);
+        }
+        for _ in 0..RUNS_MAX {
+            if !engine.may_grow() {
+                break;
+            }
+            let request = engine.free.request(0, len);
+            // Also in a hurry: a pool that may grow is not full.
+            while !self.fits(len) && !engine.free.is_over(&request) {
+                engine.check_poison()?;
+                engine.free.wait(WAIT);
+            }
+            if self.fits(len) || !engine.free.has_gained(&request) {
+                break;
+            }
+        }
+        Ok(self.fits(len))
     }
 
     /// Whether tombstones could be removed until `len` bytes fit.
@@ -180,7 +203,8 @@ impl<M: Medium> Worker<M> {
             Cleaning::Inline => engine.clean_until(keep + 1)?,
             Cleaning::Background => self.await_cleaner(keep + 1)?,
         };
-        match freed || engine.grow_pool() {
+        // The background thread has had the pool grow, too.
+        match freed || (engine.config.cleaning == Cleaning::Inline && engine.grow_pool()) {
             true => Ok(()),
             false => Err(engine.full()),
         }
@@ -279,7 +303,7 @@ impl<M: Medium> Worker<M> {
             }
         }
         // How long the record will be is not known yet: it may be shorter than `len`.
-        if self.fits(len) || !engine.lacks_room_for_tombstones(len) {
+        if self.fits(len) || !(engine.may_grow() || engine.lacks_room_for_tombstones(len)) {
             return Ok(Room::Ready); // Admitted by now, or to be refused.
         }
         self.ask_for_room(0, len)

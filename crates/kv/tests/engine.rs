@@ -1,4 +1,5 @@
-//! What the engine promises, one claim a test, on plain memory. `full`: what it does when the pool is full.
+//! What the engine promises, one claim a test, on plain memory. `full`: what it does when the pool is full, `growing`:
+//! when the pool may grow.
 
 use std::collections::HashMap;
 
@@ -10,6 +11,8 @@ use support::{Time, User, key, kill, memory, reopen};
 
 #[path = "engine/full.rs"]
 mod full;
+#[path = "engine/growing.rs"]
+mod growing;
 mod support;
 
 /// A small, fixed sequence of pseudo-random numbers.

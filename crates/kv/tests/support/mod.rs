@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use farbank_kv::store::{Error, Item, Key, Meta, Session, Value, View};
 use farbank_kv::{Cleaning, Config, Kv};
+use farbank_pm::Medium;
 use farbank_pm::media::Mapped;
 
 /// Clocks that stand still until they are moved.
@@ -75,7 +76,7 @@ pub(crate) fn key(bytes: &[u8]) -> Key<'_> {
 pub(crate) struct User(pub(crate) Box<dyn Session>);
 
 impl User {
-    pub(crate) fn of(kv: &Kv<Mapped>) -> User {
+    pub(crate) fn of<M: Medium>(kv: &Kv<M>) -> User {
         User(kv.session())
     }
 

@@ -63,6 +63,10 @@ const COPY_A: Off = Off(0);
 const COPY_B: Off = Off(4096);
 /// Where the two pages of the superblock end, in bytes.
 pub(crate) const HEAD_BYTES: u64 = 8192;
+/// Bytes by which a pool grows at once, in whole segments, one at least. All of them are written and
+/// synced, which other syncs of the file and updates of the superblock wait for: 5 to 10 ms in memory,
+/// a few tens of ms on a disk.
+pub const GROWTH_STEP_BYTES: u64 = 16 << 20;
 /// What the first segment is aligned to if it is large, in bytes.
 const HUGE: u64 = 2 << 20;
 
@@ -494,10 +498,13 @@ impl<M: Medium> Pool<M> {
         segments.max(self.segments())
     }
 
-    /// Segments a pool that fills up is to have next: a quarter more, 16 at least, `most` at most.
+    /// Segments a pool that fills up is to have next: a quarter more, 16 at least, but no more than
+    /// [`GROWTH_STEP_BYTES`] have, and `most` at most.
     pub fn segments_next(&self, most: u32) -> u32 {
         let before = self.segments();
-        (before + (before / 4).max(16)).min(most)
+        let step_max = (GROWTH_STEP_BYTES / self.segment_bytes()).max(1);
+        let step = u64::from((before / 4).max(16)).min(step_max) as u32;
+        before.saturating_add(step).min(most)
     }
 
     /// Grows the medium to hold `segments` segments, then records it. Durable on `Ok`; on an error
