@@ -62,10 +62,10 @@ fn nothing_acknowledged_is_lost_when_sectors_are_lost_between_syncs() {
 fn what_was_vouched_for_stays_so_when_recovery_is_killed_and_then_loses_its_power() {
     let config = Config {
         depth: 3,
-        only: Some((60, Some("120".parse().expect("a number")))),
+        only: Some((137, Some("37".parse().expect("a number")))),
         ..Config::new(Persistency::Page)
     };
-    let report = explore_seed(&KvTarget::Plain, &config, 2);
+    let report = explore_seed(&KvTarget::Plain, &config, 5);
     assert!(report.holds(), "{report}");
     assert!(report.counts.deep_points > 0, "{report}");
 }
