@@ -17,6 +17,7 @@ mod clients;
 mod compare;
 mod contest;
 mod disks;
+mod filesystems;
 mod fuzz;
 mod guest;
 mod memcached;
@@ -104,6 +105,11 @@ const LANES: &[Lane] = &[
         "guest",
         "nothing acknowledged is lost when a machine loses its power",
         guest::run,
+    ),
+    Lane(
+        "file-systems",
+        "each file system is accepted, warned about or refused, as documented",
+        filesystems::run,
     ),
     Lane(
         "miri",

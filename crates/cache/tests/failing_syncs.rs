@@ -51,6 +51,7 @@ fn options(is_mapped: bool, io: &Arc<Failing>) -> OpenOptions {
         sync: SyncPolicy::Never,
         page_cache: is_mapped,
         io: Arc::clone(io) as Arc<dyn Io>,
+        ..OpenOptions::default()
     }
 }
 

@@ -8,11 +8,11 @@ use std::path::Path;
 use clap::{Args, ValueEnum};
 use farbank_cache::{PAGE_BYTES, PAGES_MIN, Past};
 use farbank_kv::{POOL_BYTES_MAX, SEGMENTS_MIN, segment_bytes_for};
-use farbank_pm::Kind;
 use farbank_pm::media::{
     AnyMedium, OpenError, OpenOptions, PendingName, SyncPolicy, open_path, prepare_path,
 };
 use farbank_pm::pool::{COPIES, COPY_BYTES, Layout, summary};
+use farbank_pm::{Caps, Kind};
 
 use crate::progress::Progress;
 use crate::{Failure, size};
@@ -49,6 +49,10 @@ pub(crate) struct Place {
     /// Persistent memory needs no sync and ignores this.
     #[arg(long, value_enum, default_value = "always")]
     sync: SyncChoice,
+    /// Use a file system that pools should not be on: one that other machines share (NFS, SMB, 9p), or that
+    /// does not sync; or a file that shares blocks with a copy of it and cannot be given its own.
+    #[arg(long)]
+    accept_file_system: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -163,6 +167,7 @@ impl Place {
             sync: self.sync(),
             // A cache need not survive a power cut: it starts empty then.
             page_cache: self.engine() == Engine::Mdb,
+            accept_file_system: self.accept_file_system,
             ..OpenOptions::default()
         }
     }
@@ -205,10 +210,24 @@ pub(crate) fn superblocks(path: &Path) -> std::io::Result<[[u8; COPY_BYTES]; 2]>
     Ok(copies)
 }
 
+/// Prints what was found at the pool's place.
+pub(crate) fn warn(path: &Path, caps: &Caps) {
+    for warning in &caps.warnings {
+        eprintln!("warning: {}: {warning}", path.display());
+    }
+}
+
 pub(crate) fn refused(error: &OpenError) -> Failure {
     let hint = match error {
         OpenError::InUse { .. } => Some("one server at a time serves a pool; stop the other one"),
         OpenError::NoSpace { .. } => Some("a smaller --size, or another file system, would do"),
+        OpenError::FileSystem { .. } => {
+            Some("use a local file system that syncs; --accept-file-system takes this one as it is")
+        }
+        OpenError::Shared { .. } => Some(
+            "free some space, or copy the file with `cp --reflink=never` and open the copy; \
+             --accept-file-system opens it as it is",
+        ),
         OpenError::Unavailable { .. } => Some("--medium auto takes what the path is best at"),
         _ => None,
     };

@@ -18,7 +18,7 @@ use farbank_pm::media::{AnyMedium, file_id};
 use farbank_pm::pool::{Summary, summary};
 use farbank_server::resp::request;
 
-use crate::place::{Engine, Place, not_opened, refused, superblocks};
+use crate::place::{Engine, Place, not_opened, refused, superblocks, warn};
 use crate::progress::Progress;
 use crate::{Failure, size};
 
@@ -61,6 +61,9 @@ pub(crate) struct At {
     /// Print one JSON object on the last line.
     #[arg(long)]
     json: bool,
+    /// Open it on a file system that pools should not be on.
+    #[arg(long)]
+    accept_file_system: bool,
 }
 
 /// Make a pool.
@@ -82,6 +85,9 @@ pub(crate) struct Dump {
     /// As what.
     #[arg(long, value_enum, default_value = "resp")]
     format: Format,
+    /// Open it on a file system that pools should not be on.
+    #[arg(long)]
+    accept_file_system: bool,
 }
 
 /// How a key is written out.
@@ -112,6 +118,7 @@ impl Create {
         self.place.find_engine(&self.path);
         let (medium, name) = self.place.make(&self.path)?;
         let kind = medium.caps().kind.name();
+        warn(&self.path, medium.caps());
         match medium {
             AnyMedium::Mapped(medium) => self.fill(medium, |_| Ok(())),
             AnyMedium::File(medium) => self.fill(medium, |medium| medium.close()),
@@ -152,12 +159,13 @@ impl Create {
 const COPY: &str = "this is a copy of a pool that was in use or had crashed: acknowledged writes may be missing in it";
 
 /// Opens a pool that is there, to look into it.
-fn open_existing(path: &Path) -> Result<Db, Failure> {
+fn open_existing(path: &Path, accept_file_system: bool) -> Result<Db, Failure> {
     if !path.exists() {
         return Err(nothing_at(path));
     }
     let options = Options {
         copies: Copies::Inspect,
+        accept_file_system,
         ..Options::default()
     };
     let db = open(path, &options).map_err(|error| match &error {
@@ -165,6 +173,7 @@ fn open_existing(path: &Path) -> Result<Db, Failure> {
         OpenError::Medium(error) => refused(error),
         _ => not_opened(path, &error, false),
     })?;
+    warn(path, db.store().caps());
     if db.is_copy() {
         eprintln!("warning: {}: {COPY}", path.display());
     }
@@ -255,7 +264,7 @@ impl At {
     }
 
     fn check(&self, read_all: bool) -> Result<(), Failure> {
-        let db = open_existing(&self.path)?;
+        let db = open_existing(&self.path, self.accept_file_system)?;
         let (opened, stats) = (db.store().opened().clone(), db.store().stats());
         let copy = db.is_copy();
         let mut damage = opened.damage.clone();
@@ -351,7 +360,7 @@ fn each_key(session: &mut dyn Session, each: &mut EachKey<'_>) -> Result<(), Fai
 
 impl Dump {
     fn run(self) -> Result<(), Failure> {
-        let db = open_existing(&self.path)?;
+        let db = open_existing(&self.path, self.accept_file_system)?;
         let mut out = BufWriter::new(std::io::stdout().lock());
         let mut session = db.store().session();
         let (mut selected, mut damaged) = (0, 0_u64);

@@ -27,7 +27,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use tracing::level_filters::LevelFilter;
 
-use crate::place::{Engine, Place, not_opened, refused};
+use crate::place::{Engine, Place, not_opened, refused, warn};
 use crate::{Failure, size};
 
 const EXAMPLES: &str = "\
@@ -375,6 +375,7 @@ impl Serve {
             ),
         }
         announce!("{}", keys_line(opened, made));
+        warn(&self.pool, caps);
         for line in &opened.damage {
             eprintln!("damage: {line}");
         }

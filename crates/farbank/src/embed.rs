@@ -26,6 +26,9 @@ pub struct Options {
     pub sync: SyncPolicy,
     /// What becomes of a copy of a pool that was in use, or had crashed: keys may be missing in it.
     pub copies: Copies,
+    /// Whether a file system is taken that pools should not be on: see
+    /// [`OpenOptions::accept_file_system`].
+    pub accept_file_system: bool,
 }
 
 impl Default for Options {
@@ -37,6 +40,7 @@ impl Default for Options {
             medium: None,
             sync: SyncPolicy::Always,
             copies: Copies::Refuse,
+            accept_file_system: false,
         }
     }
 }
@@ -90,6 +94,7 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Db, OpenError> 
     let how = OpenOptions {
         medium: options.medium,
         sync: options.sync,
+        accept_file_system: options.accept_file_system,
         ..OpenOptions::default()
     };
     let opened = match path.exists() {

@@ -158,6 +158,8 @@ pub struct Caps {
     pub stores_are_durable: bool,
     /// One line for people: what an acknowledged write survives.
     pub survives: String,
+    /// One line each, for people: what was found at the pool's place that its operator should know.
+    pub warnings: Vec<String>,
 }
 
 /// Far memory reached by load and store, or something that behaves like it.

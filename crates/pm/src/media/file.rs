@@ -192,6 +192,7 @@ impl File {
             },
             stores_are_durable: false,
             survives: policy.survives(place).into(),
+            warnings: Vec::new(),
         };
         Ok(File {
             window,
@@ -202,6 +203,10 @@ impl File {
             words: Mutex::new(()),
             syncer: Some(syncer),
         })
+    }
+
+    pub(super) fn caps_mut(&mut self) -> &mut Caps {
+        &mut self.caps
     }
 
     /// Syncs that have succeeded so far.

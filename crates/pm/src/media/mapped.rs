@@ -224,6 +224,7 @@ impl Mapped {
             drain: Drain::Fence,
             stores_are_durable: false,
             survives,
+            warnings: Vec::new(),
         };
         Ok(Mapped {
             window,
@@ -259,6 +260,10 @@ impl Mapped {
         self.fences = false;
         self.caps.survives = "nothing: no line is written back".into();
         self
+    }
+
+    pub(super) fn caps_mut(&mut self) -> &mut Caps {
+        &mut self.caps
     }
 
     /// How lines are written back here.

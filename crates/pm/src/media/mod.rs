@@ -10,14 +10,21 @@
 //!           instructions    one mapped range that grows         the locked file:
 //!                           and never moves                     allocated, written, never sparse
 //! ```
+//!
+//! * `filesystem` judges the file system under a pool and tests that its mappings show what is written.
+//! * `extents` gives a file blocks of its own where it shares them with a copy.
+//! * `sysfs` reads what the kernel says of the devices under it.
 
 pub(crate) mod cpu;
+mod extents;
 pub mod file;
+mod filesystem;
 pub mod mapped;
 mod name;
 pub mod open;
 mod page_cache;
 mod space;
+mod sysfs;
 mod watch;
 mod window;
 

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::{error, fmt};
 
 use super::file::{File, SyncPolicy};
+use super::filesystem::{self, Findings};
 use super::mapped::Mapped;
 use super::name::PendingName;
 use super::page_cache;
@@ -36,6 +37,9 @@ pub struct OpenOptions {
     /// safe from a kill, but not from a power cut. On a file in memory, too, lines are not written back then. For
     /// those who can start empty after a restart of the machine: writes also go on after the file was removed.
     pub page_cache: bool,
+    /// Whether a file system is taken that a pool should not be on, because other machines can have the file
+    /// open too or because it does not sync; and a file whose blocks remain shared with a copy of it.
+    pub accept_file_system: bool,
     /// The system calls; tests have them fail.
     pub io: Arc<dyn Io>,
 }
@@ -46,6 +50,7 @@ impl Default for OpenOptions {
             medium: None,
             sync: SyncPolicy::default(),
             page_cache: false,
+            accept_file_system: false,
             io: Arc::new(Kernel),
         }
     }
@@ -94,6 +99,19 @@ impl AnyMedium {
             AnyMedium::Mapped(medium) => medium.prefault(progress),
             AnyMedium::File(medium) => medium.prefault(progress),
         }
+    }
+
+    /// Has its capabilities tell what was found at its place.
+    fn with(mut self, found: Findings) -> AnyMedium {
+        let caps = match &mut self {
+            AnyMedium::Mapped(medium) => medium.caps_mut(),
+            AnyMedium::File(medium) => medium.caps_mut(),
+        };
+        caps.warnings.extend(found.warnings);
+        if let Some(limits) = found.limits {
+            caps.survives = format!("{}; here {limits}", caps.survives);
+        }
+        self
     }
 
     /// Closes it: see [`File::close`]. The other media have nothing left to do.
@@ -152,6 +170,29 @@ pub enum OpenError {
         path: PathBuf,
         /// Bytes it has.
         bytes: u64,
+    },
+    /// A pool should not be on this file system. See [`OpenOptions::accept_file_system`].
+    FileSystem {
+        /// The file.
+        path: PathBuf,
+        /// The file system's name.
+        name: String,
+        /// What could go wrong there.
+        why: &'static str,
+    },
+    /// The file shares blocks with a copy of it, and could not be given its own.
+    Shared {
+        /// The file.
+        path: PathBuf,
+        /// Bytes of such blocks; 0 if they could not be counted.
+        bytes: u64,
+        /// What was tried said this.
+        source: io::Error,
+    },
+    /// A mapping of the file does not show what is written to it.
+    Incoherent {
+        /// The file.
+        path: PathBuf,
     },
     /// The medium asked for is not to be had here.
     Unavailable {
@@ -213,6 +254,29 @@ impl fmt::Display for OpenError {
                 path.display(),
                 pool::HEAD_BYTES
             ),
+            OpenError::FileSystem { path, name, why } => {
+                write!(
+                    f,
+                    "{} is on {name}, where no pool should be: {why}",
+                    path.display()
+                )
+            }
+            OpenError::Shared {
+                path,
+                bytes,
+                source,
+            } => write!(
+                f,
+                "{} shares {bytes} bytes with a copy of it (reflink, snapshot) and could not be given \
+                 blocks of its own: {source}. Writing there could run out of space",
+                path.display()
+            ),
+            OpenError::Incoherent { path } => write!(
+                f,
+                "{}: a mapping of the file does not show what is written to it, so that reads would be \
+                 wrong: this file system cannot hold a pool",
+                path.display()
+            ),
             OpenError::Unavailable { path, medium, why } => {
                 write!(
                     f,
@@ -228,7 +292,7 @@ impl fmt::Display for OpenError {
 impl error::Error for OpenError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
-            OpenError::Io { source, .. } => Some(source),
+            OpenError::Io { source, .. } | OpenError::Shared { source, .. } => Some(source),
             _ => None,
         }
     }
@@ -242,6 +306,7 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
     let file = PoolFile::open(path, Arc::clone(&options.io))?;
     let place = file.place().map_err(failed("open"))?;
     let kind = choose(path, place, options)?;
+    let mut found = filesystem::examine(&file, place, options)?;
     if kind == Kind::File && place == Place::Disk {
         page_cache::forget(&file).map_err(failed("bring to its device what is cached of"))?;
     }
@@ -259,7 +324,11 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
     if kind == Kind::File {
         check_limit(bytes).map_err(failed("write all of"))?;
     }
-    medium(file, place, kind, bytes / PAGE * PAGE, options).map_err(failed("map"))
+    if place == Place::Disk {
+        filesystem::prepare(&file, bytes, options, &mut found)?;
+    }
+    let opened = medium(file, place, kind, bytes / PAGE * PAGE, options).map_err(failed("map"))?;
+    Ok(opened.with(found))
 }
 
 /// Makes a new medium of `bytes`, rounded up to whole pages, at `path`: space is allocated, written
@@ -312,6 +381,8 @@ fn create_in(
     let failed = |doing| move |e| OpenError::io(path, doing, e);
     let place = file.place().map_err(failed("create"))?;
     let kind = choose(path, place, options)?;
+    filesystem::overwrite_in_place(&file);
+    let found = filesystem::examine(&file, place, options)?;
     file.fill(0, bytes, progress, || file.sync())
         .map_err(|e| match e.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => OpenError::NoSpace {
@@ -328,7 +399,11 @@ fn create_in(
             bytes,
         });
     }
-    medium(file, place, kind, bytes, options).map_err(failed("map"))
+    if place == Place::Disk && bytes >= pool::HEAD_BYTES {
+        filesystem::self_test(&file)?;
+    }
+    let made = medium(file, place, kind, bytes, options).map_err(failed("map"))?;
+    Ok(made.with(found))
 }
 
 fn create_on_device(

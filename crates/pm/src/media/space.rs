@@ -167,6 +167,10 @@ impl PoolFile {
         file_id(&self.file)
     }
 
+    pub(super) fn metadata(&self) -> io::Result<fs::Metadata> {
+        self.file.metadata()
+    }
+
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

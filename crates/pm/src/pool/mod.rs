@@ -633,7 +633,7 @@ fn copied(superblock: &Superblock, file: Option<FileId>) -> Option<PoolError> {
     (!recorded.may_be(found)).then_some(PoolError::Copy { recorded, found })
 }
 
-fn fill_random(mut to: &mut [u8]) -> io::Result<()> {
+pub(crate) fn fill_random(mut to: &mut [u8]) -> io::Result<()> {
     use rustix::rand::{GetRandomFlags, getrandom};
     while !to.is_empty() {
         let filled = rustix::io::retry_on_intr(|| getrandom(&mut *to, GetRandomFlags::empty()))?;

@@ -157,6 +157,7 @@ impl Persistency {
             drain,
             stores_are_durable: self == Persistency::Eadr,
             survives: survives.into(),
+            warnings: Vec::new(),
         }
     }
 }

@@ -270,6 +270,28 @@ fn the_medium_asked_for_or_an_error() {
 }
 
 #[test]
+fn opening_a_file_that_is_no_pool_does_not_write_it() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    std::fs::write(&path, [7; 64 << 10]).expect("a little space");
+    let changed = || std::fs::metadata(&path).expect("it is there").modified();
+    let before = changed().expect("files have times");
+    open_path(&path, &OpenOptions::default()).expect("it can be a medium");
+    assert_eq!(changed().expect("files have times"), before);
+    assert_eq!(std::fs::read(&path).expect("it is there"), [7; 64 << 10]);
+}
+
+#[test]
+fn a_pool_is_the_same_bytes_after_the_self_test_of_its_open() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    new_pool(&path);
+    let before = std::fs::read(&path).expect("it is there");
+    open_path(&path, &OpenOptions::default()).expect("it is a pool");
+    assert!(std::fs::read(&path).expect("it is there") == before);
+}
+
+#[test]
 fn a_refused_medium_leaves_no_file() {
     let folder = folder();
     let path = pool_path(&folder);

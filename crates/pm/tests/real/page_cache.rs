@@ -157,6 +157,7 @@ fn a_mapped_file_whose_sync_failed_is_never_called_durable_again() {
         medium: None,
         sync: SyncPolicy::Always,
         io: io.clone(),
+        ..OpenOptions::default()
     };
     for fails_in_growth in [false, true] {
         let opened = open_path(&path, &options).expect("it opens");

@@ -170,6 +170,7 @@ impl Volatile {
             drain: Drain::Fence,
             stores_are_durable: false,
             survives: "nothing".into(),
+            warnings: Vec::new(),
         };
         Volatile {
             inner: Arc::new(inner),

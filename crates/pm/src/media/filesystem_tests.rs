@@ -1,0 +1,122 @@
+use std::os::fd::AsFd;
+
+use super::*;
+
+fn mount(kind: &str, options: &str) -> Mount {
+    let line = format!("36 35 98:0 / /mnt rw shared:1 - {kind} source {options}");
+    Mount::parse(&line, 36).expect("a line of mountinfo")
+}
+
+fn judged(f_type: u32, mount: &Mount) -> Findings {
+    judge(f_type, Some(mount), false, None)
+}
+
+#[test]
+fn file_systems_that_other_machines_share_are_refused_by_name() {
+    for (f_type, name) in [
+        (0x6969, "nfs4"),
+        (0xff53_4d42, "cifs"),
+        (0xfe53_4d42, "smb3"),
+        (0x0102_1997, "9p"),
+        (0x00c3_6400, "ceph"),
+        (0x6573_5546, "fuse.sshfs"),
+    ] {
+        let found = judged(f_type, &mount(name, "rw"));
+        let (named, why) = found.refusal.expect("it is refused");
+        assert_eq!((named.as_str(), why), (name, LOCKS));
+    }
+}
+
+#[test]
+fn file_systems_that_write_in_place_are_accepted_without_a_word() {
+    for f_type in [0xef53, 0x5846_5342, 0xf2f5_2010, 0x0102_1994] {
+        assert_eq!(judged(f_type, &mount("ext4", "rw")), Findings::default());
+    }
+    let btrfs = judge(0x9123_683e, Some(&mount("btrfs", "rw")), true, None);
+    assert_eq!(btrfs, Findings::default(), "a nodatacow file");
+}
+
+#[test]
+fn file_systems_with_limits_are_accepted_with_a_warning_that_names_them() {
+    for (f_type, name) in [
+        (0x9123_683e, "btrfs"),
+        (0x2fc1_2fc1, "zfs"),
+        (0x6573_5546, "fuse.bindfs"),
+        (0x4d44, "vfat"),
+        (0x1234_5678, "newfs"),
+    ] {
+        let found = judged(f_type, &mount(name, "rw"));
+        assert_eq!(found.refusal, None, "{name}");
+        assert!(found.warnings[0].contains(name), "{found:?}");
+    }
+}
+
+#[test]
+fn an_overlay_is_what_its_upper_layer_is() {
+    let overlay = mount("overlay", "rw,lowerdir=/l,upperdir=/u,workdir=/w");
+    let over = |upper| judge(0x794c_7630, Some(&overlay), false, upper);
+    assert_eq!(over(Some(0xef53)), Findings::default());
+    assert_eq!(over(None).warnings.len(), 1);
+    assert!(over(Some(0x0102_1994)).limits.is_some(), "memory");
+    assert!(over(Some(0x6969)).refusal.is_some(), "nfs");
+    let volatile = mount("overlay", "rw,upperdir=/u,volatile");
+    let found = judge(0x794c_7630, Some(&volatile), false, Some(0xef53));
+    assert_eq!(found.refusal.map(|(_, why)| why), Some(VOLATILE));
+}
+
+#[test]
+fn a_mount_without_barriers_is_warned_about() {
+    let found = judged(0xef53, &mount("ext4", "rw,nobarrier"));
+    assert!(found.warnings[0].contains("nobarrier"), "{found:?}");
+    assert!(found.limits.is_some());
+}
+
+#[test]
+fn options_of_a_mount_are_read_with_their_escapes() {
+    let overlay = mount("overlay", r"rw,upperdir=/a\040b\134c,workdir=/w");
+    let upper = overlay.value("upperdir");
+    assert_eq!(upper, Some(PathBuf::from(r"/a b\c")));
+    assert_eq!(unescape(r"/ends\04"), PathBuf::from(r"/ends\04"));
+    assert_eq!(Mount::parse("36 35 98:0 / /mnt rw - ext4 x rw", 35), None);
+    assert_eq!(Mount::parse("", 1), None);
+    assert_eq!(Mount::parse("1 no dash", 1), None);
+}
+
+#[test]
+fn every_type_has_one_row() {
+    for (n, (f_type, ..)) in TABLE.iter().enumerate() {
+        let again = TABLE[n + 1..].iter().any(|(other, ..)| other == f_type);
+        assert!(!again, "{f_type:#x}");
+    }
+}
+
+#[test]
+fn a_mapping_that_does_not_show_what_was_written_is_found_out() {
+    let (written, mapped) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+    for file in [&written, &mapped] {
+        file.set_len(pool::HEAD_BYTES).unwrap();
+    }
+    assert!(is_coherent(written.as_fd(), written.as_fd()).unwrap());
+    assert!(!is_coherent(written.as_fd(), mapped.as_fd()).unwrap());
+    let mut after = Vec::new();
+    io::Read::read_to_end(&mut &written, &mut after).unwrap();
+    assert!(after.iter().all(|&byte| byte == 0), "it is as it was");
+}
+
+#[test]
+fn a_pool_that_others_can_change_or_read_is_told() {
+    use std::os::unix::fs::PermissionsExt;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for (mode, said) in [
+        (0o600, None),
+        (0o400, None),
+        (0o666, Some("change")),
+        (0o620, Some("change")),
+        (0o644, Some("read")),
+    ] {
+        fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let text = exposure(&file.as_file().metadata().unwrap());
+        assert_eq!(text.is_some(), said.is_some(), "{text:?}");
+        assert!(text.unwrap_or_default().contains(said.unwrap_or_default()));
+    }
+}
