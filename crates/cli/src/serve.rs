@@ -14,14 +14,16 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::builder::RangedU64ValueParser;
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
 use farbank_cache::{Cache, PAGE_BYTES};
 use farbank_kv::store::{Opened, Store, VALUE_BYTES_MAX};
 use farbank_kv::{Config, Kv, READ_CACHE_BYTES_MAX};
 use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, Mapped, PendingName, SyncPolicy};
 use farbank_pm::pool::{Copies, PoolError};
-use farbank_server::{BindError, Endpoint, Handle, Options, Protocol, Server};
+use farbank_server::{
+    BindError, Endpoint, Handle, Options, ProtectedActions, Protocol, Server, UnixSocket,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
@@ -75,6 +77,32 @@ impl FromStr for Port {
     }
 }
 
+/// Permissions of a file.
+#[derive(Clone, Copy, Debug)]
+struct Mode(u32);
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mode, String> {
+        let mode = u32::from_str_radix(text, 8).ok();
+        let mode = mode.filter(|mode| *mode <= 0o777);
+        mode.map(Mode)
+            .ok_or_else(|| "permissions are an octal number up to 777".to_owned())
+    }
+}
+
+/// Who may do what could harm all clients.
+#[derive(Clone, Copy, ValueEnum)]
+enum Protected {
+    /// No client.
+    No,
+    /// Every client.
+    Yes,
+    /// Clients of this machine.
+    Local,
+}
+
 /// Serve a pool to Redis clients and to memcached's.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_override_self = true)]
@@ -114,6 +142,12 @@ pub(crate) struct Serve {
     /// Port for memcached's clients; 0 takes a free one, off serves none.
     #[arg(long, value_name = "N|off", default_value = "11211")]
     memcached_port: Port,
+    /// A Unix socket for Redis clients, too. One that a killed server left is replaced.
+    #[arg(long, value_name = "PATH")]
+    unixsocket: Option<PathBuf>,
+    /// Permissions of the Unix socket, in octal: who can write it can connect.
+    #[arg(long, value_name = "MODE", default_value = "700")]
+    unixsocketperm: Mode,
     /// Largest item that memcached's clients may store, its key and head included; at most 512mb. If not given
     /// 1mb, or what has room in a page of a small cache.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
@@ -136,6 +170,10 @@ pub(crate) struct Serve {
     /// Let anyone who can reach the address read and change everything: there is no password.
     #[arg(long)]
     unsafe_no_auth: bool,
+    /// Who may change limits (CONFIG SET) and end the server (SHUTDOWN); local are clients from 127.0.0.1 and
+    /// ::1 and of the Unix socket.
+    #[arg(long, value_enum, default_value = "local")]
+    enable_protected_configs: Protected,
     /// What is logged to stderr: off, error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: LevelFilter,
@@ -188,7 +226,8 @@ impl Serve {
                  there could read and change everything. Pass --unsafe-no-auth if that is meant"
             )));
         }
-        if self.port == Port(None) && self.memcached_port == Port(None) {
+        if self.port == Port(None) && self.memcached_port == Port(None) && self.unixsocket.is_none()
+        {
             let text = "--port and --memcached-port are both off: nobody could connect";
             return Err(Failure::Usage(text.into()));
         }
@@ -248,6 +287,15 @@ impl Serve {
             idle_secs: self.idle_timeout,
             flush_allowed: !self.memcached_no_flush,
             cas_enabled: !self.memcached_no_cas,
+            protected_actions: match self.enable_protected_configs {
+                Protected::No => ProtectedActions::No,
+                Protected::Yes => ProtectedActions::Yes,
+                Protected::Local => ProtectedActions::Local,
+            },
+            unix_socket: self.unixsocket.clone().map(|path| UnixSocket {
+                path,
+                mode: self.unixsocketperm.0,
+            }),
         };
         Server::bind(&endpoints, options).map_err(|error| not_bound(&error))
     }
@@ -347,7 +395,7 @@ impl Serve {
     /// Says where it listens, on what, what survives, and how the keys came back.
     fn greet(&self, server: &Server, store: &dyn Store, made: Option<Duration>) {
         let (stats, caps, opened) = (store.stats(), store.caps(), store.opened());
-        let addrs: Vec<_> = server
+        let mut addrs: Vec<_> = server
             .endpoints()
             .iter()
             .map(|endpoint| match endpoint.protocol {
@@ -355,6 +403,8 @@ impl Serve {
                 Protocol::Memcached => format!("memcached://{}", endpoint.addr),
             })
             .collect();
+        let socket = self.unixsocket.as_ref();
+        addrs.extend(socket.map(|path| format!("unix:{}", path.display())));
         announce!(
             "farbank {} listens on {}",
             env!("CARGO_PKG_VERSION"),
@@ -376,6 +426,12 @@ impl Serve {
         }
         announce!("{}", keys_line(opened, made));
         warn(&self.pool, caps);
+        if rustix::process::geteuid().is_root() {
+            tracing::warn!(
+                "serving as root: a client that finds a way to run code has the whole machine; run it as a \
+                 user of its own"
+            );
+        }
         for line in &opened.damage {
             eprintln!("damage: {line}");
         }

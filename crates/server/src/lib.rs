@@ -17,7 +17,7 @@
 //! batches and values.
 //!
 //! * `conn` is one connection: its buffers, and what is withheld. `turn` is what it lends its protocol.
-//! * `worker` is the loop; `listener` accepts and starts it all.
+//! * `worker` is the loop; `listener` accepts and starts it all; `unix_socket` is an address that is a file.
 //! * [`resp`] reads Redis's requests and writes replies; `cmd` has a file for each family of commands, and
 //!   the one table of them all.
 //! * [`memcached`] is the other protocol, requests and commands.
@@ -34,7 +34,9 @@ pub mod resp;
 mod settings;
 mod shared;
 mod turn;
+mod unix_socket;
 mod worker;
 
 pub use listener::{BindError, Handle, Server};
-pub use settings::{Endpoint, Options, Protocol};
+pub use settings::{Endpoint, Options, ProtectedActions, Protocol};
+pub use unix_socket::UnixSocket;

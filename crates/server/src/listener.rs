@@ -6,6 +6,7 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener as StdListener};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -18,7 +19,8 @@ use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::memcached::Memo;
 use crate::settings::{Endpoint, Options, Protocol, Settings};
-use crate::shared::{Clients, Desk, Floor, Mail, Shared, Tally};
+use crate::shared::{Clients, Desk, Floor, Mail, Peer, Shared, Tally};
+use crate::unix_socket::{Bound, as_stream};
 use crate::worker::{WAKE, Worker};
 
 /// Connections the kernel keeps for us until we accept them.
@@ -34,6 +36,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct Server {
     listeners: Vec<StdListener>,
     endpoints: Vec<Endpoint>,
+    socket: Option<Bound>,
     options: Options,
     floor: Arc<Floor>,
     door: Poll,
@@ -45,15 +48,20 @@ pub struct Server {
 pub struct BindError {
     /// The address; `None` if the error is of none of them.
     pub addr: Option<SocketAddr>,
+    /// The Unix socket, if the error is of that.
+    pub socket: Option<PathBuf>,
     /// The system's error.
     pub source: io::Error,
 }
 
 impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.addr {
-            Some(addr) => write!(f, "cannot listen on {addr}: {}", self.source),
-            None => write!(f, "cannot start a server: {}", self.source),
+        match (self.addr, &self.socket) {
+            (Some(addr), _) => write!(f, "cannot listen on {addr}: {}", self.source),
+            (None, Some(path)) => {
+                write!(f, "cannot listen on {}: {}", path.display(), self.source)
+            }
+            (None, None) => write!(f, "cannot start a server: {}", self.source),
         }
     }
 }
@@ -61,6 +69,24 @@ impl fmt::Display for BindError {
 impl std::error::Error for BindError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.source)
+    }
+}
+
+impl BindError {
+    fn of(endpoint: &Endpoint, source: io::Error) -> BindError {
+        BindError {
+            addr: Some(endpoint.addr),
+            socket: None,
+            source,
+        }
+    }
+
+    fn of_socket(path: &Path, source: io::Error) -> BindError {
+        BindError {
+            addr: None,
+            socket: Some(path.into()),
+            source,
+        }
     }
 }
 
@@ -88,10 +114,7 @@ impl Server {
         let mut bound = Vec::new();
         let mut listeners = Vec::new();
         for endpoint in endpoints {
-            let of = |source| BindError {
-                addr: Some(endpoint.addr),
-                source,
-            };
+            let of = |source| BindError::of(endpoint, source);
             let listener = bind(endpoint.addr).map_err(of)?;
             bound.push(Endpoint {
                 addr: listener.local_addr().map_err(of)?,
@@ -99,13 +122,22 @@ impl Server {
             });
             listeners.push(listener);
         }
-        let of = |source| BindError { addr: None, source };
-        Server::with(listeners, bound, options).map_err(of)
+        let socket = options.unix_socket.as_ref().map(|socket| {
+            Bound::new(socket).map_err(|source| BindError::of_socket(&socket.path, source))
+        });
+        let socket = socket.transpose()?;
+        let of = |source| BindError {
+            addr: None,
+            socket: None,
+            source,
+        };
+        Server::with(listeners, bound, socket, options).map_err(of)
     }
 
     fn with(
         listeners: Vec<StdListener>,
         endpoints: Vec<Endpoint>,
+        socket: Option<Bound>,
         options: Options,
     ) -> io::Result<Server> {
         let (mut polls, mut desks) = (Vec::new(), Vec::new());
@@ -119,6 +151,7 @@ impl Server {
         Ok(Server {
             listeners,
             endpoints,
+            socket,
             options,
             floor,
             door,
@@ -133,10 +166,11 @@ impl Server {
     pub fn listen(&self) -> Result<(), BindError> {
         for (listener, endpoint) in self.listeners.iter().zip(&self.endpoints) {
             let listening = SockRef::from(listener).listen(BACKLOG);
-            listening.map_err(|source| BindError {
-                addr: Some(endpoint.addr),
-                source,
-            })?;
+            listening.map_err(|source| BindError::of(endpoint, source))?;
+        }
+        if let Some(socket) = &self.socket {
+            let listening = socket.listen(BACKLOG);
+            listening.map_err(|source| BindError::of_socket(socket.path(), source))?;
         }
         Ok(())
     }
@@ -199,7 +233,7 @@ impl Server {
                         .spawn_scoped(scope, worker)?,
                 );
             }
-            let accepted = accept(shared, self.door, self.listeners);
+            let accepted = accept(shared, self.door, self.listeners, self.socket);
             shared.floor.stop();
             for worker in workers {
                 match worker.join() {
@@ -276,11 +310,28 @@ fn run_id() -> String {
 }
 
 /// Accepts until the server is to end.
-fn accept(shared: &Shared<'_>, mut door: Poll, listeners: Vec<StdListener>) -> io::Result<()> {
+fn accept(
+    shared: &Shared<'_>,
+    mut door: Poll,
+    listeners: Vec<StdListener>,
+    socket: Option<Bound>,
+) -> io::Result<()> {
     let mut listeners: Vec<_> = listeners.into_iter().map(TcpListener::from_std).collect();
     for (number, listener) in listeners.iter_mut().enumerate() {
         door.registry()
             .register(listener, Token(number), Interest::READABLE)?;
+    }
+    let mut local = match &socket {
+        Some(socket) => Some((
+            socket.listener()?,
+            Arc::<str>::from(socket.path().to_string_lossy()),
+        )),
+        None => None,
+    };
+    if let Some((listener, _)) = &mut local {
+        let token = Token(listeners.len());
+        door.registry()
+            .register(listener, token, Interest::READABLE)?;
     }
     let mut events = Events::with_capacity(16);
     let mut timeout = HEALTH_EVERY;
@@ -292,7 +343,18 @@ fn accept(shared: &Shared<'_>, mut door: Poll, listeners: Vec<StdListener>) -> i
         }
         let mut paused = false;
         for (listener, endpoint) in listeners.iter().zip(&shared.endpoints) {
-            paused |= !accept_all(shared, listener, endpoint.protocol);
+            let accept = || {
+                let (stream, addr) = listener.accept()?;
+                Ok((stream, Peer::Tcp(addr)))
+            };
+            paused |= !accept_all(shared, accept, endpoint.protocol);
+        }
+        if let Some((listener, path)) = &local {
+            let accept = || {
+                let (stream, _) = listener.accept()?;
+                Ok((as_stream(stream), Peer::Unix(Arc::clone(path))))
+            };
+            paused |= !accept_all(shared, accept, Protocol::Resp);
         }
         timeout = if paused { PAUSE } else { HEALTH_EVERY };
         tell_health(shared, &mut known);
@@ -331,10 +393,14 @@ fn tell_health(shared: &Shared<'_>, known: &mut Health) {
 }
 
 /// Accepts all that wait; false if the system could not take more now.
-fn accept_all(shared: &Shared<'_>, listener: &TcpListener, protocol: Protocol) -> bool {
+fn accept_all(
+    shared: &Shared<'_>,
+    accept: impl Fn() -> io::Result<(TcpStream, Peer)>,
+    protocol: Protocol,
+) -> bool {
     while !shared.floor.stopping() {
-        match listener.accept() {
-            Ok((stream, peer)) => assign(shared, stream, peer, protocol),
+        match accept() {
+            Ok((stream, peer)) => assign(shared, stream, &peer, protocol),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
             Err(e)
                 if matches!(
@@ -351,7 +417,7 @@ fn accept_all(shared: &Shared<'_>, listener: &TcpListener, protocol: Protocol) -
 }
 
 /// Gives a connection to the worker with the fewest, or refuses it.
-fn assign(shared: &Shared<'_>, mut stream: TcpStream, peer: SocketAddr, protocol: Protocol) {
+fn assign(shared: &Shared<'_>, mut stream: TcpStream, peer: &Peer, protocol: Protocol) {
     let most = shared.settings.clients_max.load(Ordering::Relaxed);
     if shared.clients.count() as u64 >= most {
         shared.rejected.fetch_add(1, Ordering::Relaxed);
@@ -361,7 +427,9 @@ fn assign(shared: &Shared<'_>, mut stream: TcpStream, peer: SocketAddr, protocol
         return;
     }
     shared.accepted.fetch_add(1, Ordering::Relaxed);
-    if let Err(error) = tune(shared, &stream) {
+    if matches!(peer, Peer::Tcp(_))
+        && let Err(error) = tune(shared, &stream)
+    {
         tracing::debug!(%error, "socket options");
     }
     let desks = shared.floor.desks.iter().enumerate();

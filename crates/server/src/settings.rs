@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::resp::Limits;
+use crate::unix_socket::UnixSocket;
 
 /// What is spoken at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +51,40 @@ impl Endpoint {
     }
 }
 
+/// Who may change limits with CONFIG SET, and end the server with SHUTDOWN: Redis's
+/// `enable-protected-configs`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ProtectedActions {
+    /// No client.
+    No,
+    /// Every client.
+    Yes,
+    /// Clients from 127.0.0.1 and ::1, and of the Unix socket.
+    #[default]
+    Local,
+}
+
+impl ProtectedActions {
+    /// The value, as CONFIG GET says it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            ProtectedActions::No => "no",
+            ProtectedActions::Yes => "yes",
+            ProtectedActions::Local => "local",
+        }
+    }
+
+    /// Whether a client may, given whether it is local.
+    pub(crate) fn allows(self, local: bool) -> bool {
+        match self {
+            ProtectedActions::No => false,
+            ProtectedActions::Yes => true,
+            ProtectedActions::Local => local,
+        }
+    }
+}
+
 /// What a server is told at its start.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -69,6 +104,10 @@ pub struct Options {
     pub flush_allowed: bool,
     /// Whether memcached's items have `cas` numbers.
     pub cas_enabled: bool,
+    /// Who may change limits and end the server.
+    pub protected_actions: ProtectedActions,
+    /// A Unix socket to listen on, besides the addresses.
+    pub unix_socket: Option<UnixSocket>,
 }
 
 impl Default for Options {
@@ -82,6 +121,8 @@ impl Default for Options {
             idle_secs: 0,
             flush_allowed: true,
             cas_enabled: true,
+            protected_actions: ProtectedActions::default(),
+            unix_socket: None,
         }
     }
 }

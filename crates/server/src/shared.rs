@@ -1,7 +1,8 @@
 //! What all threads of a server see: settings, figures, connections, and how to wake each other.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering,
 };
@@ -263,11 +264,44 @@ impl Tally {
     }
 }
 
+/// Where a connection comes from.
+pub(crate) enum Peer {
+    Tcp(SocketAddr),
+    /// The path of the Unix socket.
+    Unix(Arc<str>),
+}
+
+impl Peer {
+    /// Whether it is of this machine, as Redis sees it.
+    fn is_local(&self) -> bool {
+        match self {
+            Peer::Tcp(addr) => {
+                addr.ip() == IpAddr::from(Ipv4Addr::LOCALHOST)
+                    || addr.ip() == IpAddr::from(Ipv6Addr::LOCALHOST)
+            }
+            Peer::Unix(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::Tcp(addr) => addr.fmt(f),
+            Peer::Unix(path) => write!(f, "{path}:0"),
+        }
+    }
+}
+
 /// What others may know of a connection: CLIENT LIST reads it.
 pub(crate) struct Card {
     pub(crate) id: u64,
     pub(crate) addr: String,
     pub(crate) laddr: String,
+    /// It comes from this machine.
+    pub(crate) is_local: bool,
+    /// It came by the Unix socket.
+    pub(crate) is_unix: bool,
     pub(crate) fd: i32,
     pub(crate) worker: usize,
     pub(crate) protocol: Protocol,
@@ -308,19 +342,22 @@ impl Clients {
     pub(crate) fn welcome(
         &self,
         stream: &TcpStream,
-        peer: SocketAddr,
+        peer: &Peer,
         protocol: Protocol,
         worker: usize,
         now_ms: u64,
     ) -> Arc<Card> {
         use std::os::fd::AsRawFd;
+        let laddr = match peer {
+            Peer::Tcp(_) => stream.local_addr().map(|a| a.to_string()).ok(),
+            Peer::Unix(_) => Some(peer.to_string()),
+        };
         let card = Arc::new(Card {
             id: self.next.fetch_add(1, Ordering::Relaxed) + 1,
             addr: peer.to_string(),
-            laddr: stream
-                .local_addr()
-                .map(|a| a.to_string())
-                .unwrap_or_default(),
+            laddr: laddr.unwrap_or_default(),
+            is_local: peer.is_local(),
+            is_unix: matches!(peer, Peer::Unix(_)),
             fd: stream.as_raw_fd(),
             worker,
             protocol,

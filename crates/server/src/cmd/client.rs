@@ -81,7 +81,12 @@ fn describe(ctx: &Ctx<'_>, card: &Card, out: &mut Vec<u8>) {
     let labels = lock(&card.labels).clone();
     let multi = card.multi.load(Ordering::Relaxed);
     let watching = card.watching.load(Ordering::Relaxed);
-    let flags = if multi >= 0 { "x" } else { "N" };
+    let flags = match (multi >= 0, card.is_unix) {
+        (true, true) => "xU",
+        (true, false) => "x",
+        (false, true) => "U",
+        (false, false) => "N",
+    };
     let (input, output) = (
         card.input_bytes.load(Ordering::Relaxed),
         card.output_bytes.load(Ordering::Relaxed),

@@ -86,6 +86,7 @@ fn constants(shared: &Shared<'_>) -> Vec<(&'static str, String)> {
     let port = shared.port(Protocol::Resp).unwrap_or(0);
     let dir = std::path::Path::new(&shared.options.pool).parent();
     let text = str::to_owned;
+    let socket = shared.options.unix_socket.as_ref();
     let (most, policy) = super::info::limit(shared, &shared.store.stats());
     vec![
         ("appendonly", text("yes")),
@@ -102,10 +103,21 @@ fn constants(shared: &Shared<'_>) -> Vec<(&'static str, String)> {
         ("maxmemory-policy", text(policy)),
         ("notify-keyspace-events", String::new()),
         ("port", port.to_string()),
+        (
+            "enable-protected-configs",
+            text(shared.options.protected_actions.name()),
+        ),
         ("requirepass", String::new()),
         ("save", String::new()),
         ("tcp-backlog", text("511")),
-        ("unixsocket", String::new()),
+        (
+            "unixsocket",
+            socket.map_or(String::new(), |socket| socket.path.display().to_string()),
+        ),
+        (
+            "unixsocketperm",
+            socket.map_or_else(|| text("0"), |socket| format!("{:o}", socket.mode)),
+        ),
     ]
 }
 
@@ -259,11 +271,16 @@ fn check<'a>(
     shared: &'a Shared<'_>,
     name: &'static str,
     value: &[u8],
+    allowed: bool,
 ) -> Result<Vec<Change<'a>>, String> {
+    let number = NUMBERS.iter().find(|number| number.name == name);
+    if !allowed && (number.is_some() || name == OUTPUT_LIMIT) {
+        return Err("can't set protected config".to_owned());
+    }
     if name == OUTPUT_LIMIT {
         return parse_output_limit(&shared.settings, value);
     }
-    if let Some(number) = NUMBERS.iter().find(|number| number.name == name) {
+    if let Some(number) = number {
         let parsed = parse_number(number, value)?;
         return Ok(vec![((number.setting)(&shared.settings), parsed)]);
     }
@@ -282,10 +299,11 @@ pub(super) fn set(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
         return Err(SYNTAX);
     }
     let shared = ctx.shared;
+    let allowed = ctx.may_protected();
     // As in Redis, all names are looked at before any value.
     let mut changes = Vec::new();
     for (name, value) in parameters(shared, args)? {
-        let change = check(shared, name, value);
+        let change = check(shared, name, value, allowed);
         changes.extend(change.map_err(|why| refused(name.as_bytes(), &why))?);
     }
     for (setting, value) in changes {

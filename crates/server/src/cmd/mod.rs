@@ -249,6 +249,12 @@ impl Ctx<'_> {
         }
     }
 
+    /// Whether the client may change limits and end the server.
+    pub(crate) fn may_protected(&self) -> bool {
+        let actions = self.shared.options.protected_actions;
+        actions.allows(self.client.card.is_local)
+    }
+
     /// Counts a key that was asked for.
     #[inline]
     pub(crate) fn looked_up(&mut self, found: bool) {

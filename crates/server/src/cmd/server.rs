@@ -40,6 +40,13 @@ pub(super) fn shutdown(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     if abort {
         return Err(Fail::Is("ERR No shutdown in progress."));
     }
+    if !ctx.may_protected() {
+        return Err(Fail::Is(
+            "ERR SHUTDOWN command not allowed. If the enable-protected-configs option is set to \
+             \"local\", you can run it from a local connection, otherwise you need to set this option in \
+             the configuration file, and then restart the server.",
+        ));
+    }
     tracing::info!(client = ctx.client.id, "SHUTDOWN");
     ctx.client.leaving = true;
     ctx.shared.floor.stop();

@@ -2,10 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use farbank_server::{Endpoint, Handle, Options, Server};
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::volatile::Volatile;
 
@@ -59,8 +61,26 @@ impl Running {
         Running::connect_to(self.memcached_addr)
     }
 
+    /// A client that speaks Redis, from another address of this machine.
+    pub(crate) fn connect_from(&self, ip: [u8; 4]) -> Client {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((ip, 0)).into()).unwrap();
+        socket.connect(&self.addr.into()).unwrap();
+        Running::client(socket.into())
+    }
+
+    /// A client of a Unix socket.
+    pub(crate) fn connect_unix(path: &Path) -> Client {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        socket.connect(&SockAddr::unix(path).unwrap()).unwrap();
+        Running::client(socket.into())
+    }
+
     fn connect_to(addr: SocketAddr) -> Client {
-        let stream = TcpStream::connect(addr).unwrap();
+        Running::client(TcpStream::connect(addr).unwrap())
+    }
+
+    fn client(stream: TcpStream) -> Client {
         stream.set_read_timeout(Some(HUNG)).unwrap();
         stream.set_write_timeout(Some(HUNG)).unwrap();
         Client {

@@ -11,6 +11,7 @@ mod harness;
 mod limits;
 mod memcached;
 mod memcached_wire;
+mod protected;
 mod transactions;
 #[path = "../support/volatile.rs"]
 mod volatile;

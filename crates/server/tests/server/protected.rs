@@ -1,0 +1,100 @@
+//! Who may change limits and end the server, and the Unix socket.
+
+use std::os::unix::fs::PermissionsExt;
+
+use farbank_server::{Options, ProtectedActions, UnixSocket};
+
+use crate::harness::Running;
+
+const LIMITS: [&str; 4] = [
+    "maxclients 100000",
+    "proto-max-bulk-len 10gb",
+    "client-query-buffer-limit 10gb",
+    "client-output-buffer-limit ''",
+];
+
+fn refused(parameter: &str) -> String {
+    format!(
+        "-ERR CONFIG SET failed (possibly related to argument '{parameter}') - can't set protected config\r\n"
+    )
+}
+
+const NO_SHUTDOWN: &str = "-ERR SHUTDOWN command not allowed. If the enable-protected-configs option is set to \
+     \"local\", you can run it from a local connection, otherwise you need to set this option in the \
+     configuration file, and then restart the server.\r\n";
+
+fn running(protected_actions: ProtectedActions) -> Running {
+    Running::with(Options {
+        workers: 1,
+        protected_actions,
+        ..Options::default()
+    })
+}
+
+#[test]
+fn clients_of_other_machines_change_no_limit_and_do_not_end_the_server() {
+    let server = running(ProtectedActions::Local);
+    // Of this machine, too, but Redis calls 127.0.0.1 and ::1 local, and nothing else.
+    let mut distant = server.connect_from([127, 0, 0, 2]);
+    for limit in LIMITS {
+        let name = limit.split(' ').next().unwrap();
+        distant.ask(&format!("CONFIG SET {limit}"), &refused(name));
+    }
+    distant.ask("CONFIG SET appendonly yes", "+OK\r\n");
+    distant.ask("SHUTDOWN NOSAVE", NO_SHUTDOWN);
+    let mut local = server.connect();
+    local.ask("CONFIG SET maxclients 50", "+OK\r\n");
+    local.send("SHUTDOWN NOSAVE");
+    server.join();
+}
+
+#[test]
+fn protected_actions_can_be_forbidden_to_all_and_allowed_to_all() {
+    let server = running(ProtectedActions::No);
+    let mut local = server.connect();
+    local.ask("CONFIG SET maxclients 50", &refused("maxclients"));
+    local.ask("SHUTDOWN", NO_SHUTDOWN);
+    local.ask(
+        "CONFIG GET enable-protected-configs",
+        "*2\r\n$24\r\nenable-protected-configs\r\n$2\r\nno\r\n",
+    );
+    local.ask(
+        "CONFIG SET enable-protected-configs yes",
+        "-ERR CONFIG SET failed (possibly related to argument 'enable-protected-configs') - can't set \
+         immutable config\r\n",
+    );
+    let server = running(ProtectedActions::Yes);
+    let mut distant = server.connect_from([127, 0, 0, 2]);
+    distant.ask("CONFIG SET maxclients 50", "+OK\r\n");
+    distant.send("SHUTDOWN");
+    server.join();
+}
+
+#[test]
+fn a_unix_socket_serves_redis_clients_with_its_mode_and_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let server = Running::with(Options {
+        workers: 1,
+        unix_socket: Some(UnixSocket {
+            path: path.clone(),
+            mode: 0o770,
+        }),
+        ..Options::default()
+    });
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o770);
+    let mut client = Running::connect_unix(&path);
+    client.ask("SET greeting hello;GET greeting", "+OK\r\n$5\r\nhello\r\n");
+    client.ask("CONFIG SET maxclients 50", "+OK\r\n");
+    client.ask(
+        "CONFIG GET unixsocketperm",
+        "*2\r\n$14\r\nunixsocketperm\r\n$3\r\n770\r\n",
+    );
+    let info = client.bulk("CLIENT INFO");
+    let addr = format!(" addr={0}:0 laddr={0}:0 ", path.display());
+    assert!(info.contains(&addr) && info.contains(" flags=U "), "{info}");
+    client.send("SHUTDOWN NOSAVE");
+    server.join();
+    assert!(!path.exists());
+}
