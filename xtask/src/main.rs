@@ -6,16 +6,22 @@
 //! ```text
 //!   cargo xtask lanes [NAME...]     all of them, or those named; for CI
 //!   cargo xtask gate [NAME...]      the same at release size; takes about an hour
+//!   cargo xtask dependencies        every dependency is as deny.toml asks
+//!   cargo xtask sbom                prints what the program is made of, as CycloneDX
+//!   cargo xtask release             builds the program to give away, into target/dist
+//!   cargo xtask release-check       builds it in two folders: the bytes must be the same
 //! ```
 //!
 //! A lane that cannot run has failed. The last line says how many passed and failed, and the exit
 //! code is 1 if one failed, 2 if the command line is wrong.
 #![forbid(unsafe_code)]
 
+mod advisories;
 mod check;
 mod clients;
 mod compare;
 mod contest;
+mod dependencies;
 mod disks;
 mod filesystems;
 mod fuzz;
@@ -23,6 +29,7 @@ mod guest;
 mod memcached;
 mod model;
 mod pibench;
+mod release;
 mod run;
 mod sanitize;
 mod serving;
@@ -127,6 +134,11 @@ const LANES: &[Lane] = &[
         "epochs and tables hold in every interleaving and under weak memory",
         model::loom,
     ),
+    Lane(
+        "advisories",
+        "no dependency is known to be vulnerable",
+        advisories::run,
+    ),
     Lane("fuzz", "no bytes of others do harm", fuzz::run),
     Lane(
         "zero-cost",
@@ -146,7 +158,8 @@ const LANES: &[Lane] = &[
 ];
 
 /// Lanes that build what they run themselves; the others run the release binary.
-const WITHOUT_BINARY: [&str; 10] = [
+const WITHOUT_BINARY: [&str; 11] = [
+    "advisories",
     "faults",
     "schedules",
     "tree",
@@ -159,11 +172,16 @@ const WITHOUT_BINARY: [&str; 10] = [
     "contest-cpp",
 ];
 
-const USAGE: &str = "usage: cargo xtask lanes [NAME...] | cargo xtask gate [NAME...]";
+const USAGE: &str = "usage: cargo xtask lanes [NAME...] | gate [NAME...] | dependencies | sbom | release | \
+                     release-check";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let size = match args.first().map(String::as_str) {
+        Some("dependencies") => return ended(dependencies::check()),
+        Some("sbom") => return ended(dependencies::sbom().map(|list| println!("{list}"))),
+        Some("release") => return ended(release::run()),
+        Some("release-check") => return ended(release::check()),
         Some("lanes") => Size::Lane,
         Some("gate") => Size::Gate,
         _ => return wrong(USAGE),
@@ -182,6 +200,16 @@ fn main() -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+fn ended(done: Result<(), String>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -63,7 +63,7 @@ fn rank(package: &str) -> Option<usize> {
 /// Every Rust file of ours.
 fn sources() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let mut folders = ["crates", "bindings", "xtask"]
+    let mut folders = ["crates", "bindings", "fuzz", "xtask"]
         .map(|name| root().join(name))
         .to_vec();
     while let Some(folder) = folders.pop() {
@@ -138,7 +138,7 @@ fn packages_say_who_they_are() {
 }
 
 #[test]
-fn every_crate_but_pm_and_the_bindings_forbids_unsafe() {
+fn every_crate_but_pm_and_the_bindings_forbids_unsafe_code() {
     for package in packages() {
         let name = package["name"].as_str().unwrap();
         for target in package["targets"].as_array().unwrap() {
@@ -154,6 +154,49 @@ fn every_crate_but_pm_and_the_bindings_forbids_unsafe() {
             );
         }
     }
+}
+
+/// Whether a file has unsafe code: the word, where it is no comment, before a block or an item.
+fn has_unsafe_code(text: &str) -> bool {
+    let word = concat!("uns", "afe");
+    let code = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"));
+    code.flat_map(|line| line.split(word).skip(1)).any(|after| {
+        [" {", " fn", " impl", " extern", " trait", "("]
+            .iter()
+            .any(|next| after.starts_with(next))
+    })
+}
+
+/// The name in the manifest of the package that `file` is in.
+fn package_of(file: &Path) -> String {
+    let manifest = file
+        .ancestors()
+        .find_map(|folder| fs::read_to_string(folder.join("Cargo.toml")).ok());
+    let manifest = manifest.unwrap();
+    let name = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("name = "));
+    name.unwrap().trim_matches('"').to_owned()
+}
+
+#[test]
+fn the_packages_with_unsafe_code_are_those_that_security_md_lists() {
+    let found: BTreeSet<String> = sources()
+        .iter()
+        .filter(|path| has_unsafe_code(&fs::read_to_string(path).unwrap()))
+        .map(|path| package_of(path))
+        .collect();
+    let document = fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let rows = document
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `farbank-"));
+    let listed: BTreeSet<String> = rows
+        .filter_map(|row| row.split_once('`'))
+        .map(|(name, _)| format!("farbank-{name}"))
+        .collect();
+    assert_eq!(found, listed);
 }
 
 #[test]

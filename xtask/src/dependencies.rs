@@ -1,0 +1,362 @@
+//! `cargo xtask dependencies`: what the workspace depends on, against `deny.toml`; and its list, for a release.
+//!
+//! The rules are cargo-deny's, as far as they need no network: banned crates (with the crates that may use them
+//! all the same), licences, sources. cargo-deny itself takes minutes to build; this takes a second.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::iter::Peekable;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::run::root;
+
+/// The platform that is released.
+const PLATFORM: &str = "x86_64-unknown-linux-gnu";
+const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+/// A package, as cargo knows it.
+struct Package {
+    name: String,
+    version: String,
+    license: Option<String>,
+    source: Option<String>,
+    /// Ids of the packages it uses, and whether it does so in what is released.
+    uses: Vec<(String, bool)>,
+}
+
+/// Packages by id.
+type Graph = BTreeMap<String, Package>;
+
+pub(crate) fn check() -> Result<(), String> {
+    let graph = graph(&metadata()?)?;
+    let rules = Rules::read(&read("deny.toml")?)?;
+    let wrong = rules.objections(&graph);
+    for line in &wrong {
+        println!("{line}");
+    }
+    match wrong.len() {
+        0 => {
+            println!("{} packages are as deny.toml asks", graph.len());
+            Ok(())
+        }
+        n => Err(format!("{n} packages are not as deny.toml asks")),
+    }
+}
+
+fn read(file: &str) -> Result<String, String> {
+    fs::read_to_string(root().join(file)).map_err(|e| format!("{file}: {e}"))
+}
+
+fn metadata() -> Result<Value, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["metadata", "--locked", "--format-version", "1"]);
+    command.args(["--filter-platform", PLATFORM]);
+    let output = command.current_dir(root()).output();
+    let output = output.map_err(|e| format!("cargo metadata: {e}"))?;
+    if !output.status.success() {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("cargo metadata: {complaint}"));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|e| format!("cargo metadata: {e}"))
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
+}
+
+/// The packages that `cargo metadata` resolved.
+fn graph(metadata: &Value) -> Result<Graph, String> {
+    let mut uses: BTreeMap<String, Vec<(String, bool)>> = BTreeMap::new();
+    for node in list(&metadata["resolve"]["nodes"]) {
+        let id = text(&node["id"]).ok_or("a package without an id")?;
+        let used = list(&node["deps"]).iter().filter_map(|dep| {
+            let released = list(&dep["dep_kinds"])
+                .iter()
+                .any(|kind| kind["kind"] != "dev");
+            Some((text(&dep["pkg"])?, released))
+        });
+        uses.insert(id, used.collect());
+    }
+    let mut graph = Graph::new();
+    for package in list(&metadata["packages"]) {
+        let field = |name: &str| text(&package[name]).ok_or(format!("a package without {name}"));
+        let id = field("id")?;
+        if let Some(uses) = uses.remove(&id) {
+            let package = Package {
+                name: field("name")?,
+                version: field("version")?,
+                license: text(&package["license"]),
+                source: text(&package["source"]),
+                uses,
+            };
+            graph.insert(id, package);
+        }
+    }
+    Ok(graph)
+}
+
+/// What `deny.toml` says.
+struct Rules {
+    licenses: BTreeSet<String>,
+    /// Banned crates, and who may use them.
+    banned: BTreeMap<String, BTreeSet<String>>,
+}
+
+fn strings(value: Option<&toml::Value>) -> BTreeSet<String> {
+    let values = value.and_then(toml::Value::as_array).into_iter().flatten();
+    values
+        .filter_map(|value| value.as_str().map(str::to_owned))
+        .collect()
+}
+
+impl Rules {
+    fn read(deny: &str) -> Result<Rules, String> {
+        let table: toml::Table = deny.parse().map_err(|e| format!("deny.toml: {e}"))?;
+        let section = |name: &str| {
+            let section = table.get(name).and_then(toml::Value::as_table);
+            section.ok_or(format!("deny.toml has no [{name}]"))
+        };
+        let mut banned = BTreeMap::new();
+        let bans = section("bans")?.get("deny").and_then(toml::Value::as_array);
+        for ban in bans.ok_or("deny.toml bans nothing")? {
+            let name = ban.get("name").and_then(toml::Value::as_str);
+            let name = name.ok_or("deny.toml: a ban without a name")?;
+            banned.insert(name.to_owned(), strings(ban.get("wrappers")));
+        }
+        let licenses = strings(section("licenses")?.get("allow"));
+        Ok(Rules { licenses, banned })
+    }
+
+    /// One line for each rule that a package breaks.
+    fn objections(&self, graph: &Graph) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for package in graph.values() {
+            let named = format!("{} {}", package.name, package.version);
+            if package.source.as_deref().is_some_and(|s| s != REGISTRY) {
+                wrong.push(format!("{named} is not from crates.io"));
+            }
+            match &package.license {
+                None => wrong.push(format!("{named} has no licence")),
+                Some(license) if !self.allows(license) => {
+                    wrong.push(format!("{named}: deny.toml does not allow {license}"));
+                }
+                Some(_) => {}
+            }
+            for (used, _) in &package.uses {
+                let used = graph.get(used).map_or("", |used| &used.name);
+                let banned = self.banned.get(used);
+                if banned.is_some_and(|wrappers| !wrappers.contains(&package.name)) {
+                    wrong.push(format!("{named} uses {used}, which deny.toml bans"));
+                }
+            }
+        }
+        wrong
+    }
+
+    /// Whether an SPDX expression can be met.
+    fn allows(&self, expression: &str) -> bool {
+        let spaced = expression
+            .replace('(', " ( ")
+            .replace(')', " ) ")
+            .replace('/', " OR ");
+        let mut words = spaced.split_whitespace().peekable();
+        let met = self.any(&mut words);
+        met && words.next().is_none()
+    }
+
+    fn any<'a>(&self, words: &mut Peekable<impl Iterator<Item = &'a str>>) -> bool {
+        let mut met = self.every(words);
+        while words.next_if_eq(&"OR").is_some() {
+            met |= self.every(words);
+        }
+        met
+    }
+
+    fn every<'a>(&self, words: &mut Peekable<impl Iterator<Item = &'a str>>) -> bool {
+        let mut met = self.one(words);
+        while words.next_if_eq(&"AND").is_some() {
+            met &= self.one(words);
+        }
+        met
+    }
+
+    fn one<'a>(&self, words: &mut Peekable<impl Iterator<Item = &'a str>>) -> bool {
+        if words.next_if_eq(&"(").is_some() {
+            let met = self.any(words);
+            return words.next() == Some(")") && met;
+        }
+        let Some(license) = words.next() else {
+            return false;
+        };
+        match words.next_if_eq(&"WITH").and_then(|_| words.next()) {
+            Some(exception) => self
+                .licenses
+                .contains(&format!("{license} WITH {exception}")),
+            None => self.licenses.contains(license),
+        }
+    }
+}
+
+/// Checksums of `Cargo.lock`, by name and version.
+fn checksums() -> Result<BTreeMap<(String, String), String>, String> {
+    let lock: toml::Table = read("Cargo.lock")?
+        .parse()
+        .map_err(|e| format!("Cargo.lock: {e}"))?;
+    let packages = lock.get("package").and_then(toml::Value::as_array);
+    let sums = packages.into_iter().flatten().filter_map(|package| {
+        let field = |name| package.get(name)?.as_str().map(str::to_owned);
+        Some(((field("name")?, field("version")?), field("checksum")?))
+    });
+    Ok(sums.collect())
+}
+
+/// A list of what is in the program, as CycloneDX 1.5. The same for the same `Cargo.lock`: it has no time and no
+/// random number.
+pub(crate) fn sbom() -> Result<String, String> {
+    let (graph, sums) = (graph(&metadata()?)?, checksums()?);
+    let program = graph.iter().find(|(_, p)| p.name == "farbank-cli");
+    let (id, program) = program.ok_or("there is no farbank-cli")?;
+    let mut reached = BTreeSet::new();
+    let mut next = vec![id.as_str()];
+    while let Some(id) = next.pop() {
+        if reached.insert(id)
+            && let Some(package) = graph.get(id)
+        {
+            let released = package.uses.iter().filter(|(_, released)| *released);
+            next.extend(released.map(|(used, _)| used.as_str()));
+        }
+    }
+    let (mut components, mut dependencies) = (Vec::new(), Vec::new());
+    for (_, package) in graph.iter().filter(|(id, _)| reached.contains(id.as_str())) {
+        let uses = package.uses.iter().filter(|(_, released)| *released);
+        let mut uses: Vec<String> = uses
+            .filter_map(|(used, _)| graph.get(used).map(Package::url))
+            .collect();
+        uses.sort();
+        dependencies.push(json!({ "ref": package.url(), "dependsOn": uses }));
+        if package.name != program.name {
+            components.push(package.component("library", &sums));
+        }
+    }
+    let list = json!({
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": { "component": program.component("application", &sums) },
+        "components": components,
+        "dependencies": dependencies,
+    });
+    serde_json::to_string_pretty(&list).map_err(|e| e.to_string())
+}
+
+impl Package {
+    /// Its name in the list.
+    fn url(&self) -> String {
+        format!("pkg:cargo/{}@{}", self.name, self.version)
+    }
+
+    fn component(&self, kind: &str, sums: &BTreeMap<(String, String), String>) -> Value {
+        let mut component = json!({
+            "type": kind,
+            "bom-ref": self.url(),
+            "name": self.name,
+            "version": self.version,
+            "purl": self.url(),
+        });
+        if let Some(license) = &self.license {
+            component["licenses"] = json!([{ "expression": license.replace('/', " OR ") }]);
+        }
+        if let Some(sum) = sums.get(&(self.name.clone(), self.version.clone())) {
+            component["hashes"] = json!([{ "alg": "SHA-256", "content": sum }]);
+        }
+        component
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DENY: &str = r#"
+        [licenses]
+        allow = ["MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception"]
+        [bans]
+        deny = [{ name = "tokio" }, { name = "memmap2", wrappers = ["perf"] }]
+    "#;
+
+    fn rules() -> Rules {
+        Rules::read(DENY).unwrap()
+    }
+
+    #[test]
+    fn a_licence_expression_is_met_as_spdx_means_it() {
+        for (expression, met) in [
+            ("MIT", true),
+            ("ISC", false),
+            ("MIT OR ISC", true),
+            ("ISC/MIT", true),
+            ("MIT AND ISC", false),
+            ("MIT AND (ISC OR Apache-2.0)", true),
+            ("(MIT OR ISC) AND Unicode-3.0", false),
+            ("ISC OR MIT AND Apache-2.0", true),
+            ("Apache-2.0 WITH LLVM-exception", true),
+            ("MIT WITH LLVM-exception", false),
+            ("(MIT", false),
+            ("MIT MIT", false),
+            ("", false),
+        ] {
+            assert_eq!(rules().allows(expression), met, "{expression:?}");
+        }
+    }
+
+    fn package(id: &str, uses: &[&str]) -> (Value, Value) {
+        let deps: Vec<Value> = uses
+            .iter()
+            .map(|used| json!({ "pkg": used, "dep_kinds": [{ "kind": null }] }))
+            .collect();
+        let package = json!({
+            "id": id, "name": id, "version": "1.0.0", "license": "MIT", "source": REGISTRY,
+        });
+        (package, json!({ "id": id, "deps": deps }))
+    }
+
+    fn objections(packages: &[(Value, Value)]) -> Vec<String> {
+        let (packages, nodes): (Vec<_>, Vec<_>) = packages.iter().cloned().unzip();
+        let metadata = json!({ "packages": packages, "resolve": { "nodes": nodes } });
+        rules().objections(&graph(&metadata).unwrap())
+    }
+
+    #[test]
+    fn a_banned_crate_is_found_unless_one_uses_it_that_may() {
+        let fine = [package("ours", &["perf"]), package("perf", &["memmap2"])];
+        let memmap = package("memmap2", &[]);
+        assert_eq!(
+            objections(&[fine[0].clone(), fine[1].clone(), memmap.clone()]),
+            [""; 0]
+        );
+        let direct = [package("ours", &["memmap2"]), memmap];
+        assert_eq!(objections(&direct).len(), 1);
+        let runtime = [package("ours", &["tokio"]), package("tokio", &[])];
+        assert_eq!(objections(&runtime).len(), 1);
+    }
+
+    #[test]
+    fn a_crate_from_elsewhere_or_without_a_licence_is_found() {
+        let (mut stranger, node) = package("stranger", &[]);
+        stranger["source"] = "git+https://example.org/x".into();
+        stranger["license"] = Value::Null;
+        assert_eq!(objections(&[(stranger, node)]).len(), 2);
+    }
+
+    #[test]
+    fn the_workspace_is_as_deny_toml_asks() {
+        check().unwrap();
+    }
+}
