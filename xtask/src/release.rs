@@ -47,10 +47,13 @@ pub(crate) fn check() -> Result<(), String> {
 
 fn check_in(temporary: &Path) -> Result<(), String> {
     let mut built = Vec::new();
-    for name in ["one", "another/folder"] {
-        let folder = temporary.join(name);
-        copy(&root(), &folder)?;
-        let program = build(&folder, &folder.join("target"))?;
+    let folders = ["one", "another/folder"].map(|name| temporary.join(name));
+    // Both before the first build, so that a change of the sources meanwhile is in neither.
+    folders
+        .iter()
+        .try_for_each(|folder| copy(&root(), folder))?;
+    for folder in &folders {
+        let program = build(folder, &folder.join("target"))?;
         let bytes = fs::read(&program).map_err(|e| format!("{}: {e}", program.display()))?;
         for path in [folder.clone(), cargo_home(), home()] {
             if leaks(&bytes, &path) {
@@ -59,7 +62,7 @@ fn check_in(temporary: &Path) -> Result<(), String> {
         }
         built.push(bytes);
         // The second build needs the space.
-        fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        fs::remove_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     }
     let (one, another) = (&built[0], &built[1]);
     if one != another {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::figure::Error;
 
-/// A file that is removed when this is dropped.
+/// A file that is removed when this is dropped; what is no file stays.
 #[derive(Debug)]
 pub(crate) struct TempFile(PathBuf);
 
@@ -30,7 +30,25 @@ impl TempFile {
 
 impl Drop for TempFile {
     fn drop(&mut self) {
-        // Someone else may have removed it; there is nobody to tell.
-        std::fs::remove_file(&self.0).ok();
+        // A device's node was there before. A file may be gone already: there is nobody to tell.
+        if std::fs::symlink_metadata(&self.0).is_ok_and(|found| found.is_file()) {
+            std::fs::remove_file(&self.0).ok();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_removed_and_what_is_none_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, socket) = (folder.path().join("file"), folder.path().join("socket"));
+        std::fs::write(&file, "").unwrap();
+        // Stands for a device's node, which takes a privilege to make.
+        let _bound = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        drop((TempFile::new(&file), TempFile::new(&socket)));
+        assert_eq!((file.exists(), socket.exists()), (false, true));
     }
 }

@@ -9,7 +9,8 @@ use clap::{Args, ValueEnum};
 use farbank_cache::{PAGE_BYTES, PAGES_MIN, Past};
 use farbank_kv::{POOL_BYTES_MAX, SEGMENTS_MIN, segment_bytes_for};
 use farbank_pm::media::{
-    AnyMedium, OpenError, OpenOptions, PendingName, SyncPolicy, open_path, prepare_path,
+    AnyMedium, OpenError, OpenOptions, PendingName, SyncPolicy, device_bytes, open_path,
+    prepare_path,
 };
 use farbank_pm::pool::{COPIES, COPY_BYTES, Layout, summary};
 use farbank_pm::{Caps, Kind};
@@ -38,7 +39,7 @@ pub(crate) struct Place {
     /// Size of a new pool.
     #[arg(long, value_name = "SIZE", default_value = "1gb", value_parser = size::parse)]
     pub(crate) size: u64,
-    /// Segment size of a new pool, a power of two from 4kb; chosen from --size if not given. The cache's
+    /// Segment size of a new pool, a power of two from 4kb to 1gb; chosen from --size if not given. The cache's
     /// pages, and no item is larger: 1mb (less if --size is below 64mb), or what --memcached-item-size needs.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     segment_bytes: Option<u64>,
@@ -53,6 +54,9 @@ pub(crate) struct Place {
     /// does not sync; or a file that shares blocks with a copy of it and cannot be given its own.
     #[arg(long)]
     accept_file_system: bool,
+    /// Whether a new pool may overwrite what is on a device.
+    #[arg(skip)]
+    pub(crate) force: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -74,8 +78,8 @@ impl Place {
     /// Refuses what cannot work before anything is done.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let segment_bytes = self.segment_bytes();
-        if !segment_bytes.is_power_of_two() || segment_bytes < 4096 {
-            let text = "--segment-bytes must be a power of two from 4kb";
+        if (Layout { segment_bytes }).check().is_err() {
+            let text = "--segment-bytes must be a power of two from 4kb to 1gb";
             return Err(Failure::Usage(text.into()));
         }
         let least = match self.engine {
@@ -145,6 +149,10 @@ impl Place {
 
     /// Makes a medium at `path`, where nothing is. It gets its name when a pool is on it.
     pub(crate) fn make(&self, path: &Path) -> Result<(AnyMedium, PendingName), Failure> {
+        // A device is a pool as a whole. What cannot be is refused before it is written to.
+        if let Some(bytes) = device_bytes(path).map_err(|e| refused(&e))? {
+            self.check_most("the device, which is a pool as a whole,", bytes)?;
+        }
         let mut progress = Progress::new("making the pool");
         let made = prepare_path(path, self.size, &self.options(), &mut |done, all| {
             progress.show(done, all);
@@ -168,6 +176,7 @@ impl Place {
             // A cache need not survive a power cut: it starts empty then.
             page_cache: self.engine() == Engine::Mdb,
             accept_file_system: self.accept_file_system,
+            force: self.force,
             ..OpenOptions::default()
         }
     }
@@ -221,6 +230,9 @@ pub(crate) fn refused(error: &OpenError) -> Failure {
     let hint = match error {
         OpenError::InUse { .. } => Some("one server at a time serves a pool; stop the other one"),
         OpenError::NoSpace { .. } => Some("a smaller --size, or another file system, would do"),
+        OpenError::Occupied { .. } => {
+            Some("`pool create --force` overwrites it; if it is a pool, `farbank serve` opens it")
+        }
         OpenError::FileSystem { .. } => {
             Some("use a local file system that syncs; --accept-file-system takes this one as it is")
         }

@@ -74,6 +74,9 @@ pub(crate) struct Create {
     path: PathBuf,
     #[command(flatten)]
     place: Place,
+    /// Overwrite what is on a device. Files are never overwritten.
+    #[arg(long)]
+    force: bool,
 }
 
 /// Write out a pool.
@@ -114,10 +117,11 @@ impl Pool {
 
 impl Create {
     fn run(mut self) -> Result<(), Failure> {
-        self.place.check()?;
         self.place.find_engine(&self.path);
+        self.place.check()?;
+        self.place.force = self.force;
         let (medium, name) = self.place.make(&self.path)?;
-        let kind = medium.caps().kind.name();
+        let (kind, bytes) = (medium.caps().kind.name(), medium.bytes());
         warn(&self.path, medium.caps());
         match medium {
             AnyMedium::Mapped(medium) => self.fill(medium, |_| Ok(())),
@@ -127,7 +131,7 @@ impl Create {
         println!(
             "pool {}: {} in segments of {}, medium {kind}, empty",
             self.path.display(),
-            size::human(self.place.size),
+            size::human(bytes),
             size::human(self.place.segment_bytes())
         );
         Ok(())

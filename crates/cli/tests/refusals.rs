@@ -38,10 +38,29 @@ fn options_that_cannot_be_are_not_called_sound() {
             ["--max-size", "16000000tb"],
             "--max-size must be at most 4.0 TiB",
         ),
+        (
+            ["--segment-bytes", "2gb"],
+            "--segment-bytes must be a power of two from 4kb to 1gb",
+        ),
+        (["--unixsocketperm", "888"], "an octal number up to 777"),
+        (["--enable-protected-configs", "maybe"], "no, yes, local"),
     ] {
         let args = ["serve", "--check-config", options[0], options[1]];
         says(&args, 2, text);
     }
+    // A device would be wiped before its pool was found to be impossible.
+    let create = [
+        "pool",
+        "create",
+        "/dev/null",
+        "--segment-bytes",
+        "2gb",
+        "--size",
+        "40gb",
+    ];
+    says(&create, 2, "--segment-bytes must be a power of two");
+    let create = ["pool", "create", "/dev/null", "--size", "16mb"];
+    says(&create, 1, "no devdax device");
     let text = "--pool none is memory of this process: --medium must be auto or dram";
     says(
         &[

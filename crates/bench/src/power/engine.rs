@@ -49,7 +49,7 @@ pub(super) fn open(
     match create_path(path, POOL_BYTES, &options, &mut |_, _| {}) {
         Ok(AnyMedium::Mapped(medium)) => close_new(Kv::create(medium, SEGMENT_BYTES, config()))?,
         Ok(AnyMedium::File(medium)) => close_new(Kv::create(medium, SEGMENT_BYTES, config()))?,
-        Err(OpenError::Exists { .. }) => {}
+        Err(OpenError::Exists { .. } | OpenError::Occupied { .. }) => {}
         Err(error) => return Err(error.to_string()),
     }
     match open_path(path, &options).map_err(|e| e.to_string())? {

@@ -80,7 +80,7 @@ fn make(path: &Path) -> Result<(), String> {
     ) {
         Ok(AnyMedium::Mapped(medium)) => make_on(medium),
         Ok(AnyMedium::File(medium)) => make_on(medium),
-        Err(OpenError::Exists { .. }) => Ok(()),
+        Err(OpenError::Exists { .. } | OpenError::Occupied { .. }) => Ok(()),
         Err(error) => Err(error.to_string()),
     }
 }

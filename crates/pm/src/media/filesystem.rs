@@ -38,7 +38,7 @@ use rustix::fs::IFlags;
 use super::extents;
 use super::open::{OpenError, OpenOptions};
 use super::space::{Place, PoolFile, check_limit};
-use super::sysfs::Sysfs;
+use super::sysfs::{Persistence, Sysfs};
 use super::window::{PAGE, Source, Window};
 use crate::medium::{LINE, Off};
 use crate::pool;
@@ -123,6 +123,8 @@ fn classify(f_type: u32) -> (&'static str, Class) {
 pub(super) struct Findings {
     /// One line each, for people.
     pub(super) warnings: Vec<String>,
+    /// What an acknowledged write survives, instead of what the medium promises by itself.
+    pub(super) survives: Option<&'static str>,
     /// What limits the durability that the medium promises by itself.
     pub(super) limits: Option<&'static str>,
     /// Why a pool should not be there.
@@ -134,6 +136,20 @@ pub(super) struct Findings {
 impl Findings {
     fn warn(&mut self, text: String) {
         self.warnings.push(text);
+    }
+
+    /// Memory that is mapped is announced as persistent only if something says that it is.
+    fn judge_memory(&mut self, persistence: Persistence) {
+        if persistence == Persistence::Unknown {
+            self.survives = Some(
+                "a kill of the process; no restart and no power cut: nothing says that this memory is persistent",
+            );
+            self.warn(
+                "the kernel does not say that this memory is persistent: it may be CXL memory, or DRAM that was set \
+                 aside (hmem, memmap=)"
+                    .into(),
+            );
+        }
     }
 
     fn refuse(&mut self, name: &str, why: &'static str) {
@@ -315,7 +331,13 @@ pub(super) fn examine(
     options: &OpenOptions,
 ) -> Result<Findings, OpenError> {
     if matches!(place, Place::Device { .. }) {
-        return Ok(Findings::default());
+        let device = file
+            .metadata()
+            .map_err(|e| OpenError::io(file.path(), "examine", e))?;
+        let mut found = Findings::default();
+        found.warnings.extend(exposure(&device));
+        found.judge_memory(Sysfs::system().persistence("char", device.rdev()));
+        return Ok(found);
     }
     let failed = |e: io::Error| OpenError::io(file.path(), "examine the file system of", e);
     let f_type = file_system(file.fd()).map_err(failed)?;
@@ -327,6 +349,9 @@ pub(super) fn examine(
     let mut found = judge(f_type, mount.as_ref(), no_cow, upper_type);
     let metadata = file.metadata().map_err(failed)?;
     found.warnings.extend(exposure(&metadata));
+    if place == Place::Dax {
+        found.judge_memory(Sysfs::system().persistence("block", metadata.dev()));
+    }
     if place == Place::Disk {
         // An overlay has no device of its own.
         let upper = upper.and_then(|upper| fs::metadata(upper).ok());

@@ -13,7 +13,7 @@
 //!
 //! * `filesystem` judges the file system under a pool and tests that its mappings show what is written.
 //! * `extents` gives a file blocks of its own where it shares them with a copy.
-//! * `sysfs` reads what the kernel says of the devices under it.
+//! * `sysfs` reads what the kernel says of the devices under it; `signature` knows what is on one already.
 
 pub(crate) mod cpu;
 mod extents;
@@ -23,6 +23,7 @@ pub mod mapped;
 mod name;
 pub mod open;
 mod page_cache;
+mod signature;
 mod space;
 mod sysfs;
 mod watch;
@@ -32,7 +33,9 @@ pub use cpu::WriteBack;
 pub use file::{File, SyncPolicy};
 pub use mapped::Mapped;
 pub use name::PendingName;
-pub use open::{AnyMedium, OpenError, OpenOptions, create_path, open_path, prepare_path};
+pub use open::{
+    AnyMedium, OpenError, OpenOptions, create_path, device_bytes, open_path, prepare_path,
+};
 pub use space::{Io, Kernel, Progress, file_id};
 
 #[cfg(not(all(target_arch = "x86_64", target_endian = "little", target_os = "linux")))]

@@ -11,7 +11,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::{error, fmt};
 
@@ -20,9 +20,11 @@ use super::filesystem::{self, Findings};
 use super::mapped::Mapped;
 use super::name::PendingName;
 use super::page_cache;
+use super::signature;
 use super::space::{Io, Kernel, Place, PoolFile, Progress, check_limit};
+use super::sysfs::Sysfs;
 use super::window::PAGE;
-use crate::medium::{Caps, Kind, Medium, Poisoned};
+use crate::medium::{Caps, Kind, Medium, Off, Poisoned};
 use crate::pool;
 use std::sync::Arc;
 
@@ -40,6 +42,8 @@ pub struct OpenOptions {
     /// Whether a file system is taken that a pool should not be on, because other machines can have the file
     /// open too or because it does not sync; and a file whose blocks remain shared with a copy of it.
     pub accept_file_system: bool,
+    /// Whether a new pool may overwrite what is on a device, a pool too.
+    pub force: bool,
     /// The system calls; tests have them fail.
     pub io: Arc<dyn Io>,
 }
@@ -51,6 +55,7 @@ impl Default for OpenOptions {
             sync: SyncPolicy::default(),
             page_cache: false,
             accept_file_system: false,
+            force: false,
             io: Arc::new(Kernel),
         }
     }
@@ -108,6 +113,9 @@ impl AnyMedium {
             AnyMedium::File(medium) => medium.caps_mut(),
         };
         caps.warnings.extend(found.warnings);
+        if let Some(survives) = found.survives {
+            caps.survives = survives.into();
+        }
         if let Some(limits) = found.limits {
             caps.survives = format!("{}; here {limits}", caps.survives);
         }
@@ -147,6 +155,13 @@ pub enum OpenError {
     Exists {
         /// The file.
         path: PathBuf,
+    },
+    /// The device has something on it already. See [`OpenOptions::force`].
+    Occupied {
+        /// The device.
+        path: PathBuf,
+        /// What is on it.
+        what: String,
     },
     /// The device or file system has no room. Nothing was left behind.
     NoSpace {
@@ -235,6 +250,11 @@ impl fmt::Display for OpenError {
             OpenError::Exists { path } => write!(
                 f,
                 "{} exists already: open it, or remove it to make a new pool there",
+                path.display()
+            ),
+            OpenError::Occupied { path, what } => write!(
+                f,
+                "{} has {what} on it already, which a new pool would overwrite",
                 path.display()
             ),
             OpenError::NoSpace { path, bytes } => {
@@ -332,8 +352,9 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
 }
 
 /// Makes a new medium of `bytes`, rounded up to whole pages, at `path`: space is allocated, written
-/// and, as far as the medium goes, durable on `Ok`. An existing file, or a device with a pool on
-/// it, is refused; on an error no file is left behind. A device becomes a medium as a whole.
+/// and, as far as the medium goes, durable on `Ok`. An existing file is refused, and so is a device that has
+/// anything on it ([`OpenOptions::force`]); on an error no file is left behind. A device becomes a medium as a
+/// whole.
 ///
 /// The file has its name before there is a pool in it: for a pool that must survive a kill of its
 /// creation see [`prepare_path`].
@@ -416,17 +437,46 @@ fn create_on_device(
     let AnyMedium::Mapped(mapped) = &opened else {
         unreachable!("a device is mapped")
     };
+    check_free(mapped, path, bytes, options.force)?;
+    mapped.wipe(progress);
+    Ok(opened)
+}
+
+/// Whether a new pool of `bytes` may be made on the device at `path`. Changes nothing.
+fn check_free(mapped: &Mapped, path: &Path, bytes: u64, force: bool) -> Result<(), OpenError> {
     if bytes > mapped.len() {
         return Err(OpenError::NoSpace {
             path: path.into(),
             bytes,
         });
     }
-    if pool::is_pool(mapped) {
-        return Err(OpenError::Exists { path: path.into() });
+    if force {
+        return Ok(());
     }
-    mapped.wipe(progress);
-    Ok(opened)
+    let what = match pool::is_pool(mapped) {
+        true => Some("a pool".to_owned()),
+        false => {
+            let mut begin = vec![0; signature::LOOKED_AT.min(mapped.len() as usize)];
+            mapped.copy_out(Off(0), &mut begin);
+            signature::of(&begin)
+        }
+    };
+    what.map_or(Ok(()), |what| {
+        let path = path.into();
+        Err(OpenError::Occupied { path, what })
+    })
+}
+
+/// Bytes of the devdax device at `path`, all of which a new pool there takes; `None` if it is a file, or not
+/// there. Nothing is opened.
+///
+/// # Errors
+/// The kernel does not say how long the device is.
+pub fn device_bytes(path: &Path) -> Result<Option<u64>, OpenError> {
+    let metadata = fs::metadata(path).ok();
+    let device = metadata.filter(|m| m.file_type().is_char_device());
+    let bytes = device.map(|device| Sysfs::system().dax_bytes(device.rdev()));
+    bytes.transpose().map_err(|e| OpenError::io(path, "use", e))
 }
 
 /// Bytes of `file` that a medium may serve: up to the first hole, which must not be in the pool.
@@ -490,5 +540,68 @@ fn medium(
     match kind {
         Kind::File => File::on_file(file, place, bytes, options).map(AnyMedium::File),
         _ => Mapped::on_file(file, place, bytes, options.page_cache).map(AnyMedium::Mapped),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Lane;
+    use crate::pool::{Layout, Pool};
+
+    const BYTES: u64 = 1 << 20;
+
+    fn memory() -> Mapped {
+        Mapped::anonymous(BYTES).expect("a little memory")
+    }
+
+    fn refused(mapped: &Mapped) -> OpenError {
+        let path = Path::new("/dev/dax0.0");
+        check_free(mapped, path, BYTES, true).expect("forced");
+        check_free(mapped, path, BYTES, false).expect_err("something is on it")
+    }
+
+    #[test]
+    fn a_device_with_something_on_it_is_refused_by_name_and_taken_when_forced() {
+        check_free(&memory(), Path::new("x"), BYTES, false).expect("zeros");
+        let mut lane = Lane::default();
+        for (at, bytes, what) in [
+            (0, &b"PMEMPOOL"[..], "a PMDK pool"),
+            (1072, b"12345678\x53\xef", "ext4"),
+            (8, b"?", "something unknown"),
+        ] {
+            let mapped = memory();
+            mapped.copy_in(&mut lane, Off(at), &[bytes]);
+            let error = refused(&mapped).to_string();
+            assert!(error.contains(what), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_device_with_a_pool_is_refused_though_its_superblock_is_damaged() {
+        let mut lane = Lane::default();
+        let layout = Layout {
+            segment_bytes: 64 << 10,
+        };
+        let pool = Pool::create(memory(), &mut lane, &layout).expect("a sound layout");
+        let mapped = pool.into_medium();
+        mapped.copy_in(&mut lane, Off(64), &[&[7; 64]]);
+        mapped.copy_in(&mut lane, Off(4096), &[&[7; 64]]);
+        assert!(refused(&mapped).to_string().contains("a pool"));
+    }
+
+    #[test]
+    fn a_device_that_is_too_small_is_refused_though_forced() {
+        let path = Path::new("x");
+        let error = check_free(&memory(), path, BYTES + 1, true).expect_err("no room");
+        assert!(matches!(error, OpenError::NoSpace { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_path_without_a_device_has_no_devices_bytes() {
+        assert_eq!(device_bytes(Path::new("/nowhere")).expect("none"), None);
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        assert_eq!(device_bytes(file.path()).expect("none"), None);
+        device_bytes(Path::new("/dev/null")).expect_err("no devdax device");
     }
 }

@@ -16,7 +16,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 use std::{fmt, ptr};
 
@@ -26,6 +26,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::name::{self, Name, PendingName};
 use super::open::OpenError;
+use super::sysfs::{Persistence, Sysfs};
 use super::window::PAGE;
 use crate::medium::FileId;
 use crate::process::Process;
@@ -330,14 +331,8 @@ impl PoolFile {
         const RAMFS: u32 = 0x8584_58f6;
         let metadata = self.file.metadata()?;
         if metadata.file_type().is_char_device() {
-            let device = sys_device("char", metadata.rdev());
-            if !fs::canonicalize(device.join("subsystem")).is_ok_and(|s| s.ends_with("dax")) {
-                return Err(io::Error::other("a character device, but no devdax device"));
-            }
-            let bytes = fs::read_to_string(device.join("size"))?;
-            let bytes = bytes.trim().parse::<u64>().map_err(io::Error::other)?;
             return Ok(Place::Device {
-                bytes,
+                bytes: Sysfs::system().dax_bytes(metadata.rdev())?,
                 map_sync: self.maps_sync(),
             });
         }
@@ -378,24 +373,12 @@ impl PoolFile {
         let Ok(metadata) = self.file.metadata() else {
             return false;
         };
-        let device = match metadata.file_type().is_char_device() {
-            true => sys_device("char", metadata.rdev()),
-            false => sys_device("block", metadata.dev()),
+        let (class, device) = match metadata.file_type().is_char_device() {
+            true => ("char", metadata.rdev()),
+            false => ("block", metadata.dev()),
         };
-        // The region the device is cut from says so; it is one of the folders above.
-        let Ok(device) = fs::canonicalize(device) else {
-            return false;
-        };
-        let domain = device
-            .ancestors()
-            .find_map(|folder| fs::read_to_string(folder.join("persistence_domain")).ok());
-        domain.is_some_and(|domain| domain.trim() == "cpu_cache")
+        Sysfs::system().persistence(class, device) == Persistence::Caches
     }
-}
-
-fn sys_device(class: &str, device: u64) -> PathBuf {
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    PathBuf::from(format!("/sys/dev/{class}/{major}:{minor}"))
 }
 
 /// The file, as the file system knows it; `None` where that does not last.

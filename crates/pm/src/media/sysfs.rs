@@ -3,12 +3,24 @@
 //! The root is a parameter, so that tests can make up a tree of files for hardware that is not there.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The folder that is `/sys`, or stands for it.
 #[derive(Clone, Debug)]
 pub(super) struct Sysfs(PathBuf);
+
+/// What a power cut leaves of memory that is mapped, the least first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Persistence {
+    /// Nothing says that any of it stays.
+    Unknown,
+    /// What was written back.
+    Memory,
+    /// All that was stored, the caches included.
+    Caches,
+}
 
 /// Something under a file system that limits what it can promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +49,33 @@ impl Sysfs {
         self.0.join(format!("dev/{class}/{major}:{minor}"))
     }
 
+    /// Bytes of a devdax device.
+    ///
+    /// # Errors
+    /// It is another character device, or the kernel does not say.
+    pub(super) fn dax_bytes(&self, device: u64) -> io::Result<u64> {
+        let folder = self.device("char", device);
+        if !fs::canonicalize(folder.join("subsystem")).is_ok_and(|s| s.ends_with("dax")) {
+            return Err(io::Error::other("a character device, but no devdax device"));
+        }
+        let bytes = fs::read_to_string(folder.join("size"))?;
+        bytes.trim().parse().map_err(io::Error::other)
+    }
+
+    /// Whether the memory of a device, "char" (devdax) or "block" (a file system's), is persistent, as far as
+    /// there is evidence.
+    ///
+    /// Persistent memory is cut from a region, one of the folders above the device. The region's
+    /// `persistence_domain` says how far stores must come. Firmware may leave that out (the file is empty
+    /// then); memory that the firmware's own table (NFIT) lists is persistent all the same. Other memory
+    /// with an empty domain is what `memmap=` cuts from DRAM (the provider is `e820`) or unknown. Memory
+    /// without a region is DRAM or CXL memory that was set aside (`hmem`, `dax_region`): volatile. A
+    /// device-mapper device is what the least of those under it is.
+    pub(super) fn persistence(&self, class: &str, device: u64) -> Persistence {
+        fs::canonicalize(self.device(class, device))
+            .map_or(Persistence::Unknown, |folder| evidence(&folder, DEPTH_MAX))
+    }
+
     /// Thinly provisioned and volatile devices under the block device, at any depth.
     pub(super) fn beneath(&self, device: u64) -> Vec<Layer> {
         let mut found = Vec::new();
@@ -51,6 +90,39 @@ impl Sysfs {
 
 /// More device-mapper devices on top of each other than anyone has.
 const DEPTH_MAX: usize = 16;
+
+/// The folders of the devices that a device-mapper device stands on.
+fn slaves(folder: &Path) -> Vec<PathBuf> {
+    let slaves = fs::read_dir(folder.join("slaves")).into_iter().flatten();
+    slaves
+        .flatten()
+        .filter_map(|slave| fs::canonicalize(slave.path()).ok())
+        .collect()
+}
+
+/// See [`Sysfs::persistence`].
+fn evidence(folder: &Path, depth: usize) -> Persistence {
+    const FIRMWARE: &str = "ACPI.NFIT";
+    let read = |file: &str| {
+        let mut found = folder
+            .ancestors()
+            .map(|above| fs::read_to_string(above.join(file)));
+        found.find_map(Result::ok)
+    };
+    match read("persistence_domain").as_deref().map(str::trim) {
+        Some("cpu_cache") => Persistence::Caches,
+        Some("memory_controller") => Persistence::Memory,
+        Some("") if read("provider").is_some_and(|bus| bus.trim() == FIRMWARE) => {
+            Persistence::Memory
+        }
+        None if depth > 0 => {
+            let under = slaves(folder);
+            let under = under.iter().map(|slave| evidence(slave, depth - 1));
+            under.min().unwrap_or(Persistence::Unknown)
+        }
+        _ => Persistence::Unknown,
+    }
+}
 
 fn layers(folder: &Path, depth: usize, found: &mut Vec<Layer>) {
     // A partition's folder is in its disk's.
@@ -80,11 +152,8 @@ fn layers(folder: &Path, depth: usize, found: &mut Vec<Layer>) {
     if let Some(file) = read("loop/backing_file") {
         found.extend(backing(Path::new(file.trim_end_matches('\n'))));
     }
-    let slaves = fs::read_dir(disk.join("slaves")).into_iter().flatten();
-    for slave in slaves.flatten() {
-        if let Ok(slave) = fs::canonicalize(slave.path())
-            && depth > 0
-        {
+    if depth > 0 {
+        for slave in slaves(disk) {
             layers(&slave, depth - 1, found);
         }
     }
@@ -169,6 +238,84 @@ mod tests {
         let found = Sysfs::at(root.path()).beneath(DEVICE);
         let in_memory = found.iter().all(|layer| layer.is_memory);
         assert!(in_memory, "{found:?}");
+    }
+
+    /// A tree in which the devdax device 253:2 is `path`, a folder.
+    fn dax(path: &str) -> (tempfile::TempDir, PathBuf) {
+        let root = tempfile::tempdir().unwrap();
+        let device = root.path().join("devices").join(path);
+        fs::create_dir_all(&device).unwrap();
+        fs::create_dir_all(root.path().join("bus/dax")).unwrap();
+        fs::create_dir_all(root.path().join("dev/char")).unwrap();
+        symlink(&device, root.path().join("dev/char/253:2")).unwrap();
+        symlink(root.path().join("bus/dax"), device.join("subsystem")).unwrap();
+        fs::write(device.join("size"), "1073741824\n").unwrap();
+        (root, device)
+    }
+
+    const REGION: &str = "LNXSYSTM:00/ACPI0012:00/ndbus0/region0";
+    const NODE: &str = "dax0.1/dax/dax0.0";
+
+    #[test]
+    fn memory_is_persistent_only_with_evidence() {
+        use Persistence::{Caches, Memory, Unknown};
+        for (domain, provider, expected) in [
+            ("cpu_cache\n", "ACPI.NFIT\n", Caches),
+            ("memory_controller\n", "ACPI.NFIT\n", Memory),
+            ("memory_controller\n", "CXL\n", Memory),
+            ("\n", "ACPI.NFIT\n", Memory),
+            ("\n", "e820\n", Unknown),
+            ("\n", "of_pmem\n", Unknown),
+            ("something new\n", "ACPI.NFIT\n", Unknown),
+        ] {
+            let (root, device) = dax(&format!("{REGION}/{NODE}"));
+            let region = device.ancestors().nth(3).unwrap();
+            fs::write(region.join("persistence_domain"), domain).unwrap();
+            fs::write(region.parent().unwrap().join("provider"), provider).unwrap();
+            let sysfs = Sysfs::at(root.path());
+            assert_eq!(
+                sysfs.persistence("char", DEVICE),
+                expected,
+                "{domain} {provider}"
+            );
+            assert_eq!(sysfs.dax_bytes(DEVICE).unwrap(), 1 << 30);
+        }
+    }
+
+    #[test]
+    fn memory_without_a_region_is_not_persistent() {
+        for path in [
+            "platform/hmem.0/dax0.0",
+            "pci0000:00/root0/decoder0.0/region0/dax_region0/dax0.0",
+        ] {
+            let (root, _) = dax(path);
+            let found = Sysfs::at(root.path()).persistence("char", DEVICE);
+            assert_eq!(found, Persistence::Unknown, "{path}");
+        }
+        let nothing = tempfile::tempdir().unwrap();
+        let found = Sysfs::at(nothing.path()).persistence("char", DEVICE);
+        assert_eq!(found, Persistence::Unknown);
+    }
+
+    #[test]
+    fn a_volume_is_as_persistent_as_the_least_of_what_is_under_it() {
+        let (root, under) = tree("pmem0");
+        let sysfs = Sysfs::at(root.path());
+        assert_eq!(sysfs.persistence("block", DEVICE), Persistence::Unknown);
+        fs::write(under.join("persistence_domain"), "memory_controller\n").unwrap();
+        assert_eq!(sysfs.persistence("block", DEVICE), Persistence::Memory);
+        let other = under.parent().unwrap().join("pmem1");
+        fs::create_dir(&other).unwrap();
+        symlink(&other, under.parent().unwrap().join("dm-2/slaves/pmem1")).unwrap();
+        assert_eq!(sysfs.persistence("block", DEVICE), Persistence::Unknown);
+    }
+
+    #[test]
+    fn another_character_device_is_no_devdax_device() {
+        let (root, device) = dax("virtual/mem/null");
+        fs::remove_file(device.join("subsystem")).unwrap();
+        let refused = Sysfs::at(root.path()).dax_bytes(DEVICE).unwrap_err();
+        assert!(refused.to_string().contains("no devdax"), "{refused}");
     }
 
     #[test]

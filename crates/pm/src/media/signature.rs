@@ -1,0 +1,69 @@
+//! What is on a device already: a new pool must not overwrite it unasked.
+//!
+//! A device has no name of its own for what is on it. Its first bytes tell: most formats have a signature
+//! there. Bytes that are not zero and have no known signature are somebody's, too.
+
+/// Bytes looked at, from the first one on: all signatures are in them.
+pub(super) const LOOKED_AT: usize = 128 << 10;
+
+/// Where a signature is, what it is, and of what.
+const SIGNATURES: &[(usize, &[u8], &str)] = &[
+    (0, b"PMEMPOOL", "a PMDK pool"),
+    (0, b"XFSB", "an XFS file system"),
+    (0, b"LUKS\xba\xbe", "a LUKS volume"),
+    (0, b"bcachefs", "a bcachefs file system"),
+    (512, b"EFI PART", "a GPT partition table"),
+    (4096, b"EFI PART", "a GPT partition table"),
+    (512, b"LABELONE", "an LVM physical volume"),
+    (0, b"LABELONE", "an LVM physical volume"),
+    (1080, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
+    (1024, b"\x10\x20\xf5\xf2", "an F2FS file system"),
+    (4086, b"SWAPSPACE2", "swap space"),
+    (4096, b"\xfc\x4e\x2b\xa9", "a member of a software RAID"),
+    (4096, b"NVDIMM_PFN_INFO\0", "a PFN namespace"),
+    (4096, b"NVDIMM_BTT_INFO\0", "a BTT namespace"),
+    (65_600, b"_BHRfS_M", "a btrfs file system"),
+    (32_769, b"CD001", "an ISO 9660 file system"),
+    (510, b"\x55\xaa", "a partition table or boot sector"),
+];
+
+/// What the first [`LOOKED_AT`] bytes of a device, or fewer, are of; `None` if they are all zero.
+pub(super) fn of(bytes: &[u8]) -> Option<String> {
+    let named = SIGNATURES.iter().find(|(at, signature, _)| {
+        bytes
+            .get(*at..)
+            .is_some_and(|bytes| bytes.starts_with(signature))
+    });
+    if let Some((_, _, what)) = named {
+        return Some((*what).to_owned());
+    }
+    let first = bytes.iter().position(|&byte| byte != 0)?;
+    Some(format!(
+        "something unknown: byte {first} is {:#04x}",
+        bytes[first]
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_signature_is_found_by_its_name_and_within_what_is_looked_at() {
+        for (at, signature, what) in SIGNATURES {
+            let mut bytes = vec![0; LOOKED_AT];
+            bytes[*at..at + signature.len()].copy_from_slice(signature);
+            assert_eq!(of(&bytes).as_deref(), Some(*what));
+        }
+    }
+
+    #[test]
+    fn bytes_without_a_signature_are_somebodys_and_zeros_are_nobodys() {
+        let mut bytes = vec![0; LOOKED_AT];
+        assert_eq!(of(&bytes), None);
+        assert_eq!(of(&[]), None);
+        bytes[LOOKED_AT - 1] = 7;
+        let found = of(&bytes).expect("one byte is not zero");
+        assert!(found.contains("131071 is 0x07"), "{found}");
+    }
+}
