@@ -469,6 +469,9 @@ impl Origin {
 /// Why no client could connect, and what helps.
 fn not_bound(error: &BindError) -> Failure {
     let hint = match error.source.kind() {
+        _ if error.socket.is_some() => {
+            Some("--unixsocket names a file that is not there, in a folder that can be written")
+        }
         ErrorKind::AddrInUse => {
             Some("another server is there; choose another --port or --memcached-port, or off")
         }
