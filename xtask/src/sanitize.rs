@@ -121,13 +121,15 @@ impl Tests {
 pub(crate) fn miri(_size: Size) -> Result<(), String> {
     install_nightly()?;
     MIRI.run("farbank-pm", &["--lib"], &IN_MIRI)?;
+    MIRI.run("farbank-pm", &["--test", "arguments"], &[])?;
     MIRI.run("farbank-kv", &["--test", "small"], &[])
 }
 
 /// Real media, engine, damage and server with every access checked; and nothing leaks.
 pub(crate) fn asan(_size: Size) -> Result<(), String> {
     install_nightly()?;
-    ASAN.run("farbank-pm", &["--lib", "--test", "real"], &[])?;
+    let media = ["--lib", "--test", "real", "--test", "arguments"];
+    ASAN.run("farbank-pm", &media, &[])?;
     let engine = ["--lib", "--test", "engine", "--test", "damage"];
     ASAN.run("farbank-kv", &engine, &[])?;
     ASAN.run("farbank-server", &["--lib", "--tests"], &[])

@@ -98,7 +98,7 @@ pub(crate) type Seen<'a> = (&'a Found, &'a [u8]);
 pub(crate) struct Worker<N: Medium, F: Medium> {
     pub(crate) engine: Arc<Engine<N, F>>,
     pub(crate) lane: Lane,
-    pin: Arc<PinSlot>,
+    pin: PinSlot,
     pub(crate) purse: Arc<Mutex<Purse>>,
     /// Whether the purse holds many slots that were given up.
     crowded: bool,

@@ -40,7 +40,7 @@ use farbank_pm::epoch::Slot;
 use farbank_pm::fault;
 use farbank_pm::model::Category;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
-use farbank_pm::sync::{Arc, thread};
+use farbank_pm::sync::thread;
 use farbank_pm::{Drain, Lane, Medium, Off, Poisoned};
 
 use crate::config::Cleaning;
@@ -84,7 +84,7 @@ enum Limbo {
 pub(crate) struct Cleaner {
     lane: Lane,
     log: Log,
-    slot: Arc<Slot>,
+    slot: Slot,
     /// Of victims that had to be kept: where tombstones were met that have copies by now, and need no more.
     copied: HashMap<u32, HashSet<Off>>,
 }
@@ -116,7 +116,7 @@ struct Pass {
 }
 
 impl Cleaner {
-    pub(crate) fn new(id: u32, slot: Arc<Slot>) -> Cleaner {
+    pub(crate) fn new(id: u32, slot: Slot) -> Cleaner {
         Cleaner {
             lane: Lane::new(id),
             log: Log::default(),

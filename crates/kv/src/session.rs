@@ -85,7 +85,7 @@ pub(crate) struct Worker<M: Medium> {
     pub(crate) lane: Lane,
     pub(crate) log: Log,
     pub(crate) id: u32,
-    pub(crate) slot: Arc<Slot>,
+    pub(crate) slot: Slot,
     pinned: bool,
     reads: u32,
     /// Whether something was written to extents since the last drain.

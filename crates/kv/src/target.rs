@@ -247,8 +247,8 @@ struct KvSubject<M: Medium> {
 /// Who may be in segments that are emptied.
 enum Reader {
     Nobody,
-    Outside(Arc<Slot>),
-    Inside(Arc<Slot>),
+    Outside(Slot),
+    Inside(Slot),
 }
 
 impl<M: Medium> KvSubject<M> {

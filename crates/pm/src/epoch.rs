@@ -23,12 +23,19 @@ const IDLE: u64 = u64::MAX;
 /// The epochs of one structure.
 pub struct Epochs {
     current: CachePadded<AtomicU64>,
-    slots: Mutex<Vec<Arc<Slot>>>,
+    /// Of every slot that lives, and of dropped ones, idle, until the next slot is made.
+    slots: Mutex<Vec<Arc<Pinned>>>,
 }
 
-/// One reader's place. Pinning again moves the pin on: what was found before may go.
+/// The epoch a reader is pinned at, or [`IDLE`].
+type Pinned = CachePadded<AtomicU64>;
+
+/// One reader's pin. Pinning again moves the pin on: what was found before may go.
+///
+/// Dropping a slot ends its pin. A slot that is leaked while pinned (`std::mem::forget`) holds back
+/// every later reclamation for as long as its [`Epochs`] live: nothing tells it from a slow reader.
 pub struct Slot {
-    pinned: CachePadded<AtomicU64>,
+    pinned: Arc<Pinned>,
 }
 
 impl Default for Epochs {
@@ -41,19 +48,20 @@ impl Default for Epochs {
 }
 
 impl Epochs {
-    /// A new reader's slot. It is forgotten when the reader drops it.
-    pub fn slot(&self) -> Arc<Slot> {
-        let slot = Arc::new(Slot {
-            pinned: CachePadded::new(AtomicU64::new(IDLE)),
-        });
+    /// A new reader's slot, pinned by nothing. It is forgotten when the reader drops it.
+    pub fn slot(&self) -> Slot {
+        let pinned = Arc::new(CachePadded::new(AtomicU64::new(IDLE)));
         let mut slots = self.slots.lock().expect("no holder panics");
-        slots.retain(|s| Arc::strong_count(s) > 1);
-        slots.push(Arc::clone(&slot));
-        slot
+        slots.retain(|pinned| Arc::strong_count(pinned) > 1);
+        slots.push(Arc::clone(&pinned));
+        Slot { pinned }
     }
 
-    /// Pins `slot`: what can be reached from now on stays until [`Slot::unpin`], or until it is pinned
-    /// again.
+    /// Pins `slot`: what can be reached from now on stays until [`Slot::unpin`], until it is pinned
+    /// again, or until the slot is dropped.
+    ///
+    /// A slot of other epochs protects nothing here and holds back reclamation there. Offsets that
+    /// were found before the pin are not protected by it.
     #[inline]
     pub fn pin(&self, slot: &Slot) {
         // Whoever finds this pin in place of an earlier one finds that one's reads done (E4).
@@ -64,26 +72,34 @@ impl Epochs {
     }
 
     /// The epoch under which to retire what has just been unlinked; later pins cannot reach it.
+    /// What a reader can still reach when this is called is not protected from reuse.
     pub fn retire(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.current.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// The oldest epoch any slot is pinned at, or the current one.
+    /// The oldest epoch any slot is pinned at, or the current one. Waits for no reader.
     pub fn oldest(&self) -> u64 {
         fence(Ordering::SeqCst);
         let current = self.current.load(Ordering::SeqCst);
         let slots = self.slots.lock().expect("no holder panics");
-        let oldest = slots.iter().map(|s| s.pinned.load(Ordering::SeqCst)).min();
+        let oldest = slots.iter().map(|s| s.load(Ordering::SeqCst)).min();
         oldest.unwrap_or(IDLE).min(current)
     }
 }
 
 impl Slot {
-    /// Lets go: nothing found under the pin may be followed any more.
+    /// Lets go: nothing found under the pin may be followed any more. Of an idle slot: no effect.
     #[inline]
     pub fn unpin(&self) {
         self.pinned.store(IDLE, Ordering::Release);
+    }
+}
+
+impl Drop for Slot {
+    /// A reader that ends while pinned, as one does that panics, reads nothing any more (E4).
+    fn drop(&mut self) {
+        self.unpin();
     }
 }
 
@@ -109,6 +125,30 @@ mod tests {
         let epochs = Epochs::default();
         drop(epochs.slot());
         let _other = epochs.slot();
+        let retired = epochs.retire();
+        assert!(epochs.oldest() > retired);
+    }
+
+    #[test]
+    fn a_slot_dropped_while_pinned_does_not_block_reclamation() {
+        let epochs = Epochs::default();
+        let reader = epochs.slot();
+        epochs.pin(&reader);
+        let retired = epochs.retire();
+        assert!(epochs.oldest() <= retired, "the reader may still follow it");
+        drop(reader);
+        assert!(epochs.oldest() > retired, "no slot was made since the drop");
+    }
+
+    #[test]
+    fn a_reader_that_panics_while_pinned_does_not_block_reclamation() {
+        let epochs = Epochs::default();
+        let reader = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let slot = epochs.slot();
+            epochs.pin(&slot);
+            panic!("a reader's own mistake");
+        }));
+        assert!(reader.is_err());
         let retired = epochs.retire();
         assert!(epochs.oldest() > retired);
     }

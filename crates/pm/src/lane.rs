@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-use crate::medium::{LINE, Off};
+use crate::medium::{LINE, Off, end_of};
 
 /// Exact counts of what one lane asked of the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +26,9 @@ impl AddAssign for Counters {
     }
 }
 
-/// One worker at the door. A lane is used by one thread at a time.
+/// One worker at the door. A lane is used by one thread at a time, and by another one only after a
+/// drain: a fence completes the stores of the thread that executes it. Else what was written before
+/// may not be durable when its ticket is; nothing worse happens.
 #[derive(Debug, Default)]
 pub struct Lane {
     id: u32,
@@ -64,7 +66,7 @@ impl Lane {
     pub(crate) fn flushed(&mut self, at: Off, len: usize) {
         const LINE_BYTES: u64 = LINE as u64;
         if len > 0 {
-            self.counters.lines += (at.0 + len as u64).div_ceil(LINE_BYTES) - at.0 / LINE_BYTES;
+            self.counters.lines += end_of(at, len).div_ceil(LINE_BYTES) - at.0 / LINE_BYTES;
             self.undrained = true;
         }
     }

@@ -35,10 +35,25 @@ impl Off {
     }
 
     /// The offset `bytes` further on.
+    ///
+    /// # Panics
+    /// When there is no such offset: the sum does not fit 64 bits.
+    #[inline]
     #[must_use]
+    #[track_caller]
     pub const fn plus(self, bytes: u64) -> Off {
-        Off(self.0 + bytes)
+        match self.0.checked_add(bytes) {
+            Some(at) => Off(at),
+            None => no_offset(),
+        }
     }
+}
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+const fn no_offset() -> ! {
+    panic!("an offset has 64 bits, and the one asked for has more")
 }
 
 impl fmt::Debug for Off {
@@ -162,10 +177,57 @@ pub struct Caps {
     pub warnings: Vec<String>,
 }
 
+/// Bytes of `parts` together.
+///
+/// # Panics
+/// When they are more than an address space has: the same large part many times.
+#[inline]
+#[track_caller]
+pub(crate) fn bytes_of(parts: &[&[u8]]) -> usize {
+    let sum = parts
+        .iter()
+        .try_fold(0_usize, |sum, part| sum.checked_add(part.len()));
+    sum.expect("the parts are longer than any medium")
+}
+
+/// The offset behind `len` bytes at `at`.
+///
+/// # Panics
+/// When there is no such offset: the bytes are outside any medium.
+#[inline]
+#[track_caller]
+pub(crate) fn end_of(at: Off, len: usize) -> u64 {
+    match at.0.checked_add(len as u64) {
+        Some(end) => end,
+        None => panic!("{len} bytes at {at:?} are outside any medium"),
+    }
+}
+
+/// # Panics
+/// When `at` is not where a pair of words begins.
+#[inline]
+#[track_caller]
+pub(crate) fn check_pair(at: Off) {
+    const PAIR_BYTES: u64 = 2 * WORD as u64;
+    assert!(at.0.is_multiple_of(PAIR_BYTES), "{at:?} is no pair's");
+}
+
 /// Far memory reached by load and store, or something that behaves like it.
 ///
-/// Offsets and lengths outside `0..len()` and misaligned words panic: callers check what they read
-/// from a pool before they follow it.
+/// # What a caller can do wrong
+/// No argument is undefined behaviour on any medium.
+///
+/// | argument                                              | what happens                            |
+/// |-------------------------------------------------------|-----------------------------------------|
+/// | bytes not all in `0..len()`                           | a panic that names offset, length and end; nothing has changed. Of [`Medium::prefetch`]: no effect |
+/// | a word, or bytes to be copied in, not 8-aligned; a pair not 16-aligned | the same                |
+/// | bytes that another thread writes meanwhile            | each word is read old or new; bytes copied out may be torn within a word |
+/// | two lanes copy in the same bytes, or parts of one word | each word is one's or the other's; the last word, if partial, may keep what it was |
+/// | another thread reads what was copied in before the drain | each word is found old or new, in any order |
+/// | a lane used by another thread before its drain        | what it wrote may not be durable when its ticket is |
+/// | a ticket of another medium                            | an answer that means nothing            |
+///
+/// So callers check what they read from a pool before they follow it.
 pub trait Medium: Send + Sync + 'static {
     /// What a structure may rely on here.
     fn caps(&self) -> &Caps;
@@ -179,7 +241,11 @@ pub trait Medium: Send + Sync + 'static {
     }
 
     /// Makes the medium `len` bytes long: space is allocated and written, never sparse, and durable.
-    /// Offsets stay valid and concurrent access goes on. Nothing changes on error.
+    /// Offsets stay valid and concurrent access goes on. A length below [`Medium::len`] changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// There is no space, there are no addresses, or the medium is poisoned. Nothing has changed.
     fn grow(&self, len: u64) -> std::io::Result<()>;
 
     /// Loads the word at `at` (8-aligned) with acquire ordering.
@@ -192,7 +258,10 @@ pub trait Medium: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        std::array::from_fn(|n| self.load(at.plus((n * step * WORD) as u64)))
+        std::array::from_fn(|n| {
+            let bytes = n.checked_mul(step).and_then(|n| n.checked_mul(WORD));
+            self.load(at.plus(bytes.expect("the words are outside any medium") as u64))
+        })
     }
 
     /// Stores the word at `at` (8-aligned) with release ordering. Volatile until flushed and drained.
@@ -207,15 +276,18 @@ pub trait Medium: Send + Sync + 'static {
     /// behaviour.
     fn copy_out(&self, at: Off, to: &mut [u8]);
 
-    /// Appends `len` bytes at `at` to `to`, without zeroing the space first.
+    /// Appends `len` bytes at `at` to `to`, without zeroing the space first. On a panic `to` is as it
+    /// was.
     fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>);
 
     /// Whether the bytes at `at` equal `bytes`.
     fn matches(&self, at: Off, bytes: &[u8]) -> bool;
 
-    /// Writes `parts`, one after another, at `at`: unpublished bytes of this lane. They are on their
-    /// way to durability when this returns (no flush is needed) and readable by this thread; other
-    /// threads may rely on them, and durability on a ticket, only after this lane's next drain.
+    /// Writes `parts`, one after another, at `at` (8-aligned): unpublished bytes of this lane, which no
+    /// other thread writes meanwhile; nor what else is in the last word, which is written again as it
+    /// was found. They are on their way to durability when this returns (no flush is needed) and
+    /// readable by this thread; other threads may rely on them, and durability on a ticket, only after
+    /// this lane's next drain.
     #[track_caller]
     fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]);
 
@@ -223,6 +295,7 @@ pub trait Medium: Send + Sync + 'static {
     /// nothing, and of which nothing else is needed. The two may become durable in any order.
     #[track_caller]
     fn copy_in_pair(&self, lane: &mut Lane, at: Off, pair: [u64; 2]) {
+        check_pair(at);
         self.copy_in(lane, at, &[pair.map(u64::to_le_bytes).as_flattened()]);
     }
 

@@ -181,6 +181,23 @@ fn a_reader_may_come_while_places_are_retired() {
 }
 
 #[test]
+fn a_slot_dropped_while_pinned_holds_until_its_drop_and_no_longer() {
+    explore("dropped while pinned", || {
+        let named = Arc::new(Named::default());
+        let (theirs, slot) = (Arc::clone(&named), named.epochs.slot());
+        let reader = thread::spawn(move || {
+            theirs.epochs.pin(&slot);
+            theirs.follow();
+            drop(slot);
+        });
+        let retired = named.unlink();
+        named.reuse_if_free(retired);
+        reader.join().expect("it finds what it followed");
+        assert!(named.epochs.oldest() > retired, "its pin went with it");
+    });
+}
+
+#[test]
 fn whoever_reuses_need_not_be_who_retired() {
     explore("retired by one, reused by another", || {
         let named = Arc::new(Named::default());

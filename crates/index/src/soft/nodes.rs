@@ -19,7 +19,7 @@ use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::{Epochs, Slot};
 use farbank_pm::fault;
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use farbank_pm::sync::{Arc, CHECKED, Mutex, MutexGuard, OnceLock};
+use farbank_pm::sync::{CHECKED, Mutex, MutexGuard, OnceLock};
 
 use crate::locks::wait;
 
@@ -43,7 +43,7 @@ pub(super) struct Nodes {
 /// A worker's.
 #[derive(Default)]
 struct Hand {
-    slot: OnceLock<Arc<Slot>>,
+    slot: OnceLock<Slot>,
     nodes: Mutex<InHand>,
 }
 

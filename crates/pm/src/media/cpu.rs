@@ -7,12 +7,17 @@
 //! C1  After [`store_parts`] or [`flush_line`] on a line, the next [`fence`] of the same thread
 //!     leaves the line's bytes in the persistence domain (power-fail protected memory).
 //! C2  The fence also orders those stores before every later store of the thread, so whoever
-//!     learns of them through a later store sees them.
+//!     learns of them through a later store sees them. Before the fence, another thread finds each
+//!     word of a line stored around the cache old or new, in any mix, even if it has seen a later
+//!     store of the same thread.
 //! C3  No byte outside the given range is changed: what shares a word with the end of the range is
-//!     written back as it was read. Nobody else may write that word meanwhile.
+//!     written back as it was read. A word that another thread writes meanwhile may lose that write.
+//! C4  The thread that stored bytes around the cache reads them as it stored them at once, before
+//!     the fence: no load passes an older store to the same place, whatever its kind (Intel SDM 3A,
+//!     "Memory Ordering in P6 and More Recent Processor Families"; AMD APM 2, 7.1.1).
 
 use std::arch::asm;
-use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+use std::arch::x86_64::{__m128i, _mm_loadu_si128};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::medium::{LINE, WORD};
@@ -339,7 +344,8 @@ impl<'a> Gather<'a> {
 ///
 /// # Safety
 /// `to` is 8-aligned and `len` bytes from there lie in a live, writable mapping in whole words.
-/// Concurrent access is by relaxed or acquiring word loads only.
+/// Concurrent access, if there is any, is by atomic words, by [`load`] or by this function: it may be
+/// seen or lost word by word. No reference to the bytes exists.
 pub(crate) unsafe fn store_parts(
     how: WriteBack,
     around: bool,
@@ -391,17 +397,30 @@ unsafe fn store(bytes: &[u8], at: *mut u8) {
     }
 }
 
-/// Stores `bytes`, 16 times so many, around the cache (C1).
+/// Stores `bytes`, 16 times so many, around the cache (C1, C2, C4).
+///
+/// The instruction is our own: the intrinsic is an ordinary store to the compiler, which for the
+/// language must not race, and whose bytes must not be read before the fence, not even by the same
+/// thread. Here the compiler knows only that memory changes, and neither moves nor guesses any access
+/// across it.
 ///
 /// # Safety
 /// As for [`store_parts`]; `at` is 16-aligned.
 #[inline]
 pub(crate) unsafe fn stream<const BYTES: usize>(bytes: &[u8; BYTES], at: *mut u8) {
     const { assert!(BYTES.is_multiple_of(size_of::<__m128i>())) };
+    debug_assert!(at.cast::<__m128i>().is_aligned());
     for i in 0..BYTES / size_of::<__m128i>() {
         // SAFETY: 16 of the bytes; the load needs no alignment.
         let some = unsafe { _mm_loadu_si128(bytes.as_ptr().cast::<__m128i>().add(i)) };
-        // SAFETY: 16 of the caller's bytes, aligned as `at` is.
-        unsafe { _mm_stream_si128(at.cast::<__m128i>().add(i), some) };
+        // SAFETY: 16 of the caller's bytes, aligned as `at` is. Memory is clobbered on purpose.
+        unsafe {
+            asm!(
+                "movntdq [{to}], {some}",
+                to = in(reg) at.cast::<__m128i>().add(i),
+                some = in(xmm_reg) some,
+                options(nostack, preserves_flags),
+            );
+        }
     }
 }

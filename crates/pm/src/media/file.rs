@@ -40,7 +40,9 @@ use super::space::{Place, PoolFile, Progress};
 use super::watch::Watch;
 use super::window::{PAGE, RESERVE_BYTES, Source, Window};
 use crate::lane::Lane;
-use crate::medium::{Caps, Drain, FileId, FileTrouble, Kind, Medium, Off, Poisoned, Ticket, WORD};
+use crate::medium::{
+    Caps, Drain, FileId, FileTrouble, Kind, Medium, Off, Poisoned, Ticket, WORD, bytes_of,
+};
 use crate::process::Process;
 
 /// When a file's writes are made durable.
@@ -465,6 +467,7 @@ impl Medium for File {
     }
 
     fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
+        self.window.load(at); // A panic, if it is one, comes before the lock is held.
         let _turn = self.words.lock().expect("no holder panics");
         let found = self.window.load(at);
         if found != old {
@@ -488,7 +491,7 @@ impl Medium for File {
     }
 
     fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
-        let len = parts.iter().map(|part| part.len()).sum::<usize>();
+        let len = bytes_of(parts);
         self.window.aligned(at, len);
         self.write(at, parts);
         lane.copied_in(at, len);

@@ -40,7 +40,10 @@ use super::space::{Place, PoolFile, Progress};
 use super::watch::Watch;
 use super::window::{PAGE, RESERVE_BYTES, Source, Window};
 use crate::lane::Lane;
-use crate::medium::{Caps, Drain, FileId, FileTrouble, Kind, Medium, Off, Poisoned, Ticket, WORD};
+use crate::medium::{
+    Caps, Drain, FileId, FileTrouble, Kind, Medium, Off, Poisoned, Ticket, WORD, bytes_of,
+    check_pair,
+};
 
 /// From how many bytes on `copy_in` stores whole lines around the cache, unless the processor is
 /// an AMD one.
@@ -277,7 +280,7 @@ impl Mapped {
         self.window.prefault(true, progress);
     }
 
-    /// The same of a part, from a page's beginning to another's, as far as there is so much.
+    /// The same of the pages that a part lies in, as far as there are any.
     pub fn prefault_part(&self, part: Range<u64>) {
         self.window.prefault_part(part, true);
     }
@@ -389,28 +392,25 @@ impl Medium for Mapped {
 
     #[inline]
     fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
-        let len = parts.iter().map(|part| part.len()).sum::<usize>();
+        let len = bytes_of(parts);
         let to = self.window.aligned(at, len);
         let around = len >= self.non_temporal_from && self.write_back != WriteBack::NotNeeded;
-        // SAFETY: checked to be mapped, in whole words by W2, and aligned; nobody else writes the
-        // bytes, because they are this lane's and unpublished.
+        // SAFETY: checked to be mapped, in whole words by W2, and aligned; all other access to mapped
+        // bytes is by words or by `cpu` (W3).
         unsafe { cpu::store_parts(self.write_back, around, parts, to, len) };
         lane.copied_in(at, len);
     }
 
     #[inline]
     fn copy_in_pair(&self, lane: &mut Lane, at: Off, pair: [u64; 2]) {
+        check_pair(at);
         if !self.pairs_around || self.write_back == WriteBack::NotNeeded {
             return self.copy_in(lane, at, &[pair.map(u64::to_le_bytes).as_flattened()]);
         }
-        assert!(
-            at.0.is_multiple_of(PAIR_BYTES as u64),
-            "{at:?} is no pair's"
-        );
         let bytes = (u128::from(pair[1]) << u64::BITS | u128::from(pair[0])).to_le_bytes();
         let to = self.window.aligned(at, PAIR_BYTES);
-        // SAFETY: checked to be mapped and aligned; nobody else writes the bytes, because they are this lane's and
-        // unpublished.
+        // SAFETY: checked to be mapped and aligned; all other access to mapped bytes is by words or by
+        // `cpu` (W3).
         unsafe { cpu::stream(&bytes, to) };
         lane.copied_in(at, PAIR_BYTES);
     }

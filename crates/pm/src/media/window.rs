@@ -219,13 +219,25 @@ impl Window {
     }
 
     /// Loads `N` words, `step` from one to the next, with acquire ordering.
+    ///
+    /// # Panics
+    /// When `at` is misaligned, or one of the words is outside.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn load_words<const N: usize>(&self, at: Off, step: usize) -> [u64; N] {
-        let from = self.aligned(at, N * step * WORD).cast::<u64>();
+        // From the first word's beginning to the last one's end. What does not fit `usize` is longer
+        // than any window.
+        let span = match N.checked_sub(1) {
+            Some(steps) => (steps.checked_mul(step))
+                .and_then(|words| words.checked_add(1)?.checked_mul(WORD))
+                .unwrap_or(usize::MAX),
+            None => 0,
+        };
+        let from = self.aligned(at, span).cast::<u64>();
         let mut words = [0; N];
         for (n, word) in words.iter_mut().enumerate() {
-            // SAFETY: the word is aligned and inside of what was checked.
+            // SAFETY: `n * step` is at most what `span` was made of, so the word is inside of what was
+            // checked; it is aligned because `from` is.
             let there = unsafe { AtomicU64::from_ptr(from.add(n * step)) };
             *word = there.load(Ordering::Relaxed);
         }
@@ -359,7 +371,7 @@ impl Window {
 
     /// Makes the pages of a part present, as far as there are any.
     pub(crate) fn prefault_part(&self, part: Range<u64>, write: bool) {
-        let (from, to) = (part.start, part.end.min(self.len()));
+        let (from, to) = (part.start / PAGE * PAGE, part.end.min(self.len()));
         let advice = if write {
             Advice::LinuxPopulateWrite
         } else {

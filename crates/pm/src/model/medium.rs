@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::step::{Act, Category, Step};
 use crate::lane::Lane;
 use crate::media::mapped::NON_TEMPORAL_FROM_BYTES;
-use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD};
+use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD, bytes_of, end_of};
 
 /// The steps of what was done since they were last taken. Clones share them, so that one stays
 /// readable when the medium has moved into a structure.
@@ -147,7 +147,7 @@ impl Steps {
 
 fn lines_of(at: Off, len: usize) -> std::ops::Range<u32> {
     const LINE_BYTES: u64 = LINE as u64;
-    let end = (at.0 + len as u64).div_ceil(LINE_BYTES);
+    let end = end_of(at, len).div_ceil(LINE_BYTES);
     // Below 2^31, as the cache wants them: `Modelled::new` has seen to that.
     (at.0 / LINE_BYTES) as u32..end as u32
 }
@@ -203,26 +203,30 @@ impl<M: Medium> Medium for Modelled<M> {
     }
 
     fn load(&self, at: Off) -> u64 {
+        let word = self.inner.load(at);
         self.trace.loads(at, WORD);
-        self.inner.load(at)
+        word
     }
 
     fn load_words<const N: usize>(&self, at: Off, step: usize) -> [u64; N] {
-        self.trace.loads(at, N * step * WORD);
-        self.inner.load_words(at, step)
+        let words = self.inner.load_words(at, step);
+        // One word has no step, and may be given any.
+        self.trace
+            .loads(at, if N == 1 { WORD } else { N * step * WORD });
+        words
     }
 
     #[track_caller]
     fn store(&self, lane: &mut Lane, at: Off, value: u64) {
+        self.inner.store(lane, at, value);
         self.trace
             .lines(&[Act::Store], at, WORD, Some(Location::caller()));
-        self.inner.store(lane, at, value);
     }
 
     #[track_caller]
     fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
-        self.trace.loads(at, WORD);
         let found = self.inner.cas(lane, at, old, new);
+        self.trace.loads(at, WORD);
         if found.is_ok() {
             self.trace
                 .lines(&[Act::Store], at, WORD, Some(Location::caller()));
@@ -231,30 +235,32 @@ impl<M: Medium> Medium for Modelled<M> {
     }
 
     fn copy_out(&self, at: Off, to: &mut [u8]) {
-        self.trace.loads(at, to.len());
         self.inner.copy_out(at, to);
+        self.trace.loads(at, to.len());
     }
 
     fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>) {
-        self.trace.loads(at, len);
         self.inner.append_out(at, len, to);
+        self.trace.loads(at, len);
     }
 
     fn matches(&self, at: Off, bytes: &[u8]) -> bool {
+        let equal = self.inner.matches(at, bytes);
         self.trace.loads(at, bytes.len());
-        self.inner.matches(at, bytes)
+        equal
     }
 
     /// Whole lines of large copies go around the cache, the rest through it, as on real media.
     #[track_caller]
     fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
-        let len: usize = parts.iter().map(|part| part.len()).sum();
+        self.inner.copy_in(lane, at, parts); // It panics if they are outside.
+        let len = bytes_of(parts);
         let place = Some(Location::caller());
         let through: &[Act] = match self.writes_back {
             true => &[Act::Store, Act::Flush],
             false => &[Act::Store],
         };
-        let end = at.0 + len as u64;
+        let end = end_of(at, len);
         let first = at.0.next_multiple_of(LINE as u64);
         let last = end / LINE as u64 * LINE as u64;
         if !self.writes_back || len < NON_TEMPORAL_FROM_BYTES || first >= last {
@@ -267,16 +273,15 @@ impl<M: Medium> Medium for Modelled<M> {
             self.trace
                 .lines(through, Off(last), (end - last) as usize, place);
         }
-        self.inner.copy_in(lane, at, parts);
     }
 
     #[track_caller]
     fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
+        self.inner.flush(lane, at, len);
         if self.writes_back {
             self.trace
                 .lines(&[Act::Flush], at, len, Some(Location::caller()));
         }
-        self.inner.flush(lane, at, len);
     }
 
     #[track_caller]
@@ -304,13 +309,14 @@ impl<M: Medium> Medium for Modelled<M> {
     }
 
     fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
+        let crc = self.inner.crc(at, len, seed);
         self.trace.loads(at, len);
-        self.inner.crc(at, len, seed)
+        crc
     }
 
     fn prefetch(&self, at: Off, len: usize) {
-        let end = at.0.saturating_add(len as u64);
-        if end <= self.inner.len() {
+        let end = at.0.checked_add(len as u64);
+        if end.is_some_and(|end| end <= self.inner.len()) {
             self.trace.lines(&[Act::Fetch], at, len, None);
         }
         self.inner.prefetch(at, len);

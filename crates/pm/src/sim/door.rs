@@ -8,7 +8,7 @@ use super::places::Act;
 use super::state::Request;
 use super::{Persistency, Sim};
 use crate::lane::Lane;
-use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD};
+use crate::medium::{Caps, LINE, Medium, Off, Poisoned, Ticket, WORD, check_pair, end_of};
 use crate::sync::Arc;
 
 impl Medium for Sim {
@@ -108,17 +108,17 @@ impl Medium for Sim {
     fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
         const LINE_BYTES: u64 = LINE as u64;
         let bytes = parts.concat();
-        let end = at.0 + bytes.len() as u64;
-        let whole = at.0.next_multiple_of(LINE_BYTES)..end / LINE_BYTES * LINE_BYTES;
+        let end = end_of(at, bytes.len());
+        let first = at.0.checked_next_multiple_of(LINE_BYTES).unwrap_or(end);
+        let whole = first..end / LINE_BYTES * LINE_BYTES;
         self.copy(lane, at, &bytes, (whole, Location::caller()));
     }
 
     #[track_caller]
     fn copy_in_pair(&self, lane: &mut Lane, at: Off, pair: [u64; 2]) {
+        check_pair(at);
         let bytes = pair.map(u64::to_le_bytes);
-        let len = bytes.as_flattened().len() as u64;
-        assert!(at.0.is_multiple_of(len), "{at:?} is no pair's");
-        let around = at.0..at.0 + len;
+        let around = at.0..end_of(at, bytes.as_flattened().len());
         self.copy(lane, at, bytes.as_flattened(), (around, Location::caller()));
     }
 

@@ -81,7 +81,7 @@ use std::sync::PoisonError;
 
 use crate::fault::{self, Part};
 use crate::lane::Lane;
-use crate::medium::{Caps, Drain, Kind, LINE, Off, Poisoned, WORD};
+use crate::medium::{Caps, Drain, Kind, LINE, Off, Poisoned, WORD, end_of};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
 pub use crash::{CrashState, Moment, Survivor};
@@ -424,7 +424,7 @@ impl Sim {
         (act, from): (Act, &'static Location<'static>),
     ) {
         let unit_bytes = self.shared.persistency.unit_bytes() as u64;
-        let (mut start, mut end) = (at.0, at.0 + len as u64);
+        let (mut start, mut end) = (at.0, end_of(at, len));
         match self.dropped(act, from) {
             None => {}
             Some(Part::Whole) => end = start,
@@ -457,7 +457,7 @@ impl Sim {
         let Some(places) = &self.state().places else {
             return NOWHERE;
         };
-        let units = self.units(range.0.0, range.0.0 + range.1 as u64);
+        let units = self.units(range.0.0, end_of(range.0, range.1));
         places.hit(act, at, units.end - units.start)
     }
 

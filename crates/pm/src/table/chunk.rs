@@ -26,8 +26,13 @@ impl<T: Zeroed> Chunk<T> {
     /// Miri knows neither these mappings nor their pages, so there everything is a box.
     const MAPPED_FROM_BYTES: usize = if cfg!(miri) { usize::MAX } else { 512 << 10 };
 
+    /// # Panics
+    /// When there is no memory for `len` elements.
     pub(super) fn zeroed(len: usize) -> Chunk<T> {
-        let bytes = len * size_of::<T>();
+        // A product that wrapped would map fewer elements than the chunk hands out.
+        let bytes = len.checked_mul(size_of::<T>());
+        let bytes = bytes.filter(|bytes| isize::try_from(*bytes).is_ok());
+        let bytes = bytes.expect("memory for a table");
         if bytes < Chunk::<T>::MAPPED_FROM_BYTES {
             let boxed = <[T]>::new_box_zeroed_with_elems(len).expect("memory for a table");
             let elements = NonNull::from(Box::leak(boxed));
@@ -84,11 +89,36 @@ impl<T> Drop for Chunk<T> {
 /// Asks for huge pages where the range holds whole ones. Only a hint: errors change nothing.
 fn advise_huge(start: usize, len: usize) {
     const HUGE: usize = 2 << 20;
-    let (from, to) = (start.next_multiple_of(HUGE), (start + len) / HUGE * HUGE);
+    let (Some(from), Some(end)) = (start.checked_next_multiple_of(HUGE), start.checked_add(len))
+    else {
+        return;
+    };
+    let to = end / HUGE * HUGE;
     if from < to {
         // SAFETY: the range lies inside one live allocation and MADV_HUGEPAGE changes no contents.
         let _ = unsafe {
             rustix::mm::madvise(from as *mut _, to - from, rustix::mm::Advice::LinuxHugepage)
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_whose_bytes_wrap_is_refused_with_a_message() {
+        // Times 24 this is 24 more than 2^64.
+        const WRAPS: usize = usize::MAX / 24 + 2;
+        for len in [WRAPS, usize::MAX, usize::MAX / 24, 1 << 61] {
+            let made = std::panic::catch_unwind(|| Chunk::<[u64; 3]>::zeroed(len).len());
+            let panic = made.expect_err("there is no such memory");
+            let message = panic.downcast_ref::<String>().map(String::as_str);
+            let message = message.or(panic.downcast_ref::<&str>().copied());
+            assert!(
+                message.is_some_and(|m| m.contains("memory for a table")),
+                "{len}: {message:?}"
+            );
+        }
     }
 }
