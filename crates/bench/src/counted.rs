@@ -301,6 +301,10 @@ impl<M: Medium> Medium for Counted<M> {
         self.inner.settle(ticket)
     }
 
+    fn unreadable(&self, at: Off, len: usize) -> Option<Off> {
+        self.inner.unreadable(at, len)
+    }
+
     fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
         self.inner.on_turn(wake);
     }

@@ -212,7 +212,10 @@ fn areas_of<F: Medium>(pool: &Pool<F>) -> u64 {
 fn clock_of<F: Medium>(pool: &Pool<F>, config: &Config, root: &Root) -> StoreClock {
     let entry = u64::from(clock(areas_of(pool) as u32));
     let at = pool.segment(0).plus(entry * AREA_BYTES);
-    let words = [pool.medium().load(at), !pool.medium().load(at.plus(8))];
+    let mut words = [[0; 8]; 2];
+    pool.medium().copy_out(at, words.as_flattened_mut());
+    let [clock, inverse] = words.map(u64::from_le_bytes);
+    let words = [clock, !inverse];
     // A clock of zeros was never written.
     let known = words[1] != u64::MAX;
     let clock_ms = words.into_iter().min().filter(|_| known).unwrap_or(0);

@@ -51,6 +51,7 @@ use crate::read::FETCHED_VALUE;
 use crate::record::{ALIGN, Extent, Header, Type, u64_at};
 use crate::segment::{FIRST, Info, State};
 use crate::store::Key;
+use crate::unreadable;
 
 /// Bytes of victims a pass takes where a drain is a fence; and segments, at most.
 const PASS_BYTES: usize = 2 << 20;
@@ -757,6 +758,7 @@ impl<M: Medium> Engine<M> {
                 reborn.push(segment);
             }
         }
+        unreadable::keep_out(self, &mut reborn);
         if reborn.is_empty() {
             return Ok(0);
         }

@@ -20,7 +20,7 @@
 //!     what is still on its way to one must not reach its next life.
 
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Relaxed};
-use farbank_pm::{Medium, Off};
+use farbank_pm::{Lane, Medium, Off};
 
 use crate::engine::{Engine, Geometry};
 use crate::record::{ALIGN, EXTENT_ENTRY, Extent, Header};
@@ -233,6 +233,24 @@ impl<M: Medium> Engine<M> {
                 self.forget_tombs(info);
                 limbo.push_back((epoch, extent.segment));
             }
+        }
+    }
+}
+
+/// Flushes the `len` bytes in a table's extents, or as many as they hold; their heads were flushed when they were read.
+pub(crate) fn flush_extents<M: Medium>(
+    engine: &Engine<M>,
+    lane: &mut Lane,
+    table: &[u8],
+    len: usize,
+) {
+    let mut left = len;
+    for extent in Extent::decode_all(table) {
+        let len = left.min(engine.geometry.payload());
+        left -= len;
+        if extent.segment < engine.pool.segments() {
+            let base = engine.geometry.base(extent.segment);
+            engine.medium().flush(lane, base.plus(FIRST as u64), len);
         }
     }
 }

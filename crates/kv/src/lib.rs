@@ -56,6 +56,7 @@ pub mod store;
 mod stripe;
 #[cfg(feature = "check")]
 pub mod target;
+mod unreadable;
 mod verify;
 mod wait;
 

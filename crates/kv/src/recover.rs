@@ -3,7 +3,7 @@
 //! The scan believes what its checksums hold for. What fails them is *damage* if it is known to have
 //! been durable (the segment is sealed there, or a later record is SETTLED), else a *torn* write that
 //! nobody was told about. Torn bytes are overwritten by a pad; damaged values stay indexed, so that
-//! reading them is an error and not an older value.
+//! reading them is an error and not an older value. Bytes that the device cannot read are damage, too.
 //!
 //! ```text
 //!   read every head ─▶ scan opened segments ─▶ newest of each key ─▶ fill the index
@@ -42,11 +42,13 @@ use farbank_pm::{LINE, Lane, Medium, Off, Poisoned, WORD};
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::index::{Bulk, Index, Rows};
+use crate::large::flush_extents;
 use crate::past::RootWords;
 use crate::publish::note_expiry;
 use crate::record::{ALIGN, Extent, Header, RECORD_MIN, Type, u64_at};
 use crate::segment::{FIRST, Info, Life, Purpose, State};
 use crate::store::{DATABASES, Opened};
+use crate::unreadable;
 
 /// Hash groups are at least this many bits: stripes, too, follow from it.
 fn depth_min(segments: u32) -> u32 {
@@ -314,6 +316,13 @@ impl<M: Medium> Scan<'_, M> {
             *durable = vouched;
             vouched |= piece.header.is_some_and(|h| h.settled);
         }
+        // What cannot be read may have been; so may members that follow it, whose group it was.
+        let mut lost = false;
+        for (piece, durable) in pieces.iter().zip(&mut durable) {
+            let is_member = piece.header.is_some_and(|h| h.member);
+            lost = self.is_unreadable(piece) || (lost && is_member);
+            *durable |= lost;
+        }
         for (piece, durable) in pieces.iter().zip(durable) {
             self.take(piece, durable, &mut found);
         }
@@ -395,8 +404,10 @@ impl<M: Medium> Scan<'_, M> {
         found.end = piece.to;
         if !whole {
             found.damage.push(format!(
-                "record at {:#x} (segment {}): its contents fail their checksum",
-                at.0, self.segment
+                "record at {:#x} (segment {}): its contents {}",
+                at.0,
+                self.segment,
+                self.why(piece, "fail their checksum")
             ));
         }
         match header.what {
@@ -406,15 +417,30 @@ impl<M: Medium> Scan<'_, M> {
         }
     }
 
+    fn is_unreadable(&self, piece: &Piece) -> bool {
+        let header = piece.header.as_ref().filter(|_| piece.whole);
+        unreadable::is_any(self.engine, self.range(piece), header)
+    }
+
+    /// What is wrong with a piece.
+    fn why(&self, piece: &Piece, otherwise: &str) -> String {
+        unreadable::why(self.engine, self.range(piece), otherwise)
+    }
+
+    fn range(&self, piece: &Piece) -> (Off, usize) {
+        (self.at(piece.from), piece.to - piece.from)
+    }
+
     fn take_gap(&self, piece: &Piece, durable: bool, found: &mut Scanned) {
         if durable {
             found.end = piece.to;
             found.damage.push(format!(
-                "{} bytes at {:#x} (segment {}) are no record: values there are lost, and their keys \
-                 may show an older one",
+                "{} bytes at {:#x} (segment {}) {}: values there are lost, and their keys may show an \
+                 older one",
                 piece.to - piece.from,
                 self.at(piece.from).0,
-                self.segment
+                self.segment,
+                self.why(piece, "are no record")
             ));
         } else {
             found.pads.push(piece.torn());
@@ -723,19 +749,6 @@ fn make_durable<M: Medium>(
     }
 }
 
-/// Flushes the `len` bytes in a table's extents, or as many as they hold; their heads were flushed when they were read.
-fn flush_extents<M: Medium>(engine: &Engine<M>, lane: &mut Lane, table: &[u8], len: usize) {
-    let mut left = len;
-    for extent in Extent::decode_all(table) {
-        let len = left.min(engine.geometry.payload());
-        left -= len;
-        if extent.segment < engine.pool.segments() {
-            let base = engine.geometry.base(extent.segment);
-            engine.medium().flush(lane, base.plus(FIRST as u64), len);
-        }
-    }
-}
-
 /// Torn ranges that touch become one.
 fn merged(pads: &[Torn]) -> Vec<Torn> {
     let mut merged: Vec<Torn> = Vec::new();
@@ -767,6 +780,9 @@ fn settle<M: Medium>(
         }
         free.push(segment);
     }
+    let kept_out = unreadable::keep_out(engine, &mut free);
+    engine.opened.damage.extend(kept_out);
+    again.retain(|segment| engine.info(*segment).state() == State::Free);
     engine.bear(lane, &again)?;
     free.into_iter()
         .for_each(|segment| engine.give_segment(segment));

@@ -147,6 +147,8 @@ impl Place {
                     m.store(lane, self.at.plus(at as u64), u64_at(&fixed, at));
                 }
             }
+            // Where the device cannot read, it may not be able to write.
+            Some(Copy::Tail) if m.unreadable(self.tail(), LINE).is_some() => {}
             Some(Copy::Tail) => self.write_tail(m, lane, life.generation),
         }
         if let Some(purpose) = life.opened.filter(|_| life.opened_once) {

@@ -95,7 +95,7 @@ impl FileId {
 /// What has happened to a pool's file while the pool is open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileTrouble {
-    /// One word for monitoring: `moved`, `removed`, `replaced` or `truncated`.
+    /// One word for monitoring: `moved`, `removed`, `replaced`, `truncated` or `unreadable`.
     pub what: &'static str,
     /// One line for people: the path, what was found, what follows from it.
     pub text: Arc<str>,
@@ -322,6 +322,15 @@ pub trait Medium: Send + Sync + 'static {
         self.wait(ticket)
     }
 
+    /// The first of `len` bytes at `at` that could not be read, because the device reports an error or
+    /// the file is too short; zeros are read in its place. `None`: all that was read of them so far was
+    /// there. What has a checksum fails it; what says nothing by zeros ("empty", "the end") asks this
+    /// after it has read them. Words that are loaded ([`Medium::load`], [`Medium::load_words`],
+    /// [`Medium::cas`]) are never such zeros: the call panics.
+    fn unreadable(&self, _at: Off, _len: usize) -> Option<Off> {
+        None
+    }
+
     /// The file under the medium. `None`: there is no file, or its file system does not keep inode
     /// numbers.
     fn file_id(&self) -> Option<FileId> {
@@ -439,6 +448,10 @@ impl<M: Medium> Medium for Arc<M> {
 
     fn settle(&self, ticket: Ticket) -> Result<(), Poisoned> {
         (**self).settle(ticket)
+    }
+
+    fn unreadable(&self, at: Off, len: usize) -> Option<Off> {
+        (**self).unreadable(at, len)
     }
 
     fn file_id(&self) -> Option<FileId> {

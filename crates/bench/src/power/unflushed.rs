@@ -69,6 +69,10 @@ impl<M: Medium> Medium for Unflushed<M> {
         self.0.wait(ticket)
     }
 
+    fn unreadable(&self, at: Off, len: usize) -> Option<Off> {
+        self.0.unreadable(at, len)
+    }
+
     fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
         self.0.on_turn(wake);
     }

@@ -1,4 +1,5 @@
-//! Blocks that a file shares with other files, and how it gets blocks of its own.
+//! Where a file's bytes are on its device (FIEMAP), which blocks it shares with other files, and how it gets
+//! blocks of its own.
 //!
 //! A file that was copied by reference (`cp --reflink`, a snapshot of the file system) shares blocks with its
 //! copy. The first overwrite of such a block takes new space, so that a full disk would stop a pool that was
@@ -11,7 +12,6 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
-use super::filesystem::write_all;
 use super::space::{PoolFile, check_limit};
 
 /// Extents asked for by a call.
@@ -20,7 +20,7 @@ const EXTENTS: usize = 128;
 /// `struct fiemap_extent`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Extent {
+struct RawExtent {
     logical: u64,
     physical: u64,
     length: u64,
@@ -29,7 +29,7 @@ struct Extent {
     reserved_too: [u32; 3],
 }
 
-impl Extent {
+impl RawExtent {
     /// `FIEMAP_EXTENT_LAST`: no other comes after it.
     const LAST: u32 = 0x1;
     /// `FIEMAP_EXTENT_SHARED`: its blocks are another file's, too.
@@ -40,7 +40,7 @@ impl Extent {
 #[repr(C)]
 struct Request {
     head: Head,
-    extents: [Extent; EXTENTS],
+    extents: [RawExtent; EXTENTS],
 }
 
 #[repr(C)]
@@ -53,7 +53,7 @@ struct Head {
     reserved: u32,
 }
 
-const _: () = assert!(size_of::<Head>() == 32 && size_of::<Extent>() == 56);
+const _: () = assert!(size_of::<Head>() == 32 && size_of::<RawExtent>() == 56);
 
 // SAFETY: the opcode is FS_IOC_FIEMAP. The kernel writes at most `count` extents behind the head, which is as
 // many as `Request` has, and reads nothing else; `as_ptr` is valid for both, with no padding in between.
@@ -78,10 +78,25 @@ unsafe impl Ioctl for &mut Request {
     }
 }
 
-/// The parts of the file's first `bytes` that share blocks: where each begins, and its length. None where the
-/// file system does not tell.
-fn shared(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Vec<(u64, u64)>> {
-    let mut shared = Vec::new();
+/// A run of a file's bytes that is in one piece on its device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Extent {
+    /// Where it begins in the file, in bytes.
+    pub(super) at: u64,
+    /// Where it begins on the device, in bytes.
+    pub(super) device: u64,
+    /// Its length in bytes.
+    pub(super) len: u64,
+    /// Whether its blocks are another file's, too.
+    pub(super) is_shared: bool,
+}
+
+/// The extents of the file's first `bytes`, in order; `None` where the file system does not tell.
+///
+/// # Errors
+/// The file system cannot read them.
+pub(super) fn extents(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Option<Vec<Extent>>> {
+    let mut all = Vec::new();
     let mut start = 0;
     while start < bytes {
         let mut request = Request {
@@ -93,32 +108,42 @@ fn shared(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Vec<(u64, u64)>> {
                 count: EXTENTS as u32,
                 reserved: 0,
             },
-            extents: [Extent::default(); EXTENTS],
+            extents: [RawExtent::default(); EXTENTS],
         };
         // SAFETY: see `Request`; asking changes no file.
         match unsafe { ioctl(file, &mut request) } {
             Ok(()) => {}
             Err(Errno::INTR) => continue,
-            Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::NOSYS) => break,
+            Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::NOSYS) => return Ok(None),
             Err(e) => return Err(e.into()),
         }
         let mapped = (request.head.mapped as usize).min(EXTENTS);
-        let Some(last) = request.extents[..mapped].last() else {
+        let found = &request.extents[..mapped];
+        all.extend(found.iter().map(|raw| Extent {
+            at: raw.logical,
+            device: raw.physical,
+            len: raw.length.min(bytes.saturating_sub(raw.logical)),
+            is_shared: raw.flags & RawExtent::SHARED != 0,
+        }));
+        let Some(last) = found.last() else {
             break;
         };
         let before = start;
         start = last.logical.saturating_add(last.length);
-        for extent in &request.extents[..mapped] {
-            let end = extent.logical.saturating_add(extent.length).min(bytes);
-            if extent.flags & Extent::SHARED != 0 && extent.logical < end {
-                shared.push((extent.logical, end - extent.logical));
-            }
-        }
-        if last.flags & Extent::LAST != 0 || start <= before {
+        if last.flags & RawExtent::LAST != 0 || start <= before {
             break;
         }
     }
-    Ok(shared)
+    all.retain(|extent: &Extent| extent.len > 0);
+    Ok(Some(all))
+}
+
+/// The parts of the file's first `bytes` that share blocks: where each begins, and its length. None where the
+/// file system does not tell.
+fn shared(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Vec<(u64, u64)>> {
+    let all = extents(file, bytes)?.unwrap_or_default();
+    let shared = all.iter().filter(|extent| extent.is_shared);
+    Ok(shared.map(|extent| (extent.at, extent.len)).collect())
 }
 
 /// Gives the file's first `bytes` blocks of their own, durably.
@@ -132,7 +157,10 @@ pub(super) fn unshare(file: &PoolFile, bytes: u64) -> Result<(), (u64, io::Error
         return Ok(());
     }
     let rewritten = check_limit(bytes)
-        .and_then(|()| parts.iter().try_for_each(|part| rewrite(file, *part)))
+        .and_then(|()| {
+            let mut parts = parts.iter();
+            parts.try_for_each(|(at, len)| file.write_again(*at..at + len))
+        })
         .and_then(|()| file.sync());
     rewritten.map_err(|e| (total(&parts), e))?;
     match shared(file.fd(), bytes) {
@@ -143,16 +171,4 @@ pub(super) fn unshare(file: &PoolFile, bytes: u64) -> Result<(), (u64, io::Error
         }
         Err(e) => Err((total(&parts), e)),
     }
-}
-
-/// Writes `len` bytes at `at` again, as they are.
-fn rewrite(file: &PoolFile, (at, len): (u64, u64)) -> io::Result<()> {
-    const STEP: u64 = 1 << 20;
-    let mut buffer = vec![0; STEP.min(len) as usize];
-    for from in (at..at + len).step_by(STEP as usize) {
-        let run = STEP.min(at + len - from) as usize;
-        file.read(from, &mut buffer[..run])?;
-        write_all(file.fd(), &buffer[..run], from)?;
-    }
-    Ok(())
 }

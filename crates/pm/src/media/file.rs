@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use super::open::OpenOptions;
 use super::space::{Place, PoolFile, Progress};
-use super::watch::Watch;
+use super::watch::{Watch, unreadable};
 use super::window::{PAGE, RESERVE_BYTES, Source, Window};
 use crate::lane::Lane;
 use crate::medium::{
@@ -161,8 +161,10 @@ impl File {
     ) -> io::Result<File> {
         const SECTOR_BYTES: usize = 512;
         let policy = options.sync;
-        let window = Window::reserve(bytes, RESERVE_BYTES.max(bytes.saturating_mul(2)))?;
+        let mut window = Window::reserve(bytes, RESERVE_BYTES.max(bytes.saturating_mul(2)))?;
+        window.watch_faults(false)?;
         window.extend(Source::Read(file.fd()), bytes)?;
+        window.mark_all_unreadable(&file.unreadable()?)?;
         let shared = Arc::new(Shared {
             file,
             policy,
@@ -253,12 +255,30 @@ impl File {
         match self.shared.file.write(parts, at.0) {
             // After the write: a sync that starts from now on covers it.
             Ok(()) => self.shared.dirty.store(true, Ordering::Release),
-            Err(e) => self.shared.poison(&format!(
-                "writing at byte {} of {} failed: {e}",
-                at.0,
-                self.shared.file.path().display()
-            )),
+            Err(e) => return self.fail("writing", at, &e),
         }
+        if self.window.has_unreadable() {
+            self.show(at, parts);
+        }
+    }
+
+    /// Shows what was just written into pages that could not be read before, in place of zeros. Nobody
+    /// reads those bytes meanwhile: they are unpublished.
+    #[cold]
+    fn show(&self, at: Off, parts: &[&[u8]]) {
+        let source = Source::Read(self.shared.file.fd());
+        if let Err(e) = self.window.map_again(source, at, bytes_of(parts)) {
+            self.fail("mapping", at, &e);
+        }
+    }
+
+    #[cold]
+    fn fail(&self, doing: &str, at: Off, error: &io::Error) {
+        let path = self.shared.file.path().display();
+        self.shared.poison(&format!(
+            "{doing} at byte {} of {path} failed: {error}",
+            at.0
+        ));
     }
 }
 
@@ -539,8 +559,13 @@ impl Medium for File {
         self.shared.file.id()
     }
 
+    fn unreadable(&self, at: Off, len: usize) -> Option<Off> {
+        self.window.unreadable(at, len)
+    }
+
     fn file_trouble(&self) -> Option<FileTrouble> {
-        self.watch.trouble()
+        let unreadable = || unreadable(&self.window, &self.shared.file);
+        self.watch.trouble().or_else(unreadable)
     }
 
     fn on_turn(&self, wake: Waker) {

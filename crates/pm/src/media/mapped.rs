@@ -16,7 +16,7 @@
 //! Both other kinds do the same work, so that what is measured on DRAM is the processor's side of what
 //! persistent memory costs. The file of a DAX or tmpfs pool is mapped from its first byte to its
 //! last and never shortened: no other process may truncate it (it is locked). If one does it all
-//! the same, an access behind the new end is a SIGBUS, and nothing is acknowledged any more.
+//! the same, zeros are read behind the new end, and nothing is acknowledged any more.
 //!
 //! # Invariants
 //! M1  A ticket is durable when it is issued: the fence in `drain` has completed every write-back
@@ -28,6 +28,9 @@
 //!     Counters count what was asked for, so they do not change.
 //! M4  After the first sync of the file that failed nothing is acknowledged any more, and no sync is
 //!     tried again: the kernel may have dropped pages, and would call the next sync a success.
+//! M5  A store into a page that cannot be read or written goes to the zeros in its place and nowhere
+//!     else. The medium is poisoned before its drain returns. Pages that were only read there poison
+//!     nothing: of all other pages the device has reported nothing.
 
 use std::fmt;
 use std::io;
@@ -37,7 +40,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use super::cpu::{self, Processor, WriteBack};
 use super::space::{Place, PoolFile, Progress};
-use super::watch::Watch;
+use super::watch::{Watch, unreadable};
 use super::window::{PAGE, RESERVE_BYTES, Source, Window};
 use crate::lane::Lane;
 use crate::medium::{
@@ -128,6 +131,16 @@ impl Backing {
     }
 }
 
+impl Backing {
+    fn file(&self) -> Option<&PoolFile> {
+        match self {
+            Backing::Anonymous => None,
+            Backing::Memory(file) | Backing::Disk(file) | Backing::Dax(file) => Some(file),
+            Backing::Device { file, .. } => Some(file),
+        }
+    }
+}
+
 impl Mapped {
     /// Zeroed memory of this process, `bytes` rounded up to whole pages: for tests and
     /// measurements. It can grow to 64 GiB, or 16 times its first length if that is more.
@@ -197,6 +210,32 @@ impl Mapped {
         }
     }
 
+    /// Notices if a store to these bytes was lost (M5). After the store, before the drain.
+    #[inline]
+    fn check_stored(&self, at: Off, len: usize) {
+        if let Some(at) = self.window.unreadable(at, len) {
+            self.lost(at);
+        }
+    }
+
+    #[cold]
+    fn lost(&self, at: Off) {
+        let path = self
+            .backing
+            .file()
+            .map(|file| file.path().display().to_string());
+        let reason = format!(
+            "writing at byte {} of {} failed: the device or the file system reports an error, or the \
+             file is shorter than that",
+            at.0,
+            path.unwrap_or_default()
+        );
+        // The first reason stays.
+        let _ = self.poison.set(Poisoned {
+            reason: reason.into(),
+        });
+    }
+
     /// One sync of the file, the last one if it fails (M4).
     fn sync(&self, file: &PoolFile) -> Result<(), Poisoned> {
         self.sound()?;
@@ -217,8 +256,14 @@ impl Mapped {
         reserve: u64,
         survives: String,
     ) -> io::Result<Mapped> {
-        let window = Window::reserve(bytes, reserve)?;
+        let mut window = Window::reserve(bytes, reserve)?;
+        if backing.file().is_some() {
+            window.watch_faults(true)?;
+        }
         window.extend(backing.source(), bytes)?;
+        if let Some(file) = backing.file() {
+            window.mark_all_unreadable(&file.unreadable()?)?;
+        }
         window.advise_huge();
         let processor = Processor::detect();
         let caps = Caps {
@@ -365,12 +410,15 @@ impl Medium for Mapped {
     fn store(&self, lane: &mut Lane, at: Off, value: u64) {
         lane.counters.bytes += WORD as u64;
         self.window.word(at).store(value, Ordering::Release);
+        self.check_stored(at, WORD);
     }
 
     #[inline]
     fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
         let word = self.window.word(at);
-        let before = word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)?;
+        let found = word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire);
+        self.window.check_readable(at, WORD);
+        let before = found?;
         lane.counters.bytes += WORD as u64;
         Ok(before)
     }
@@ -398,6 +446,7 @@ impl Medium for Mapped {
         // SAFETY: checked to be mapped, in whole words by W2, and aligned; all other access to mapped
         // bytes is by words or by `cpu` (W3).
         unsafe { cpu::store_parts(self.write_back, around, parts, to, len) };
+        self.check_stored(at, len);
         lane.copied_in(at, len);
     }
 
@@ -412,6 +461,7 @@ impl Medium for Mapped {
         // SAFETY: checked to be mapped and aligned; all other access to mapped bytes is by words or by
         // `cpu` (W3).
         unsafe { cpu::stream(&bytes, to) };
+        self.check_stored(at, PAIR_BYTES);
         lane.copied_in(at, PAIR_BYTES);
     }
 
@@ -462,8 +512,13 @@ impl Medium for Mapped {
         }
     }
 
+    fn unreadable(&self, at: Off, len: usize) -> Option<Off> {
+        self.window.unreadable(at, len)
+    }
+
     fn file_trouble(&self) -> Option<FileTrouble> {
-        self.watch.as_ref().and_then(Watch::trouble)
+        let found = self.watch.as_ref().and_then(Watch::trouble);
+        found.or_else(|| unreadable(&self.window, self.backing.file()?))
     }
 
     fn on_turn(&self, _: Arc<dyn Fn() + Send + Sync>) {}

@@ -75,7 +75,7 @@ fn forget_all(file: &PoolFile) -> io::Result<()> {
     let mut is_written = false;
     for from in (0..bytes).step_by(STEP_BYTES as usize) {
         for run in cached(file, from..bytes.min(from + STEP_BYTES))? {
-            write_again(file, run)?;
+            file.write_again(run)?; // Its pages are dirty from then on.
             is_written = true;
         }
     }
@@ -83,19 +83,6 @@ fn forget_all(file: &PoolFile) -> io::Result<()> {
         true => file.sync(),
         false => Ok(()),
     }
-}
-
-/// Writes what the cache shows of a part: its pages are dirty from then on, and a sync writes them.
-fn write_again(file: &PoolFile, part: Range<u64>) -> io::Result<()> {
-    const PIECE_BYTES: u64 = 1 << 20;
-    let mut piece = Vec::new();
-    for from in part.clone().step_by(PIECE_BYTES as usize) {
-        let len = PIECE_BYTES.min(part.end - from) as usize;
-        piece.resize(len, 0);
-        file.read(from, &mut piece[..len])?;
-        file.write(&[&piece[..len]], from)?;
-    }
-    Ok(())
 }
 
 /// The runs of pages of `part` that are in the page cache. `part` begins with a page.

@@ -24,6 +24,7 @@ use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
+use super::bad_blocks;
 use super::name::{self, Name, PendingName};
 use super::open::OpenError;
 use super::sysfs::{Persistence, Sysfs};
@@ -43,6 +44,10 @@ pub trait Io: Send + Sync + 'static {
     fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()>;
     /// Allocates `len` bytes of space at `at`, lengthening the file if need be.
     fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()>;
+    /// Parts of the file that its device is known not to read, in bytes.
+    fn unreadable(&self, file: BorrowedFd<'_>) -> io::Result<Vec<Range<u64>>> {
+        bad_blocks::of(file)
+    }
     /// Drops pages from the page cache, as far as the kernel does so: not those in use or dirty.
     fn drop_cached(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
         Ok(rustix::fs::fadvise(
@@ -229,6 +234,18 @@ impl PoolFile {
         Ok(())
     }
 
+    /// Writes the bytes of `part` again, as they are.
+    pub(super) fn write_again(&self, part: Range<u64>) -> io::Result<()> {
+        const PIECE_BYTES: u64 = 1 << 20;
+        let mut piece = vec![0; PIECE_BYTES.min(part.end - part.start) as usize];
+        for from in part.clone().step_by(PIECE_BYTES as usize) {
+            let len = PIECE_BYTES.min(part.end - from) as usize;
+            self.read(from, &mut piece[..len])?;
+            self.write(&[&piece[..len]], from)?;
+        }
+        Ok(())
+    }
+
     /// One `fdatasync`. After an error nothing may be called durable any more, and trying again
     /// would prove nothing: the kernel may have dropped what it failed to write.
     pub(crate) fn sync(&self) -> io::Result<()> {
@@ -303,6 +320,11 @@ impl PoolFile {
             let what = format!("cannot grow {path} from {from} to {to} bytes: {error}");
             io::Error::new(error.kind(), what)
         })
+    }
+
+    /// Parts that its device is known not to read: see [`Io::unreadable`].
+    pub(super) fn unreadable(&self) -> io::Result<Vec<Range<u64>>> {
+        self.io.unreadable(self.fd())
     }
 
     /// Drops pages from the page cache: see [`Io::drop_cached`].

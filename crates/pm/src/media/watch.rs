@@ -6,6 +6,9 @@
 //! | the file has no name, the path none or another  | removed, replaced | are refused, except in a cache |
 //! | the file has another name                       | moved     | go on, into the same file      |
 //!
+//! A page that cannot be read is found by the reader, not here ([`unreadable`] says so to people): the
+//! file is as long as it was, and writes go on.
+//!
 //! A write that is refused is refused for good, until the pool is opened again: the medium is poisoned.
 
 use std::fs;
@@ -19,7 +22,8 @@ use std::{fmt, io};
 
 use super::name::Name;
 use super::space::PoolFile;
-use crate::medium::FileTrouble;
+use super::window::Window;
+use crate::medium::{FileTrouble, Off};
 
 /// How often the file is looked at.
 const EVERY: Duration = Duration::from_millis(500);
@@ -98,6 +102,23 @@ impl Watch {
     pub(super) fn trouble(&self) -> Option<FileTrouble> {
         self.shared.state().trouble.clone()
     }
+}
+
+/// Says that pages of `file` cannot be read, if a reader has found some.
+pub(super) fn unreadable(window: &Window, file: &PoolFile) -> Option<FileTrouble> {
+    let len = usize::try_from(window.len()).unwrap_or(usize::MAX);
+    let first = window.unreadable(Off(0), len)?;
+    let text = format!(
+        "reading byte {} of the pool's file {} failed: the device or the file system reports an \
+         error; {} KiB cannot be read, and records there are damaged",
+        first.0,
+        file.path().display(),
+        window.unreadable_bytes() >> 10
+    );
+    Some(FileTrouble {
+        what: "unreadable",
+        text: text.into(),
+    })
 }
 
 impl Drop for Watch {

@@ -7,8 +7,8 @@
 //!
 //! # Invariants
 //! W1  `0..len` is mapped for the window's whole life: `len` only rises, after the kernel has
-//!     mapped the new part, and the file under it is never shortened while mapped (a shortened
-//!     file would mean SIGBUS).
+//!     mapped the new part. A page that the file does not have any more, or the device cannot read,
+//!     becomes zeros, and is noted ([`Faults`]).
 //! W2  `len` is a multiple of [`PAGE`], so an aligned word is inside or outside, never across.
 //! W3  Mapped bytes are read only as whole aligned words, atomically, or by [`cpu::load`]: a racing writer gives old, new or torn words, never undefined behaviour. No reference to them
 //!     is ever made, but to single words as atomics.
@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use super::cpu;
+use super::faults::{self, Faults};
 use crate::medium::{LINE, Off, WORD};
 
 /// What lengths are multiples of, in bytes.
@@ -57,6 +58,10 @@ pub(crate) struct Window {
     whole: (*mut c_void, usize),
     /// A failed extension may have torn a hole into the reservation: nothing is mapped there again.
     torn: AtomicBool,
+    /// Of a window over a file: its unreadable pages.
+    faults: Option<Faults>,
+    /// How many there are.
+    unreadable: &'static AtomicU64,
 }
 
 // SAFETY: the window owns its address range, and every access to it is atomic (W3) or made by the
@@ -92,12 +97,97 @@ impl Window {
                         reserved,
                         whole: (start, whole),
                         torn: AtomicBool::new(false),
+                        faults: None,
+                        unreadable: &faults::NONE,
                     });
                 }
                 Err(e) if reserved == need => return Err(e.into()),
                 Err(_) => reserved = (reserved / 2).next_multiple_of(HUGE).max(need),
             }
         }
+    }
+
+    /// Has pages that cannot be read, or written, become zeros and be noted. Before the first file is
+    /// mapped into the window.
+    ///
+    /// # Errors
+    /// As of [`Faults::watch`].
+    pub(crate) fn watch_faults(&mut self, is_writable: bool) -> io::Result<()> {
+        let faults = Faults::watch(self.base, self.reserved, is_writable)?;
+        self.unreadable = faults.pages();
+        self.faults = Some(faults);
+        Ok(())
+    }
+
+    /// Whether any page was found unreadable.
+    #[inline]
+    pub(crate) fn has_unreadable(&self) -> bool {
+        self.unreadable.load(Ordering::Relaxed) != 0
+    }
+
+    /// Bytes of the pages that were found unreadable.
+    pub(crate) fn unreadable_bytes(&self) -> u64 {
+        self.unreadable.load(Ordering::Relaxed) * PAGE
+    }
+
+    /// The first of `len` bytes at `at` that is in an unreadable page. Of what was read before the call:
+    /// whatever is not in one was in the file.
+    #[inline]
+    pub(crate) fn unreadable(&self, at: Off, len: usize) -> Option<Off> {
+        match self.has_unreadable() {
+            true => self.first_unreadable(at, len),
+            false => None,
+        }
+    }
+
+    #[cold]
+    fn first_unreadable(&self, at: Off, len: usize) -> Option<Off> {
+        let end = at.0.saturating_add(len as u64).min(self.len());
+        if at.0 >= end {
+            return None;
+        }
+        let pages = at.0 / PAGE..end.div_ceil(PAGE);
+        let page = self.faults.as_ref()?.first_of(pages)?;
+        Some(Off(at.0.max(page * PAGE)))
+    }
+
+    /// Treats the pages of these parts as unreadable, before they are touched.
+    ///
+    /// # Errors
+    /// Zeros cannot be mapped in their place.
+    pub(crate) fn mark_all_unreadable(&self, parts: &[Range<u64>]) -> io::Result<()> {
+        (parts.iter().cloned()).try_for_each(|part| self.mark_unreadable(part))
+    }
+
+    fn mark_unreadable(&self, part: Range<u64>) -> io::Result<()> {
+        let Some(faults) = &self.faults else {
+            return Ok(());
+        };
+        let end = part.end.min(self.len());
+        for page in part.start / PAGE..end.div_ceil(PAGE) {
+            if !faults.replace(page * PAGE) {
+                return Err(io::Error::other("cannot map zeros over unreadable pages"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps `source` again over the unreadable pages of `len` bytes that were just written to it.
+    ///
+    /// # Errors
+    /// The kernel cannot map them. They stay unreadable.
+    pub(crate) fn map_again(&self, source: Source<'_>, at: Off, len: usize) -> io::Result<()> {
+        let Some(faults) = &self.faults else {
+            return Ok(());
+        };
+        let end = at.0.saturating_add(len as u64).min(self.len());
+        let mut next = at.0 / PAGE;
+        while let Some(page) = faults.first_of(next..end.div_ceil(PAGE)) {
+            self.map(source, page * PAGE, PAGE as usize)?;
+            faults.forget(page);
+            next = page + 1;
+        }
+        Ok(())
     }
 
     /// Maps `source` from the window's end up to `len`. Callers serialise growth.
@@ -112,6 +202,9 @@ impl Window {
         }
         self.check_room(len)?;
         let bytes = usize::try_from(len - from).expect("it fits the reservation");
+        if let Some(faults) = &self.faults {
+            faults.cover(len)?;
+        }
         if let Err(e) = self.map(source, from, bytes) {
             self.torn.store(true, Ordering::Relaxed);
             return Err(e);
@@ -208,11 +301,23 @@ impl Window {
         unsafe { AtomicU64::from_ptr(address) }
     }
 
+    /// # Panics
+    /// When one of the `len` bytes at `at`, which were just loaded as words, is unreadable: a word has no
+    /// checksum, and its zeros are not the file's.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn check_readable(&self, at: Off, len: usize) {
+        if let Some(at) = self.unreadable(at, len) {
+            unreadable_word(at);
+        }
+    }
+
     /// Loads the word at `at` with acquire ordering.
     #[inline]
     #[track_caller]
     pub(crate) fn load(&self, at: Off) -> u64 {
         let value = self.word(at).load(Ordering::Relaxed);
+        self.check_readable(at, WORD);
         // An acquiring load may not be used on read-only memory; this pair may, and costs nothing.
         fence(Ordering::Acquire);
         value
@@ -241,6 +346,7 @@ impl Window {
             let there = unsafe { AtomicU64::from_ptr(from.add(n * step)) };
             *word = there.load(Ordering::Relaxed);
         }
+        self.check_readable(at, span);
         fence(Ordering::Acquire); // as in `load`
         words
     }
@@ -406,6 +512,7 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
+        self.faults = None; // PM-FAULT-3
         let (start, len) = match self.torn.load(Ordering::Relaxed) {
             // Beyond the mapped part the addresses may be somebody else's by now.
             true => (self.base.cast(), self.len() as usize),
@@ -427,6 +534,16 @@ fn no_word(at: Off, end: u64) -> ! {
         "a word is 8-aligned: {at:?}"
     );
     outside(at, WORD, end)
+}
+
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn unreadable_word(at: Off) -> ! {
+    panic!(
+        "a word at {at:?} cannot be read: the device or the file system reports an error, or the \
+         file is shorter than that"
+    )
 }
 
 #[cold]
@@ -485,6 +602,26 @@ mod tests {
             .extend(Source::Anonymous, 2 * PAGE)
             .expect_err("the addresses may be taken");
         assert_eq!((window.len(), window.load(Off(8))), (PAGE, 7));
+    }
+
+    #[test]
+    fn windows_over_files_can_come_and_go_without_end() {
+        for _ in 0..2 * faults::WINDOWS_MAX {
+            let mut window = Window::reserve(PAGE, HUGE).expect("a few addresses");
+            window.watch_faults(true).expect("the last one has gone");
+            window.extend(Source::Anonymous, 2 * PAGE).expect("memory");
+            window.word(Off(PAGE)).store(7, Ordering::Relaxed);
+            window
+                .mark_unreadable(PAGE..PAGE + 1)
+                .expect("it is mapped");
+            assert_eq!(
+                window.unreadable(Off(0), 2 * PAGE as usize),
+                Some(Off(PAGE))
+            );
+            let mut out = [1; 8];
+            window.copy_out(Off(PAGE), &mut out);
+            assert_eq!(out, [0; 8]);
+        }
     }
 
     #[test]

@@ -304,6 +304,10 @@ impl<M: Medium> Medium for Modelled<M> {
         self.inner.settle(ticket)
     }
 
+    fn unreadable(&self, at: Off, len: usize) -> Option<Off> {
+        self.inner.unreadable(at, len)
+    }
+
     fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
         self.inner.on_turn(wake);
     }

@@ -3,6 +3,7 @@
 mod common;
 mod contents;
 mod creating;
+mod faults;
 mod opening;
 mod page_cache;
 mod pools;

@@ -1,0 +1,193 @@
+//! Pages that the device cannot read: each is damage with a place, and never an empty segment or a
+//! torn write.
+
+use std::fs;
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use farbank_kv::Kv;
+use farbank_kv::store::{Error, Ops, Value, Verdict};
+use farbank_pm::Kind;
+use farbank_pm::media::{AnyMedium, File, Io, Kernel, OpenOptions, open_path};
+use farbank_pm::sim::{Persistency, Rng, Sim};
+
+use crate::world::{Claim, FIRST, Past, Pool, World, config, judge, key, read};
+
+const PAGE: u64 = 4096;
+
+/// The kernel, with a device that cannot read a part.
+struct Bad(Range<u64>);
+
+impl Io for Bad {
+    fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
+        let end = at + parts.iter().map(|part| part.len() as u64).sum::<u64>();
+        let whole = self.0.start >= at && self.0.end <= end;
+        match !whole && at < self.0.end && self.0.start < end {
+            // To write a part of a page the kernel reads it first.
+            true => Err(io::Error::from_raw_os_error(5)),
+            false => Kernel.pwritev(file, parts, at),
+        }
+    }
+
+    fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        Kernel.fdatasync(file)
+    }
+
+    fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
+        Kernel.fallocate(file, at, len)
+    }
+
+    fn unreadable(&self, _: BorrowedFd<'_>) -> io::Result<Vec<Range<u64>>> {
+        Ok(vec![self.0.clone()])
+    }
+}
+
+fn open(path: &Path, bad: &Range<u64>) -> Result<Kv<File>, String> {
+    let options = OpenOptions {
+        medium: Some(Kind::File),
+        io: Arc::new(Bad(bad.clone())),
+        ..OpenOptions::default()
+    };
+    let medium = match open_path(path, &options).map_err(|error| error.to_string())? {
+        AnyMedium::File(file) => file,
+        AnyMedium::Mapped(_) => panic!("a file was asked for"),
+    };
+    Kv::open(medium, config()).map_err(|error| error.to_string())
+}
+
+/// Segments of several pages, all writes acknowledged, and a kill: what the last ones wrote is in segments
+/// that were open.
+fn killed(seed: u64) -> Pool {
+    const SEGMENT: u64 = 8 * PAGE;
+    let sim = Sim::new(16 * SEGMENT, Persistency::Eadr);
+    let kv = Kv::create(sim.clone(), SEGMENT, config()).expect("a fresh store");
+    let (mut past, mut rng) = (Past::default(), Rng::new(seed));
+    let mut session = kv.session();
+    for n in 0..60_u64 {
+        let name = |k: u64| format!("key {k}").into_bytes();
+        let names: Vec<_> = match rng.below(4) {
+            0 => (0..5).map(|_| name(rng.below(20))).collect(),
+            _ => vec![name(rng.below(20))],
+        };
+        let len = if names.len() == 1 && rng.one_in(9) {
+            40_000
+        } else {
+            rng.below(900)
+        };
+        let bytes = format!("write {n} ")
+            .into_bytes()
+            .repeat(1 + len as usize / 9);
+        let keys: Vec<_> = names.iter().map(|name| key(name)).collect();
+        let value = Value {
+            bytes: &bytes,
+            ..Value::default()
+        };
+        let mut put = |ops: &mut dyn Ops| {
+            keys.iter()
+                .try_for_each(|key| ops.put(*key, value).map(|_| ()))?;
+            Ok(Verdict::Apply)
+        };
+        let done = match names.len() {
+            1 => session.put(keys[0], value).map(|_| ()),
+            _ => session.group(&keys, &mut put).map(|_| ()),
+        };
+        match done.and_then(|()| session.commit()) {
+            Ok(_) => names
+                .iter()
+                .for_each(|name| past.note(name, Some(bytes.clone()))),
+            Err(Error::Full) => break,
+            Err(error) => panic!("write {n} of seed {seed}: {error}"),
+        }
+    }
+    Pool {
+        name: format!("in use({seed})"),
+        image: sim.visible(),
+        past,
+    }
+}
+
+/// Opens, with a page unreadable, what a process left, twice. Where nothing is reported every key has its
+/// value.
+fn stands(pool: &Pool, page: u64) -> Result<bool, String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pool");
+    fs::write(&path, pool.image.to_bytes()).expect("the pool");
+    let bad = page..page + PAGE;
+    let mut reported = false;
+    for start in ["first", "second"] {
+        let failed = |why: String| format!("{start} start: {why}");
+        let kv = open(&path, &bad).map_err(failed)?;
+        let damage = kv.opened().damage.clone();
+        reported |= !damage.is_empty();
+        let claim = match damage.is_empty() {
+            true => Claim::LatestOrError,
+            false => Claim::EverOrError,
+        };
+        judge(&mut *kv.session(), &pool.past, claim)
+            .map_err(|e| failed(format!("{e}; {damage:?}")))?;
+        kv.into_medium(); // A kill.
+    }
+    Ok(reported)
+}
+
+#[test]
+fn an_unreadable_page_is_reported_or_its_keys_are_errors_never_silently_older() {
+    let mut reports = 0;
+    for seed in 0..3 {
+        for pool in [killed(seed), Pool::killed(seed), Pool::closed(seed)] {
+            for page in (FIRST..pool.image.len()).step_by(PAGE as usize) {
+                match stands(&pool, page) {
+                    Ok(reported) => reports += u32::from(reported),
+                    Err(wrong) => panic!("{}, page at {page:#x} unreadable: {wrong}", pool.name),
+                }
+            }
+        }
+    }
+    assert!(reports > 20, "{reports} starts had something to report");
+}
+
+#[test]
+fn keys_in_an_unreadable_page_are_errors_with_their_offset_and_others_are_served() {
+    let (page, name) = (FIRST + PAGE, |n: u64| format!("key {n}").into_bytes());
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pool");
+    let world = World::new(1);
+    let mut past = Past::default();
+    let mut session = world.kv.session();
+    for n in 0..100 {
+        let bytes = vec![n as u8; 300];
+        let value = Value {
+            bytes: &bytes,
+            ..Value::default()
+        };
+        session
+            .put(key(&name(n)), value)
+            .expect("the pool has room");
+        session.commit().expect("memory does not fail");
+        past.note(&name(n), Some(bytes));
+    }
+    drop(session);
+    let World { sim, kv, .. } = world;
+    kv.close().expect("it closes");
+    fs::write(&path, sim.visible().to_bytes()).expect("the pool");
+    let kv = open(&path, &(page..page + PAGE)).expect("it opens");
+    let mut session = kv.session();
+    let mut damaged = 0;
+    for n in 0..100 {
+        match read(&mut *session, &name(n)) {
+            Ok(value) => assert_eq!(value.as_ref(), past.latest(&name(n)), "key {n}"),
+            Err(Error::Damaged(at)) => {
+                assert!((page..page + PAGE).contains(&at), "{at:#x}");
+                damaged += 1;
+            }
+            Err(other) => panic!("key {n}: {other}"),
+        }
+    }
+    assert!(
+        (5..15).contains(&damaged),
+        "{damaged} of 100 keys were in the page"
+    );
+}

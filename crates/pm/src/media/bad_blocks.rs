@@ -1,0 +1,176 @@
+//! What the kernel knows of a device's bad sectors: they are treated as unreadable before they are touched.
+//!
+//! ```text
+//!   badblocks of the disk ("sector count", 512 bytes each) ─▶ less the partition's start
+//!        ─▶ through the file's extents (FIEMAP) ─▶ parts of the file
+//!   badblocks of the region of a devdax device ─▶ less where the device begins in it ─▶ parts of the device
+//! ```
+//!
+//! Only drivers of persistent memory, and RAID, keep such a list; others have an empty one, and for these
+//! nothing more is asked.
+
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use super::extents::{Extent, extents};
+use super::sysfs::Sysfs;
+
+/// Bytes of what `badblocks` counts in.
+const SECTOR_BYTES: u64 = 512;
+/// Bits of `st_mode` that say what kind of file it is, and those of a character device.
+const KIND: u32 = libc::S_IFMT;
+const CHARACTER_DEVICE: u32 = libc::S_IFCHR;
+
+/// Parts of `file`, in bytes, that its device is known not to read.
+///
+/// # Errors
+/// There are bad sectors, and the file system does not say whether they are the file's.
+pub(super) fn of(file: BorrowedFd<'_>) -> io::Result<Vec<Range<u64>>> {
+    let stat = rustix::fs::fstat(file)?;
+    if stat.st_mode & KIND == CHARACTER_DEVICE {
+        return Ok(of_device(&Sysfs::system().device("char", stat.st_rdev)));
+    }
+    let Ok(device) = fs::canonicalize(Sysfs::system().device("block", stat.st_dev)) else {
+        return Ok(Vec::new()); // A file system without one device.
+    };
+    let bad = of_disk(&device);
+    match bad.is_empty() {
+        true => Ok(bad),
+        false => match extents(file, u64::MAX)? {
+            Some(runs) => Ok(through(&runs, &bad)),
+            None => Err(io::Error::other(
+                "the device has bad sectors, and the file system does not say where its files are",
+            )),
+        },
+    }
+}
+
+/// Bad parts of a block device, a disk or a partition: its own list, or the disk's.
+fn of_disk(device: &Path) -> Vec<Range<u64>> {
+    if let Ok(text) = fs::read_to_string(device.join("badblocks")) {
+        return parse(&text, 0);
+    }
+    let number = |name| {
+        fs::read_to_string(device.join(name))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    };
+    let start: Option<u64> = number("start");
+    let list = device.parent().map(|disk| disk.join("badblocks"));
+    match (start, list.and_then(|list| fs::read_to_string(list).ok())) {
+        (Some(start), Some(text)) => parse(&text, start * SECTOR_BYTES),
+        _ => Vec::new(),
+    }
+}
+
+/// Bad parts of a devdax device: its region has the list, and both say at which address they begin.
+fn of_device(device: &Path) -> Vec<Range<u64>> {
+    let address = |folder: &Path| {
+        let text = fs::read_to_string(folder.join("resource")).ok()?;
+        u64::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
+    };
+    let Ok(device) = fs::canonicalize(device) else {
+        return Vec::new();
+    };
+    let region = device
+        .ancestors()
+        .find(|folder| folder.join("badblocks").is_file());
+    let found = region.and_then(|region| {
+        let text = fs::read_to_string(region.join("badblocks")).ok()?;
+        let begin = address(&device)?.checked_sub(address(region)?)?;
+        Some(parse(&text, begin))
+    });
+    found.unwrap_or_default()
+}
+
+/// The parts that lines of a first sector and a count name, less the `begin` bytes before the device.
+fn parse(text: &str, begin: u64) -> Vec<Range<u64>> {
+    let part = |line: &str| {
+        let mut fields = line.split_whitespace().map(str::parse::<u64>);
+        let first = fields.next()?.ok()?.checked_mul(SECTOR_BYTES)?;
+        let len = fields.next()?.ok()?.checked_mul(SECTOR_BYTES)?;
+        let end = first.checked_add(len)?.checked_sub(begin)?;
+        Some(first.saturating_sub(begin)..end)
+    };
+    let parts = text.lines().filter_map(part);
+    parts.filter(|part| !part.is_empty()).collect()
+}
+
+/// The parts of a file that are in `bad` parts of its device.
+fn through(runs: &[Extent], bad: &[Range<u64>]) -> Vec<Range<u64>> {
+    let both = runs
+        .iter()
+        .flat_map(|run| bad.iter().map(move |bad| (run, bad)));
+    let parts = both.map(|(run, bad)| {
+        let from = bad.start.max(run.device);
+        let to = bad.end.min(run.device.saturating_add(run.len)).max(from);
+        run.at + (from - run.device.min(from))..run.at + (to - run.device.min(to))
+    });
+    parts.filter(|part| !part.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::AsFd;
+
+    fn ends(parts: &[Range<u64>]) -> Vec<(u64, u64)> {
+        parts.iter().map(|part| (part.start, part.end)).collect()
+    }
+
+    #[test]
+    fn lines_of_sectors_are_parts_in_bytes_less_what_is_before_the_device() {
+        let lines = "8 1\n100 4\n";
+        assert_eq!(ends(&parse(lines, 0)), [(4096, 4608), (51_200, 53_248)]);
+        assert_eq!(ends(&parse(lines, 51_712)), [(0, 1536)]);
+        for none in ["", "\n", "8\n", "x 1", "8 0", "18446744073709551615 9"] {
+            assert_eq!(parse(none, 0), [], "{none:?}");
+        }
+    }
+
+    #[test]
+    fn bad_parts_of_a_device_are_found_in_a_file_by_its_extents() {
+        let run = |at, device, len| Extent {
+            at,
+            device,
+            len,
+            is_shared: false,
+        };
+        let runs = [run(0, 1000, 100), run(100, 5000, 50), run(300, 900, 100)];
+        type Ends<'a> = &'a [(u64, u64)];
+        let cases: [(Ends<'_>, Ends<'_>); 4] = [
+            (&[(0, 900), (1100, 5000)], &[]),
+            (&[(1010, 1020)], &[(10, 20)]),
+            (&[(950, 1001)], &[(0, 1), (350, 400)]),
+            (&[(0, u64::MAX)], &[(0, 100), (100, 150), (300, 400)]),
+        ];
+        for (bad, expected) in cases {
+            let parts: Vec<_> = bad.iter().map(|(start, end)| *start..*end).collect();
+            assert_eq!(ends(&through(&runs, &parts)), expected, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_extents_of_a_file_cover_it_where_the_file_system_knows_them() {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(&[1; 64 << 10]).expect("it is written");
+        file.sync_all().expect("it is allocated");
+        match extents(file.as_fd(), u64::MAX) {
+            Ok(Some(runs)) => {
+                assert_eq!(runs.first().map(|run| run.at), Some(0), "{runs:?}");
+                assert!(
+                    runs.iter().map(|run| run.len).sum::<u64>() >= 64 << 10,
+                    "{runs:?}"
+                );
+            }
+            known => eprintln!("not tried: this file system knows none ({known:?})"),
+        }
+        assert_eq!(of(file.as_fd()).expect("no bad sectors are known"), []);
+    }
+}

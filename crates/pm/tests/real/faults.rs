@@ -1,0 +1,228 @@
+//! Pages that the device or the file system cannot serve: zeros and a note, no death by signal.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::ptr;
+use std::sync::Arc;
+
+use farbank_pm::media::{AnyMedium, Kernel, Mapped, OpenOptions, create_path, open_path};
+use farbank_pm::{Lane, Medium, Off};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+
+use crate::common::{as_file, folder, new_file, pool_path};
+
+const PAGE: usize = 4096;
+const PAGES: usize = 8;
+/// Pages that a shorter file has left.
+const LEFT: usize = 3;
+
+fn bytes() -> Vec<u8> {
+    (0..PAGES * PAGE).map(|n| (n % 251) as u8 + 1).collect()
+}
+
+/// A file in the page cache that is written through its mapping.
+fn new_mapped(path: &Path) -> Mapped {
+    let options = OpenOptions {
+        page_cache: true,
+        ..OpenOptions::default()
+    };
+    match create_path(path, (PAGES * PAGE) as u64, &options, &mut |_, _| {}) {
+        Ok(AnyMedium::Mapped(mapped)) => mapped,
+        other => panic!("a mapped file was asked for: {other:?}"),
+    }
+}
+
+fn fill(medium: &impl Medium) {
+    let mut lane = Lane::new(0);
+    medium.copy_in(&mut lane, Off(0), &[&bytes()]);
+    let ticket = medium.drain(&mut lane);
+    medium.wait(ticket).expect("nothing failed");
+}
+
+fn shorten(path: &Path, bytes: usize) {
+    let file = fs::OpenOptions::new().write(true).open(path);
+    let cut = file.and_then(|file| file.set_len(bytes as u64));
+    cut.expect("the file is cut");
+}
+
+/// Reads in every way what a shorter file has and has not.
+fn look(medium: &impl Medium) {
+    let (all, end) = (bytes(), LEFT * PAGE);
+    assert_eq!(
+        medium.unreadable(Off(0), all.len()),
+        None,
+        "nothing was touched"
+    );
+    let mut out = vec![7; all.len()];
+    medium.copy_out(Off(0), &mut out);
+    assert!(out[..end] == all[..end], "what is there is read");
+    assert!(
+        out[end..].iter().all(|byte| *byte == 0),
+        "the rest is zeros"
+    );
+    assert_eq!(medium.unreadable(Off(0), all.len()), Some(Off(end as u64)));
+    assert_eq!(medium.unreadable(Off(0), end), None);
+    let within = Off(end as u64 + 100);
+    assert_eq!(medium.unreadable(within, 1), Some(within));
+    assert!(!medium.matches(within, &all[end + 100..][..300]));
+    let crc = farbank_pm::crc::crc32c_append(0, &all);
+    assert!(!medium.crc_is(Off(0), all.len(), 0, crc));
+    let mut appended = Vec::new();
+    medium.append_out(Off(0), all.len(), &mut appended);
+    assert_eq!(appended, out);
+    for at in [end, all.len() - 8] {
+        let word = catch_unwind(AssertUnwindSafe(|| medium.load(Off(at as u64))));
+        let words = catch_unwind(AssertUnwindSafe(|| {
+            medium.load_words::<2>(Off((end - 8) as u64), 1)
+        }));
+        assert!(word.is_err() && words.is_err(), "zeros are no words");
+    }
+    let last = u64::from_le_bytes(all[end - 8..end].try_into().expect("eight bytes"));
+    assert_eq!(medium.load(Off((end - 8) as u64)), last);
+}
+
+#[test]
+fn a_file_that_was_cut_reads_as_zeros_that_are_noted() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    let file = new_file(&path, (PAGES * PAGE) as u64, &as_file(Arc::new(Kernel)));
+    fill(&file);
+    shorten(&path, LEFT * PAGE);
+    look(&file);
+    let trouble = file.file_trouble().expect("it was found out");
+    assert!(
+        ["unreadable", "truncated"].contains(&trouble.what),
+        "{trouble:?}"
+    );
+}
+
+#[test]
+fn so_does_a_mapped_file_and_a_store_there_is_never_acknowledged() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    let mapped = new_mapped(&path);
+    fill(&mapped);
+    shorten(&path, LEFT * PAGE);
+    let mut lane = Lane::new(0);
+    mapped.copy_in(&mut lane, Off(0), &[&[7; 64]]);
+    let ticket = mapped.drain(&mut lane);
+    // The file's watch may have found out already that it was cut; a store says so itself.
+    let before = mapped.wait(ticket);
+    let lost = Off((LEFT * PAGE + 64) as u64);
+    mapped.copy_in(&mut lane, lost, &[&[7; 64]]);
+    let ticket = mapped.drain(&mut lane);
+    let poisoned = mapped.wait(ticket).expect_err("the store is lost");
+    if before.is_ok() {
+        let at = format!("writing at byte {} of {}", lost.0, path.display());
+        let cut = poisoned.reason.contains(&at) || poisoned.reason.contains("was cut");
+        assert!(cut, "{poisoned}");
+    }
+    assert!(mapped.poll(ticket).is_err());
+    let mut out = [0; 64];
+    mapped.copy_out(Off(0), &mut out);
+    assert_eq!(out, [7; 64], "reads go on");
+}
+
+#[test]
+fn a_mapped_file_that_was_cut_reads_as_zeros_that_are_noted() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    let mapped = new_mapped(&path);
+    fill(&mapped);
+    shorten(&path, LEFT * PAGE);
+    look(&mapped);
+    assert!(mapped.file_trouble().is_some());
+}
+
+#[test]
+fn what_is_written_again_over_unreadable_pages_is_read() {
+    let folder = folder();
+    let path = pool_path(&folder);
+    let file = new_file(&path, (PAGES * PAGE) as u64, &as_file(Arc::new(Kernel)));
+    fill(&file);
+    shorten(&path, LEFT * PAGE);
+    look(&file);
+    shorten(&path, PAGES * PAGE); // As long as before: the device can be read again.
+    let mut lane = Lane::new(0);
+    let at = (LEFT + 1) * PAGE;
+    file.copy_in(&mut lane, Off(at as u64), &[&[9; 2 * PAGE]]);
+    let mut out = vec![0; 2 * PAGE];
+    file.copy_out(Off(at as u64), &mut out);
+    assert!(out.iter().all(|byte| *byte == 9), "the bytes are shown");
+    assert_eq!(file.unreadable(Off(at as u64), 2 * PAGE), None);
+    let before = Off((LEFT * PAGE) as u64);
+    assert_eq!(
+        file.unreadable(before, PAGES * PAGE),
+        Some(before),
+        "others are not"
+    );
+}
+
+/// Has a process of its own do what `child` does with this word.
+fn child(does: &str) -> ExitStatus {
+    let mut child = Command::new(std::env::current_exe().expect("this test"));
+    child.args([
+        "--exact",
+        "faults::in_a_child",
+        "--ignored",
+        "--test-threads=1",
+    ]);
+    let child = child.env("FARBANK_CHILD", does).output();
+    child.expect("a process").status
+}
+
+#[test]
+fn a_fault_outside_of_every_pool_still_ends_the_process() {
+    assert_eq!(child("fault").signal(), Some(libc::SIGBUS));
+}
+
+#[test]
+fn so_does_a_signal_that_another_process_sends() {
+    assert_eq!(child("sent").signal(), Some(libc::SIGBUS));
+}
+
+#[test]
+fn a_fault_in_a_pool_does_not_end_the_process() {
+    assert_eq!(child("pool").code(), Some(0));
+}
+
+#[test]
+#[ignore = "runs in a child process of the tests above"]
+fn in_a_child() {
+    let Ok(does) = std::env::var("FARBANK_CHILD") else {
+        return;
+    };
+    let folder = folder();
+    let path = pool_path(&folder);
+    let file = new_file(&path, (PAGES * PAGE) as u64, &as_file(Arc::new(Kernel)));
+    match does.as_str() {
+        "pool" => {
+            shorten(&path, PAGE);
+            let mut out = [1; 8];
+            file.copy_out(Off(PAGE as u64), &mut out);
+            assert_eq!(out, [0; 8]);
+        }
+        "sent" => {
+            let me = rustix::process::getpid();
+            rustix::process::kill_process(me, rustix::process::Signal::BUS).expect("it is sent");
+            std::thread::sleep(std::time::Duration::from_secs(5));
+        }
+        _ => {
+            let other = folder.path().join("other");
+            fs::write(&other, [1; 2 * PAGE]).expect("a file");
+            let opened = fs::File::open(&other).expect("it is there");
+            let (prot, flags) = (ProtFlags::READ, MapFlags::SHARED);
+            // SAFETY: a new mapping at an address of the kernel's choice.
+            let at = unsafe { mmap(ptr::null_mut(), 2 * PAGE, prot, flags, &opened, 0) };
+            let at = at.expect("it is mapped").cast::<u8>();
+            shorten(&other, PAGE);
+            // SAFETY: inside of the mapping; the kernel answers with a signal, which is what is tested.
+            let read = unsafe { at.add(PAGE).read_volatile() };
+            println!("read {read}");
+        }
+    }
+    drop(open_path(&path, &as_file(Arc::new(Kernel))));
+}
