@@ -164,12 +164,7 @@ fn what_is_written_again_over_unreadable_pages_is_read() {
 /// Has a process of its own do what `child` does with this word.
 fn child(does: &str) -> ExitStatus {
     let mut child = Command::new(std::env::current_exe().expect("this test"));
-    child.args([
-        "--exact",
-        "faults::in_a_child",
-        "--ignored",
-        "--test-threads=1",
-    ]);
+    child.args(["--exact", "faults::in_a_child", "--test-threads=1"]);
     let child = child.env("FARBANK_CHILD", does).output();
     child.expect("a process").status
 }
@@ -190,7 +185,6 @@ fn a_fault_in_a_pool_does_not_end_the_process() {
 }
 
 #[test]
-#[ignore = "runs in a child process of the tests above"]
 fn in_a_child() {
     let Ok(does) = std::env::var("FARBANK_CHILD") else {
         return;
