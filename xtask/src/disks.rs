@@ -273,7 +273,7 @@ impl Drop for Disk {
 }
 
 /// Runs a program on paths, quietly: what it printed.
-fn command(program: &str, args: &[&str], paths: &[&Path]) -> Result<String, String> {
+pub(crate) fn command(program: &str, args: &[&str], paths: &[&Path]) -> Result<String, String> {
     let done = Command::new(program).args(args).args(paths).output();
     let done = done.map_err(|e| format!("{program} cannot be run: {e}"))?;
     match done.status.success() {

@@ -26,6 +26,7 @@ mod disks;
 mod filesystems;
 mod fuzz;
 mod guest;
+mod media_errors;
 mod memcached;
 mod model;
 mod pibench;
@@ -77,6 +78,11 @@ const LANES: &[Lane] = &[
         "disks",
         "nothing is lost when a disk fails, the server is killed and the page cache dropped",
         disks::run,
+    ),
+    Lane(
+        "media-errors",
+        "what a device cannot read is an error with its place, and the rest is served",
+        media_errors::run,
     ),
     Lane(
         "crash",

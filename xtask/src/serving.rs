@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
+use crate::run::succeed;
+
 /// A server on a free port; killed when this goes.
 pub(crate) struct Serving {
     child: Child,
@@ -33,6 +35,19 @@ impl Serving {
         match server.port.is_empty() {
             true => Err("the server said no address".into()),
             false => Ok(server),
+        }
+    }
+}
+
+impl Serving {
+    /// Ends the server by SIGTERM, and waits until its pool is closed.
+    pub(crate) fn end(mut self) -> Result<(), String> {
+        let id = self.child.id().to_string();
+        succeed(Command::new("kill").args(["-TERM", &id]))?;
+        let status = self.child.wait().map_err(|e| e.to_string())?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(format!("the server ended with {status}")),
         }
     }
 }

@@ -69,8 +69,9 @@ struct Client(BufReader<TcpStream>);
 impl Client {
     /// The first line of the reply to an inline request.
     fn ask(&mut self, request: &str) -> String {
-        self.0.get_mut().write_all(request.as_bytes()).unwrap();
-        self.0.get_mut().write_all(b"\r\n").unwrap();
+        // In one piece: the second of two would wait for the first one's acknowledgement.
+        let line = format!("{request}\r\n");
+        self.0.get_mut().write_all(line.as_bytes()).unwrap();
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
         line
@@ -343,6 +344,107 @@ fn a_file_lost_while_it_is_served_ends_acknowledgements_and_is_told_everywhere()
         assert_eq!(code, Some(1), "{what}: it is not silent at the end: {log}");
         assert!(log.contains("the pool's file"), "{what}: {log}");
     }
+}
+
+/// Values of 1,000 bytes under 2,000 keys, in a pool of small segments.
+fn filled(pool: &Path) -> Serving {
+    // Without a read cache every GET reads the file.
+    let options = ["--size", "16mb", "--read-cache", "0"];
+    let server = Serving::start(serve(pool, &options));
+    let values: Vec<String> = (0..2000).map(|n| format!("{n:01000}")).collect();
+    server.client().set_all(values.iter().enumerate());
+    server
+}
+
+/// GETs every key: how many have their value, and at which offsets records are damaged.
+fn get_all(client: &mut Client) -> (usize, Vec<u64>) {
+    let (mut served, mut damaged) = (0, Vec::new());
+    for n in 0..2000 {
+        let reply = client.ask(&format!("GET key:{n}"));
+        if reply == "$1000\r\n" {
+            let mut value = vec![0; 1002];
+            client.0.read_exact(&mut value).unwrap();
+            assert_eq!(value, format!("{n:01000}\r\n").into_bytes());
+            served += 1;
+            continue;
+        }
+        let at = reply.split_once("offset 0x").map(|(_, rest)| rest);
+        let at = at.and_then(|rest| rest.split_whitespace().next());
+        let at = at.and_then(|at| u64::from_str_radix(at, 16).ok());
+        damaged.push(at.unwrap_or_else(|| panic!("key:{n}: {reply}")));
+    }
+    (served, damaged)
+}
+
+#[test]
+fn a_file_that_is_cut_costs_the_keys_that_were_there_and_not_the_server() {
+    const LEFT: u64 = 9 << 20;
+    for folder in ["/tmp", "/dev/shm"] {
+        let Ok(folder) = tempfile::tempdir_in(folder) else {
+            eprintln!("not tried: there is no {folder}");
+            continue;
+        };
+        let pool = folder.path().join("pool");
+        let server = filled(&pool);
+        let mut client = server.client();
+        let before = get_all(&mut client);
+        assert_eq!(before.0, 2000);
+        let file = fs::OpenOptions::new().write(true).open(&pool).unwrap();
+        // Segments are filled in some order: the cut goes through those in use.
+        let cut = first_value_end(&pool).min(LEFT);
+        file.set_len(cut).unwrap();
+        let (served, damaged) = get_all(&mut client);
+        assert!(served > 0 && !damaged.is_empty(), "{served}, {damaged:?}");
+        let record_max = 2048;
+        assert!(
+            damaged.iter().all(|at| at + record_max > cut),
+            "{cut}: {damaged:?}"
+        );
+        assert_eq!(get_all(&mut client).0, served, "the server lives");
+        client.wait_for("pool_health", "truncated");
+        let (_, log) = server.end(Signal::TERM);
+        assert!(log.contains(pool.to_str().unwrap()), "{log}");
+        let error = refused(serve(&pool, &[]));
+        assert!(error.contains(pool.to_str().unwrap()), "{error}");
+        let whole_pages = cut / 4096 * 4096;
+        assert!(
+            error.contains(&format!("only {whole_pages} are there")),
+            "{error}"
+        );
+    }
+}
+
+/// A byte of the file behind some of the values in it, and before others.
+fn first_value_end(pool: &Path) -> u64 {
+    let bytes = fs::read(pool).unwrap();
+    let middle = format!("{:01000}", 1000).into_bytes();
+    let at = bytes.windows(1000).position(|window| window == middle);
+    at.expect("the value is in the file") as u64
+}
+
+#[test]
+fn a_hole_punched_into_a_served_file_is_damage_and_its_place_is_named_at_the_next_start() {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let pool = folder.path().join("pool");
+    let server = filled(&pool);
+    let mut client = server.client();
+    let file = fs::OpenOptions::new().write(true).open(&pool).unwrap();
+    let hole = first_value_end(&pool) / 4096 * 4096;
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&file, how, hole, 64 << 10).unwrap();
+    let (served, damaged) = get_all(&mut client);
+    assert!(
+        served > 1800 && damaged.len() > 50,
+        "{served}, {}",
+        damaged.len()
+    );
+    let around = hole - 2048..hole + (64 << 10);
+    assert!(damaged.iter().all(|at| around.contains(at)), "{damaged:x?}");
+    assert_eq!(client.ask("SET key:0 again"), "+OK\r\n");
+    server.end(Signal::KILL);
+    let error = refused(serve(&pool, &[]));
+    assert!(error.contains(&format!("a hole at byte {hole}")), "{error}");
 }
 
 #[test]
