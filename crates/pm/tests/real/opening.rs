@@ -287,8 +287,20 @@ fn a_pool_is_the_same_bytes_after_the_self_test_of_its_open() {
     let path = pool_path(&folder);
     new_pool(&path);
     let before = std::fs::read(&path).expect("it is there");
-    open_path(&path, &OpenOptions::default()).expect("it is a pool");
+    let long_ago = std::time::SystemTime::UNIX_EPOCH;
+    let file = std::fs::File::options().write(true).open(&path);
+    let file = file.expect("it is there");
+    file.set_modified(long_ago).expect("files have times");
+    let opened = open_path(&path, &OpenOptions::default()).expect("it is a pool");
     assert!(std::fs::read(&path).expect("it is there") == before);
+    if opened.caps().kind == Kind::File {
+        let changed = file.metadata().and_then(|found| found.modified());
+        assert_ne!(
+            changed.expect("files have times"),
+            long_ago,
+            "nothing was tried"
+        );
+    }
 }
 
 #[test]
