@@ -114,7 +114,15 @@ pub(super) fn extents(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Option<Vec
         match unsafe { ioctl(file, &mut request) } {
             Ok(()) => {}
             Err(Errno::INTR) => continue,
-            Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::NOSYS) => return Ok(None),
+            // The file system does not tell, or a filter of system calls does not let it.
+            Err(
+                Errno::OPNOTSUPP
+                | Errno::NOTTY
+                | Errno::INVAL
+                | Errno::NOSYS
+                | Errno::PERM
+                | Errno::ACCESS,
+            ) => return Ok(None),
             Err(e) => return Err(e.into()),
         }
         let mapped = (request.head.mapped as usize).min(EXTENTS);
@@ -170,5 +178,23 @@ pub(super) fn unshare(file: &PoolFile, bytes: u64) -> Result<(), (u64, io::Error
             Err((total(&left), why))
         }
         Err(e) => Err((total(&parts), e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_file_of_its_own_shares_no_blocks() {
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        file.write_all(&[7; 1 << 20]).expect("a little space");
+        assert_eq!(shared(file.as_fd(), 1 << 20).expect("it tells"), []);
+        let pipe = io::pipe().expect("a pipe");
+        let unknown = shared(pipe.0.as_fd(), 1 << 20);
+        assert_eq!(unknown.expect("what does not tell shares nothing"), []);
     }
 }
