@@ -416,17 +416,25 @@ pub(super) fn prepare(
     if !found.copies_on_write
         && let Err((shared, why)) = extents::unshare(file, bytes)
     {
+        let is_accepted = options.accept_file_system && is_harmless(why.kind());
         let error = OpenError::Shared {
             path: file.path().into(),
             bytes: shared,
             source: why,
         };
-        if !options.accept_file_system {
+        if !is_accepted {
             return Err(error);
         }
         found.warn(format!("accepted as asked: {error}"));
     }
     self_test(file)
+}
+
+/// Whether blocks that could not be rewritten for this reason still hold what they held: there was no room for
+/// others, or the file system keeps sharing them. After any other error of a sync nothing is known.
+fn is_harmless(why: io::ErrorKind) -> bool {
+    use io::ErrorKind::{Other, QuotaExceeded, StorageFull};
+    matches!(why, StorageFull | QuotaExceeded | Other)
 }
 
 /// Checks that a mapping of `file` shows what is written to it. See the module's head.

@@ -104,6 +104,25 @@ fn a_mapping_that_does_not_show_what_was_written_is_found_out() {
 }
 
 #[test]
+fn blocks_that_stay_shared_are_accepted_for_want_of_room_and_not_after_an_error_of_the_device() {
+    use rustix::io::Errno;
+    for (errno, harmless) in [
+        (Errno::NOSPC, true),
+        (Errno::DQUOT, true),
+        (Errno::IO, false),
+        (Errno::NXIO, false),
+        (Errno::ROFS, false),
+    ] {
+        assert_eq!(
+            is_harmless(io::Error::from(errno).kind()),
+            harmless,
+            "{errno}"
+        );
+    }
+    assert!(is_harmless(io::Error::other("shared again").kind()));
+}
+
+#[test]
 fn a_pool_that_others_can_change_or_read_is_told() {
     use std::os::unix::fs::PermissionsExt;
     let file = tempfile::NamedTempFile::new().unwrap();
