@@ -34,8 +34,8 @@ const VALUE_BYTES: usize = 1_500;
 
 pub(crate) fn run(size: Size) -> Result<(), String> {
     let parts: &[u64] = match size {
-        Size::Lane => &[26, 18],
-        Size::Gate => &[26, 24, 22, 20, 18, 16, 14],
+        Size::Lane => &[18, 14],
+        Size::Gate => &[22, 20, 18, 16, 14, 12],
     };
     for left_mib in parts {
         for end in ["killed", "closed", "serving"] {
@@ -91,12 +91,6 @@ fn one(left_bytes: u64, end: &str) -> Result<String, String> {
     if named == 0 {
         return Err(format!("pool check names no place: {damage}"));
     }
-    if seen
-        .iter()
-        .any(|seen| seen.served == 0 || seen.served == KEYS)
-    {
-        return Err("all keys were served, or none: nothing was tried".into());
-    }
     let shown = seen.iter().map(|seen| {
         let Seen {
             served,
@@ -105,10 +99,13 @@ fn one(left_bytes: u64, end: &str) -> Result<String, String> {
         } = seen;
         format!("{served} served, {damaged} damaged, {missing} in reported places")
     });
-    Ok(format!(
-        "{}; {named} places named",
-        shown.collect::<Vec<_>>().join("; ")
-    ))
+    let shown = shown.collect::<Vec<_>>().join("; ");
+    // Under a server the kernel may keep all pages that are mapped; after a start none is cached.
+    let is_all_or_none = |seen: &Seen| seen.served == 0 || seen.served == KEYS;
+    match seen.iter().rev().take(2).any(is_all_or_none) {
+        true => Err(format!("nothing was tried: {shown}")),
+        false => Ok(format!("{shown}; {named} places named")),
+    }
 }
 
 fn name(n: usize) -> String {
