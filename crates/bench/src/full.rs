@@ -280,7 +280,7 @@ impl Client {
                 name(&key.to_le_bytes()),
                 View::Durable,
                 &mut self.out,
-                &mut |_, _| {},
+                &mut |_, _| true,
             )
             .map_err(failed)?;
         self.session.rest();

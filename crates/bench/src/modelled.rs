@@ -206,7 +206,7 @@ fn get(session: &mut dyn Session, key: u64, out: &mut Vec<u8>) -> Result<(), Err
         },
         View::Durable,
         out,
-        &mut |_, _| {},
+        &mut |_, _| true,
     )?;
     session.commit()?;
     Ok(())

@@ -6,8 +6,8 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use farbank_kv::store::{
-    Absence, Change, Conflicts, DATABASES, Error, Head as Frame, Health, Item, Key, Meta, Opened,
-    Ops, Session, Stats, Store, Value, Verdict, View,
+    Absence, Change, Conflicts, DATABASES, Error, Head as Frame, Heads, Health, Item, Key, Meta,
+    Opened, Ops, Session, Stats, Store, Value, Verdict, View, Wanted,
 };
 use farbank_pm::media::Mapped;
 use farbank_pm::pool::{Identity, Pool, PoolError};
@@ -415,8 +415,7 @@ impl<F: Medium, N: Medium> Ops for Door<F, N> {
         let found = self.worker.living(hash, &name).filter(Found::is_shown);
         let from = out.len();
         let copied = found.as_ref().is_some_and(|found| {
-            head(&found.meta(), out);
-            self.worker.copy_value(found, &name, out)
+            !head(&found.meta(), out) || self.worker.copy_value(found, &name, out)
         });
         self.worker.unpin();
         match found {
@@ -511,7 +510,10 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
         for (index, &key) in keys.iter().enumerate() {
             bytes.clear();
             let mut meta = Meta::default();
-            let found = self.get(key, view, &mut bytes, &mut |found, _| meta = *found)?;
+            let found = self.get(key, view, &mut bytes, &mut |found, _| {
+                meta = *found;
+                true
+            })?;
             each(
                 index,
                 found.then_some(Item {
@@ -519,6 +521,32 @@ impl<F: Medium, N: Medium> Session for Door<F, N> {
                     meta,
                 }),
             );
+        }
+        Ok(())
+    }
+
+    fn get_many_into(
+        &mut self,
+        keys: &[Key<'_>],
+        view: View,
+        out: &mut Vec<u8>,
+        head: Heads<'_>,
+    ) -> Result<(), Error> {
+        self.prefetch(keys, true);
+        let start = out.len();
+        for &key in keys {
+            let mut wanted = Wanted::Value;
+            let mut one = |meta: &Meta, out: &mut Vec<u8>| {
+                wanted = head(Some(meta), out);
+                wanted == Wanted::Value
+            };
+            let found = self.get(key, view, out, &mut one);
+            if !found.inspect_err(|_| out.truncate(start))? {
+                wanted = head(None, out);
+            }
+            if wanted == Wanted::Nothing {
+                break;
+            }
         }
         Ok(())
     }

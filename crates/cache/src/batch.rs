@@ -315,8 +315,9 @@ impl<N: Medium, F: Medium> Worker<N, F> {
     /// Appends the value that an entry will have to `out`, after `head`; false if it will have none.
     pub(crate) fn copy_staged(&self, entry: usize, out: &mut Vec<u8>, head: Frame<'_>) -> bool {
         let shown = self.staged(entry).filter(|(found, _)| found.is_shown());
-        if let Some((found, value)) = &shown {
-            head(&found.meta(), out);
+        if let Some((found, value)) = &shown
+            && head(&found.meta(), out)
+        {
             out.extend_from_slice(value);
         }
         shown.is_some()

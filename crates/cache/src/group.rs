@@ -1,6 +1,6 @@
 //! Several keys written together: isolated from other writers, not from a power cut.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use farbank_kv::store::{
     Change, Conflicts, Error, Head as Frame, Item, Key, Meta, Ops, Value, Verdict, View,
@@ -15,7 +15,8 @@ use crate::claims::Claims;
 /// What a group has decided on so far. Its keys' stripes are claimed all the while.
 pub(crate) struct Group<'a, F: Medium, N: Medium> {
     door: &'a mut Door<F, N>,
-    keys: &'a [Key<'a>],
+    /// The claimed keys, and where each is in `staged` once the group has decided on it.
+    places: HashMap<(u8, Vec<u8>), Option<usize>>,
     staged: Vec<(u8, Vec<u8>, Option<Owned>)>,
 }
 
@@ -61,7 +62,7 @@ impl<F: Medium, N: Medium> Group<'_, F, N> {
         }
         let mut group = Group {
             door,
-            keys,
+            places: keys.iter().map(|key| (owned_name(*key), None)).collect(),
             staged: Vec::new(),
         };
         let verdict = body(&mut group)?;
@@ -71,12 +72,13 @@ impl<F: Medium, N: Medium> Group<'_, F, N> {
         Ok(verdict)
     }
 
-    /// Refuses a key that is not claimed.
-    fn admit(&self, key: Key<'_>) -> Result<(), Error> {
-        match self.keys.contains(&key) {
-            true => Ok(()),
-            false => Err(Error::NotInGroup),
-        }
+    /// Where `key` is in `staged`, if the group has decided on it.
+    ///
+    /// # Errors
+    /// The key is not claimed.
+    fn place(&self, key: Key<'_>) -> Result<Option<usize>, Error> {
+        let place = self.places.get(&owned_name(key));
+        place.copied().ok_or(Error::NotInGroup)
     }
 
     fn apply(&mut self) -> Result<(), Error> {
@@ -89,18 +91,14 @@ impl<F: Medium, N: Medium> Group<'_, F, N> {
         worker.write_batch()
     }
 
-    fn staged(&self, key: Key<'_>) -> Option<Option<&Owned>> {
-        let own =
-            |(db, bytes, _): &&(u8, Vec<u8>, Option<Owned>)| *db == key.db && bytes == key.bytes;
-        self.staged
-            .iter()
-            .rev()
-            .find(own)
-            .map(|(_, _, value)| value.as_ref())
+    /// What the group has decided on for `key`, if it has.
+    fn staged(&self, key: Key<'_>) -> Result<Option<Option<&Owned>>, Error> {
+        let place = self.place(key)?;
+        Ok(place.map(|place| self.staged[place].2.as_ref()))
     }
 
     fn stage(&mut self, key: Key<'_>, value: Option<Owned>) -> Result<(), Error> {
-        self.admit(key)?;
+        let place = self.place(key)?;
         let engine = Arc::clone(&self.door.worker.engine);
         let name = name_of(key);
         let worker = &mut self.door.worker;
@@ -109,11 +107,20 @@ impl<F: Medium, N: Medium> Group<'_, F, N> {
         let free = writable(found.as_ref().map(|found| (found, &[][..])));
         worker.unpin();
         free?;
-        self.staged
-            .retain(|(db, bytes, _)| *db != key.db || bytes != key.bytes);
-        self.staged.push((key.db, key.bytes.to_vec(), value));
+        match place {
+            Some(place) => self.staged[place].2 = value,
+            None => {
+                let place = self.places.get_mut(&owned_name(key));
+                *place.ok_or(Error::NotInGroup)? = Some(self.staged.len());
+                self.staged.push((key.db, key.bytes.to_vec(), value));
+            }
+        }
         Ok(())
     }
+}
+
+fn owned_name(key: Key<'_>) -> (u8, Vec<u8>) {
+    (key.db, key.bytes.to_vec())
 }
 
 fn meta_of(owned: &Owned) -> Meta {
@@ -134,13 +141,13 @@ impl<F: Medium, N: Medium> Ops for Group<'_, F, N> {
         out: &mut Vec<u8>,
         head: Frame<'_>,
     ) -> Result<bool, Error> {
-        self.admit(key)?;
         let now_ms = self.door.now_ms();
-        match self.staged(key) {
+        match self.staged(key)? {
             None => self.door.get(key, view, out, head),
             Some(Some(owned)) if owned.expires_ms == 0 || owned.expires_ms > now_ms => {
-                head(&meta_of(owned), out);
-                out.extend_from_slice(&owned.value);
+                if head(&meta_of(owned), out) {
+                    out.extend_from_slice(&owned.value);
+                }
                 Ok(true)
             }
             Some(_) => Ok(false),
@@ -148,9 +155,8 @@ impl<F: Medium, N: Medium> Ops for Group<'_, F, N> {
     }
 
     fn meta(&mut self, key: Key<'_>, view: View) -> Result<Option<Meta>, Error> {
-        self.admit(key)?;
         let now_ms = self.door.now_ms();
-        match self.staged(key) {
+        match self.staged(key)? {
             None => self.door.meta(key, view),
             Some(owned) => Ok(owned
                 .filter(|owned| owned.expires_ms == 0 || owned.expires_ms > now_ms)
@@ -176,7 +182,8 @@ impl<F: Medium, N: Medium> Ops for Group<'_, F, N> {
     ) -> Result<u64, Error> {
         let (mut bytes, mut meta) = (Vec::new(), Meta::default());
         let found = self.get(key, View::Pending, &mut bytes, &mut |found, _| {
-            meta = *found
+            meta = *found;
+            true
         })?;
         let item = found.then_some(Item {
             bytes: &bytes,

@@ -56,7 +56,7 @@ fn put(door: &mut Door<Mapped>, name: &[u8], expires_ms: u64) {
 fn is_there(door: &mut Door<Mapped>, name: &[u8]) -> bool {
     let key = farbank_kv::store::Key { db: 0, bytes: name };
     let mut out = Vec::new();
-    door.get(key, View::Durable, &mut out, &mut |_, _| {})
+    door.get(key, View::Durable, &mut out, &mut |_, _| true)
         .expect("a read")
 }
 

@@ -22,7 +22,8 @@ use farbank_pm::Medium;
 use farbank_pm::media::{AnyMedium, Mapped, PendingName, SyncPolicy};
 use farbank_pm::pool::{Copies, PoolError};
 use farbank_server::{
-    BindError, Endpoint, Handle, Options, ProtectedActions, Protocol, Server, UnixSocket,
+    BindError, ClientsMemory, Endpoint, Handle, Options, ProtectedActions, Protocol, Server,
+    UnixSocket,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -164,6 +165,10 @@ pub(crate) struct Serve {
     /// Most clients at a time, at least 1. Fewer if the process may not have as many files open.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value_parser!(u64).range(1..))]
     maxclients: u64,
+    /// Memory that all clients may take together, or percent of the memory there is; 0 is no limit. Clients that
+    /// take most are disconnected when it is exceeded.
+    #[arg(long, value_name = "SIZE|N%", default_value = "25%", value_parser = size::parse_clients_memory)]
+    maxmemory_clients: ClientsMemory,
     /// Seconds after which an idle client is disconnected; 0 is never.
     #[arg(long, value_name = "SECS", default_value_t = 0, value_parser = value_parser!(u64).range(..=IDLE_SECS_MAX))]
     idle_timeout: u64,
@@ -296,6 +301,7 @@ impl Serve {
                 path,
                 mode: self.unixsocketperm.0,
             }),
+            clients_memory: self.maxmemory_clients,
         };
         Server::bind(&endpoints, options).map_err(|error| not_bound(&error))
     }

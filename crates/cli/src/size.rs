@@ -1,5 +1,7 @@
 //! Sizes as people write them: `4096`, `64kb`, `1gb`.
 
+use farbank_server::ClientsMemory;
+
 /// Reads a number of bytes with an optional unit; units are powers of 1024.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim().to_ascii_lowercase();
@@ -23,6 +25,16 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     number
         .checked_mul(scale)
         .ok_or_else(|| "that is more than 16 exabytes".to_owned())
+}
+
+/// Reads a size as [`parse`] does, or percent of the memory there is.
+pub(crate) fn parse_clients_memory(text: &str) -> Result<ClientsMemory, String> {
+    let Some(digits) = text.trim().strip_suffix('%') else {
+        return parse(text).map(ClientsMemory::Bytes);
+    };
+    let percent = digits.trim().parse().ok().filter(|percent| *percent <= 100);
+    let percent = percent.ok_or_else(|| "percent are a number up to 100".to_owned())?;
+    Ok(ClientsMemory::Percent(percent))
 }
 
 /// Spells a number of bytes for people.

@@ -376,7 +376,7 @@ fn expiry(ops: &(impl Ops + ?Sized), lives: Duration) -> u64 {
 
 fn value_of(ops: &mut (impl Ops + ?Sized), key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     let mut value = Vec::new();
-    let found = ops.get(named(key), View::Pending, &mut value, &mut |_, _| {})?;
+    let found = ops.get(named(key), View::Pending, &mut value, &mut |_, _| true)?;
     Ok(found.then_some(value))
 }
 

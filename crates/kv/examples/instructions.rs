@@ -106,7 +106,7 @@ fn value() -> Value<'static> {
 fn get(session: &mut dyn Session, n: u32, out: &mut Vec<u8>) {
     out.clear();
     let name = n.to_le_bytes();
-    let found = session.get(key(&name), View::Durable, out, &mut |_: &Meta, _| {});
+    let found = session.get(key(&name), View::Durable, out, &mut |_: &Meta, _| true);
     assert_eq!(found, Ok(true), "a key that was set");
     assert_eq!(out.len(), VALUE.len());
     session.commit().expect("memory does not fail");

@@ -16,8 +16,8 @@ use crate::past::Past;
 use crate::record::Type;
 use crate::session::{Worker, meta_of};
 use crate::store::{
-    Absence, Conflicts, DATABASES, Error, Health, Item, Key, Meta, Opened, Ops, Room, Session,
-    Stats, Store, Value, Verdict, View,
+    Absence, Conflicts, DATABASES, Error, Heads, Health, Item, Key, Meta, Opened, Ops, Room,
+    Session, Stats, Store, Value, Verdict, View,
 };
 
 /// Smallest number of segments a pool may have.
@@ -322,6 +322,17 @@ impl<M: Medium> Session for Worker<M> {
     ) -> Result<(), Error> {
         keys.iter().try_for_each(|key| self.admit_read(key.db))?;
         self.read_together(keys, view, each)
+    }
+
+    fn get_many_into(
+        &mut self,
+        keys: &[Key<'_>],
+        view: View,
+        out: &mut Vec<u8>,
+        head: Heads<'_>,
+    ) -> Result<(), Error> {
+        keys.iter().try_for_each(|key| self.admit_read(key.db))?;
+        self.read_together_into(keys, view, out, head)
     }
 
     fn group(

@@ -536,42 +536,56 @@ impl<M: Medium> GroupOps<'_, M> {
         named.copied().ok_or(Error::NotInGroup)
     }
 
+    /// What the group has decided on for the key in `slot`: its value, or that it is absent.
+    fn decided(&self, slot: usize) -> Option<(Meta, &[u8])> {
+        let Change::Put {
+            bytes,
+            expires_ms,
+            flags,
+            kind,
+        } = &self.slots[slot].change
+        else {
+            return None;
+        };
+        let meta = Meta {
+            value_bytes: bytes.len(),
+            expires_ms: *expires_ms,
+            flags: *flags,
+            kind: *kind,
+            version: 0,
+        };
+        // It has no number yet.
+        let is_expired = self.worker.engine.is_expired(*expires_ms, u64::MAX);
+        (!is_expired).then_some((meta, bytes.as_slice()))
+    }
+
+    /// Where the record of the key in `slot` lies, if the group leaves the key as it was.
+    fn kept_at(&self, slot: usize) -> Option<Off> {
+        let base = &self.slots[slot];
+        match (&base.change, &base.newest) {
+            (Change::Put { .. } | Change::Delete, _) => None,
+            (Change::Keep, Newest::Staged(pending) | Newest::Drained(pending)) => Some(pending.at),
+            (Change::Keep, _) => base.located.found.map(|found| found.at),
+        }
+    }
+
     /// The value of a key as the group sees it.
     fn current(&mut self, slot: usize, bytes: &mut Vec<u8>) -> Result<Option<Meta>, Error> {
         bytes.clear();
-        let base = &self.slots[slot];
-        match &base.change {
-            // It has no number yet.
-            Change::Put { expires_ms, .. }
-                if self.worker.engine.is_expired(*expires_ms, u64::MAX) =>
-            {
-                Ok(None)
-            }
-            Change::Put {
-                bytes: value,
-                expires_ms,
-                flags,
-                kind,
-            } => {
-                bytes.extend_from_slice(value);
-                let (expires_ms, flags, kind) = (*expires_ms, *flags, *kind);
-                let value_bytes = value.len();
-                Ok(Some(Meta {
-                    value_bytes,
-                    expires_ms,
-                    flags,
-                    kind,
-                    version: 0,
-                }))
-            }
-            Change::Delete => Ok(None),
-            Change::Keep => {
-                let at = match &base.newest {
-                    Newest::Staged(pending) | Newest::Drained(pending) => Some(pending.at),
-                    _ => base.located.found.map(|found| found.at),
-                };
-                at.map_or(Ok(None), |at| self.worker.load(at, bytes))
-            }
+        if let Some(at) = self.kept_at(slot) {
+            return self.worker.load(at, bytes);
+        }
+        Ok(self.decided(slot).map(|(meta, value)| {
+            bytes.extend_from_slice(value);
+            meta
+        }))
+    }
+
+    /// As [`GroupOps::current`], without the value's bytes.
+    fn current_meta(&mut self, slot: usize) -> Result<Option<Meta>, Error> {
+        match self.kept_at(slot) {
+            Some(at) => self.worker.meta_at(at),
+            None => Ok(self.decided(slot).map(|(meta, _)| meta)),
         }
     }
 }
@@ -585,18 +599,21 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
         head: Head<'_>,
     ) -> Result<bool, Error> {
         let slot = self.slot(key)?;
-        let mut bytes = Vec::new();
-        let Some(meta) = self.current(slot, &mut bytes)? else {
+        if let Some(at) = self.kept_at(slot) {
+            return self.worker.emit(at, out, head);
+        }
+        let Some((meta, value)) = self.decided(slot) else {
             return Ok(false);
         };
-        head(&meta, out);
-        out.extend_from_slice(&bytes);
+        if head(&meta, out) {
+            out.extend_from_slice(value);
+        }
         Ok(true)
     }
 
     fn meta(&mut self, key: Key<'_>, _view: View) -> Result<Option<Meta>, Error> {
         let slot = self.slot(key)?;
-        self.current(slot, &mut Vec::new())
+        self.current_meta(slot)
     }
 
     fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error> {
@@ -622,7 +639,7 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
 
     fn delete(&mut self, key: Key<'_>) -> Result<bool, Error> {
         let slot = self.slot(key)?;
-        let was_there = match self.current(slot, &mut Vec::new()) {
+        let was_there = match self.current_meta(slot) {
             Err(Error::Damaged(_)) => true,
             other => other?.is_some(),
         };

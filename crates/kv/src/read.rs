@@ -16,7 +16,7 @@ use crate::read_cache::fits;
 use crate::record::{HEADER_MAX, Header, Raw, Type, body_crc};
 use crate::seek::Found;
 use crate::session::{Newest, Worker, meta_of};
-use crate::store::{Error, Head, Item, Key, Meta, View};
+use crate::store::{Error, Head, Heads, Item, Key, Meta, View, Wanted};
 use crate::stripe::{Locked, Pending};
 
 /// How much of a record is fetched before anything is known of it: its header and a short key; with them,
@@ -26,6 +26,10 @@ pub(crate) const FETCHED_VALUE: usize = 176;
 
 /// Longer values are left to the processor to fetch ahead, once it sees where they are read.
 const VALUE_FETCHED_MAX: usize = 1024;
+
+/// Largest scratch buffers that a session keeps for its next read.
+const SCRATCH_BYTES_KEPT: usize = 1 << 20;
+const GATHERED_KEPT: usize = 1 << 12;
 
 /// Where a reader finds a value.
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +122,17 @@ impl<M: Medium> Worker<M> {
         ))
     }
 
+    /// What is known of the value of the record at `at`; `None` if it is no value any more. Its body is
+    /// not read.
+    pub(crate) fn meta_at(&self, at: Off) -> Result<Option<Meta>, Error> {
+        let staged = self.staged_record(at).map(|(header, _)| header);
+        let header = staged.or_else(|| self.engine.header(at));
+        let header = header.ok_or(Error::Damaged(at.0))?;
+        let absent =
+            header.what != Type::Put || self.engine.is_expired(header.expires_ms, header.seq);
+        Ok((!absent).then(|| meta_of(&header)))
+    }
+
     /// The header, and into `body` the bytes, of a record that is staged here or on the medium.
     pub(crate) fn read_record(&self, at: Off, body: &mut Vec<u8>) -> Option<Header> {
         body.clear();
@@ -152,19 +167,29 @@ impl<M: Medium> Worker<M> {
             {
                 Ok(false)
             }
-            Some(header) => {
-                head(&meta_of(&header), out);
-                self.emit_body(&header, &body, out)
-                    .then_some(true)
-                    .ok_or(Error::Damaged(at.0))
-            }
+            Some(header) if !head(&meta_of(&header), out) => Ok(true),
+            Some(header) => self
+                .emit_body(&header, &body, out)
+                .then_some(true)
+                .ok_or(Error::Damaged(at.0)),
         };
         if result.is_err() {
             out.truncate(start);
             self.engine.tally.damaged.fetch_add(1, Relaxed);
         }
         self.scratch = body;
+        self.shrink_scratch();
         result
+    }
+
+    /// Frees scratch buffers that one large read has grown.
+    fn shrink_scratch(&mut self) {
+        if self.scratch.capacity() > SCRATCH_BYTES_KEPT {
+            self.scratch = Vec::new();
+        }
+        if self.gathered.capacity() > GATHERED_KEPT {
+            self.gathered = Vec::new();
+        }
     }
 
     /// As [`Worker::emit`], for `key`'s record that the index names: the value goes straight to `out`, and
@@ -184,8 +209,7 @@ impl<M: Medium> Worker<M> {
         if !raw.is_put() || self.engine.is_expired(raw.expires_ms(), raw.seq()) {
             return Ok(false);
         }
-        head(&raw.meta(), out);
-        if !self.append_body(key, found.at, &raw, out) {
+        if head(&raw.meta(), out) && !self.append_body(key, found.at, &raw, out) {
             out.truncate(start);
             return Err(self.damaged(found.at));
         }
@@ -341,8 +365,9 @@ impl<M: Medium> Worker<M> {
             return Some(false);
         }
         let start = out.len();
-        head(&held.raw.meta(), out);
-        held.append(out);
+        if head(&held.raw.meta(), out) {
+            held.append(out);
+        }
         if !held.still_holds() {
             out.truncate(start);
             return None;
@@ -414,7 +439,42 @@ impl<M: Medium> Worker<M> {
             }
         }
         (self.scratch, self.gathered) = (bytes, gathered);
+        self.shrink_scratch();
         whole
+    }
+
+    /// As [`Worker::read_together`], straight into `out`.
+    pub(crate) fn read_together_into(
+        &mut self,
+        keys: &[Key<'_>],
+        view: View,
+        out: &mut Vec<u8>,
+        head: Heads<'_>,
+    ) -> Result<(), Error> {
+        self.bring_in();
+        self.engine.epochs.pin(&self.slot);
+        let places = self.places_together(keys, view);
+        let start = out.len();
+        for (key, place) in keys.iter().zip(&places) {
+            let mut wanted = Wanted::Value;
+            let mut one = |meta: &Meta, out: &mut Vec<u8>| {
+                wanted = head(Some(meta), out);
+                wanted == Wanted::Value
+            };
+            let there = match place {
+                None => Ok(false),
+                Some(Seen::Indexed(found)) => self.emit_found(*key, *found, out, &mut one),
+                Some(Seen::Listed(at)) => self.emit(*at, out, &mut one),
+            };
+            let there = there.inspect_err(|_| out.truncate(start))?;
+            if !there {
+                wanted = head(None, out);
+            }
+            if wanted == Wanted::Nothing {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Where the values of `keys` lay at one moment.
@@ -496,7 +556,10 @@ impl<M: Medium> Worker<M> {
     ) -> Result<(), Error> {
         for (key, place) in keys.iter().zip(places) {
             let mut meta = None;
-            let mut note = |m: &Meta, _: &mut Vec<u8>| meta = Some(*m);
+            let mut note = |m: &Meta, _: &mut Vec<u8>| {
+                meta = Some(*m);
+                true
+            };
             match place {
                 None => false,
                 Some(Seen::Indexed(found)) => self.emit_found(*key, *found, bytes, &mut note)?,
@@ -544,7 +607,10 @@ impl<M: Medium> Worker<M> {
     pub(crate) fn load(&mut self, at: Off, bytes: &mut Vec<u8>) -> Result<Option<Meta>, Error> {
         bytes.clear();
         let mut meta = None;
-        let mut note = |m: &Meta, _: &mut Vec<u8>| meta = Some(*m);
+        let mut note = |m: &Meta, _: &mut Vec<u8>| {
+            meta = Some(*m);
+            true
+        };
         self.emit(at, bytes, &mut note)?;
         Ok(meta)
     }

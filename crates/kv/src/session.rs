@@ -478,14 +478,7 @@ impl<M: Medium> Ops for Worker<M> {
         let Some(seen) = self.find(hash, key, view) else {
             return Ok(None);
         };
-        let at = seen.at();
-        let mut body = std::mem::take(&mut self.scratch);
-        let header = self.read_record(at, &mut body);
-        self.scratch = body;
-        let header = header.ok_or(Error::Damaged(at.0))?;
-        let absent =
-            header.what != Type::Put || self.engine.is_expired(header.expires_ms, header.seq);
-        Ok((!absent).then(|| meta_of(&header)))
+        self.meta_at(seen.at())
     }
 
     fn put(&mut self, key: Key<'_>, value: Value<'_>) -> Result<u64, Error> {

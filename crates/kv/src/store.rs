@@ -283,13 +283,29 @@ impl From<Poisoned> for Error {
     }
 }
 
-/// Called with what is known of a value before its bytes are appended, to write a frame header.
-pub type Head<'a> = &'a mut dyn FnMut(&Meta, &mut Vec<u8>);
+/// Called with what is known of a value before its bytes are appended, to write a frame header. Returns
+/// whether the bytes are wanted; if not, none is copied.
+pub type Head<'a> = &'a mut dyn FnMut(&Meta, &mut Vec<u8>) -> bool;
+
+/// What a caller of [`Session::get_many_into`] wants after it has seen what is known of a key's value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wanted {
+    /// The value's bytes, if the key has a value, then the next key.
+    Value,
+    /// The next key.
+    NextKey,
+    /// Nothing: no further key is read.
+    Nothing,
+}
+
+/// As [`Head`], for each of several keys, with `None` for a key that is absent.
+pub type Heads<'a> = &'a mut dyn FnMut(Option<&Meta>, &mut Vec<u8>) -> Wanted;
 
 /// Operations on single keys. A key whose expiry has passed is absent to all of them.
 pub trait Ops {
     /// Appends the value of `key` to `out`, after `head` has run on `out`. `Ok(false)`: absent, and
-    /// `head` was not called. On `Err`, `out` is as it was.
+    /// `head` was not called. If `head` returns `false`, the value is not appended and the answer is
+    /// `Ok(true)`. On `Err`, `out` is as it was.
     fn get(
         &mut self,
         key: Key<'_>,
@@ -376,6 +392,16 @@ pub trait Session: Ops + Send {
         keys: &[Key<'_>],
         view: View,
         each: &mut dyn FnMut(usize, Option<Item<'_>>),
+    ) -> Result<(), Error>;
+
+    /// As [`Session::get_many`], but appends each value to `out` after `head` has run on `out`, so that no
+    /// second copy of the values is made. On `Err`, `out` is as it was.
+    fn get_many_into(
+        &mut self,
+        keys: &[Key<'_>],
+        view: View,
+        out: &mut Vec<u8>,
+        head: Heads<'_>,
     ) -> Result<(), Error>;
 
     /// Runs `body` isolated from other writers of `keys`; what it writes becomes visible and durable

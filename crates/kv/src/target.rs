@@ -436,7 +436,7 @@ impl SessionClient {
         let key = key.to_le_bytes();
         let found = self
             .session
-            .get(key_of(&key), view, &mut out, &mut |_, _| {})
+            .get(key_of(&key), view, &mut out, &mut |_, _| true)
             .map_err(|e| e.to_string())?;
         let value = found.then(|| Stored::decode(&out)).transpose()?;
         Ok(Answer::Found(value))

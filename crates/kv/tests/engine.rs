@@ -104,7 +104,7 @@ fn a_batch_sees_its_own_writes_and_nobody_else_does_before_the_commit() {
     .unwrap();
     let mut out = Vec::new();
     assert!(
-        one.get(key(b"a"), View::Pending, &mut out, &mut |_, _| {})
+        one.get(key(b"a"), View::Pending, &mut out, &mut |_, _| true)
             .unwrap()
     );
     assert_eq!(out, b"1");
@@ -284,7 +284,7 @@ fn a_group_is_seen_before_what_overtakes_it() {
     let (mut first, mut second, mut reader) = (kv.session(), kv.session(), kv.session());
     let mut seen = |k: &[u8]| {
         let mut out = Vec::new();
-        let found = reader.get(key(k), View::Durable, &mut out, &mut |_, _| {});
+        let found = reader.get(key(k), View::Durable, &mut out, &mut |_, _| true);
         found.unwrap().then_some(out)
     };
     let large = [7; 1_500];
@@ -424,6 +424,7 @@ fn what_is_being_read_stays_until_it_has_been_read() {
             kv.clean().and(written)
         };
         refused = (0..1_000).map(write).find_map(Result::err);
+        true
     };
     let found = reader.get(key(b"k"), View::Durable, &mut out, &mut meanwhile);
     assert_eq!((found, out), (Ok(true), vec![1; 400]));
@@ -483,6 +484,7 @@ impl Crowded {
         User::of(&self.kv).set(b"held", b"1");
         let mut meanwhile = |_: &Meta, _: &mut Vec<u8>| {
             assert_eq!(self.set_and_delete(10_000, 20), 20, "nothing was refused");
+            true
         };
         let mut out = Vec::new();
         let found = reader.get(key(b"held"), View::Durable, &mut out, &mut meanwhile);

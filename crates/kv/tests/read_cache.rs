@@ -31,7 +31,7 @@ fn plain(bytes: &[u8]) -> Value<'_> {
 
 fn get(session: &mut dyn Session, name: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
-    let found = session.get(key(name), View::Durable, &mut out, &mut |_, _| {});
+    let found = session.get(key(name), View::Durable, &mut out, &mut |_, _| true);
     found.expect("nothing is damaged").then_some(out)
 }
 
@@ -178,7 +178,10 @@ fn flags_and_version_are_the_same_from_the_cache() {
     let (version, _) = session.put_alone(key(b"k"), value).expect("room");
     for n in 0..2 * MANY {
         let (mut out, mut seen) = (Vec::new(), None);
-        let mut head = |meta: &farbank_kv::store::Meta, _: &mut Vec<u8>| seen = Some(*meta);
+        let mut head = |meta: &farbank_kv::store::Meta, _: &mut Vec<u8>| {
+            seen = Some(*meta);
+            true
+        };
         let found = session.get(key(b"k"), View::Durable, &mut out, &mut head);
         assert_eq!(found, Ok(true));
         let meta = seen.expect("the head runs for what is found");

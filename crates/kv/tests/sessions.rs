@@ -58,7 +58,9 @@ impl User {
 
     fn get(&mut self, k: &[u8]) -> Option<Vec<u8>> {
         let mut out = Vec::new();
-        let found = self.0.get(key(k), View::Durable, &mut out, &mut |_, _| {});
+        let found = self
+            .0
+            .get(key(k), View::Durable, &mut out, &mut |_, _| true);
         found.unwrap().then_some(out)
     }
 }
@@ -215,7 +217,7 @@ fn a_key_that_a_group_does_not_name_is_refused_and_nothing_is_written() {
         &mut |ops| ops.update(key(b"x"), &mut |_| Change::Keep).map(drop),
         &mut |ops| ops.meta(key(b"x"), View::Pending).map(drop),
         &mut |ops| {
-            let mut head = |_: &Meta, _: &mut Vec<u8>| {};
+            let mut head = |_: &Meta, _: &mut Vec<u8>| true;
             ops.get(key(b"x"), View::Pending, &mut Vec::new(), &mut head)
                 .map(drop)
         },
@@ -239,7 +241,7 @@ fn a_database_that_there_is_not_is_refused_by_every_operation() {
     for db in [DATABASES as u8, u8::MAX] {
         let k = Key { db, bytes: b"k" };
         let refused = Err(Error::NoDatabase { db });
-        let mut head = |_: &Meta, _: &mut Vec<u8>| {};
+        let mut head = |_: &Meta, _: &mut Vec<u8>| true;
         let results: Vec<Result<(), Error>> = vec![
             session.put(k, value(b"1")).map(drop),
             session.put_alone(k, value(b"1")).map(drop),

@@ -17,13 +17,14 @@
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use farbank_pm::Ticket;
 use mio::net::TcpStream;
 
 use crate::cmd::Client;
 use crate::memcached::Talk;
-use crate::resp::Parser;
+use crate::resp::{Parser, ReplyBuffer};
 use crate::settings::Protocol;
 use crate::shared::Card;
 
@@ -104,7 +105,7 @@ impl Input {
 /// What is to leave: see the module's picture.
 #[derive(Default)]
 pub(crate) struct Output {
-    pub(crate) buffer: Vec<u8>,
+    pub(crate) buffer: ReplyBuffer,
     sent: usize,
     released: usize,
     held: VecDeque<(usize, Ticket)>,
@@ -178,7 +179,7 @@ impl Output {
     fn send(&mut self, stream: &mut TcpStream) -> io::Result<(bool, usize)> {
         let mut written = 0;
         while self.can_send() {
-            match stream.write(&self.buffer[self.sent..self.released]) {
+            match stream.write(&self.buffer.as_slice()[self.sent..self.released]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => {
                     self.sent += n;
@@ -197,13 +198,14 @@ impl Output {
     }
 
     fn compact(&mut self) {
-        if self.sent == self.buffer.len() {
-            self.buffer.clear();
-        } else if self.sent >= COMPACT_BYTES && self.sent > self.buffer.len() / 2 {
-            self.buffer.drain(..self.sent);
-        } else {
-            return;
+        let all = self.sent == self.buffer.len();
+        if all || (self.sent >= COMPACT_BYTES && self.sent > self.buffer.len() / 2) {
+            self.remove_sent();
         }
+    }
+
+    fn remove_sent(&mut self) {
+        self.buffer.remove_front(self.sent);
         let gone = std::mem::take(&mut self.sent);
         self.released -= gone;
         for (end, _) in &mut self.held {
@@ -214,17 +216,21 @@ impl Output {
         }
     }
 
-    /// Takes a buffer from the shelf if there is none.
-    pub(crate) fn open(&mut self, shelf: &mut Vec<Vec<u8>>) {
+    /// Takes a buffer from the shelf if there is none, and sets how many bytes of replies it may hold.
+    pub(crate) fn open(&mut self, shelf: &mut Vec<Vec<u8>>, bytes_max: usize) {
         if self.buffer.capacity() == 0 {
-            self.buffer = shelf.pop().unwrap_or_default();
+            self.buffer = ReplyBuffer::reusing(shelf.pop().unwrap_or_default());
         }
+        if self.sent > 0 && self.buffer.len() > bytes_max / 2 {
+            self.remove_sent();
+        }
+        self.buffer.set_bytes_max(bytes_max);
     }
 
     /// Puts the buffer back once it is empty.
     pub(crate) fn shelve(&mut self, shelf: &mut Vec<Vec<u8>>) {
         if self.buffer.is_empty() && self.buffer.capacity() > 0 && !self.holds() {
-            let buffer = std::mem::take(&mut self.buffer);
+            let buffer = std::mem::take(&mut self.buffer).into_bytes();
             if shelf.len() < SHELF && buffer.capacity() <= READ_BYTES {
                 shelf.push(buffer);
             }
@@ -257,6 +263,8 @@ pub(crate) struct Conn {
     pub(crate) stalled: bool,
     /// The next request waits until the store has made room for it.
     pub(crate) awaits_room: bool,
+    /// Its turn ended before all that has arrived was executed.
+    pub(crate) unfinished: bool,
     /// Is on the worker's list of connections to visit.
     pub(crate) listed: bool,
     /// Is on the worker's list of connections touched in this batch.
@@ -286,6 +294,7 @@ impl Conn {
             closing: false,
             stalled: false,
             awaits_room: false,
+            unfinished: false,
             listed: false,
             touched: false,
             soft_since_ms: None,
@@ -328,9 +337,22 @@ impl Conn {
     /// Shows on its card what others may know.
     pub(crate) fn show(&mut self) {
         match &mut self.speech {
-            Speech::Resp { client, .. } => client.show(),
+            Speech::Resp { client, parser } => {
+                client.show();
+                let bytes = parser.held_bytes();
+                self.card.argument_bytes.store(bytes, Ordering::Relaxed);
+            }
             Speech::Memcached(talk) => talk.show(&self.card),
         }
+    }
+
+    /// Bytes of memory this connection takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let speech = match &self.speech {
+            Speech::Resp { client, parser } => client.memory_bytes() + parser.held_bytes(),
+            Speech::Memcached(_) => 0,
+        };
+        size_of::<Conn>() + self.input.bytes() + self.output.buffer.len() + speech
     }
 
     /// Sends what may leave; the number of bytes.
@@ -344,6 +366,7 @@ impl Conn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resp::Sink;
 
     fn reply(output: &mut Output, text: &[u8], waits: bool) {
         if waits {
@@ -353,7 +376,7 @@ mod tests {
     }
 
     fn released(output: &Output) -> &[u8] {
-        &output.buffer[output.sent..output.released]
+        &output.buffer.as_slice()[output.sent..output.released]
     }
 
     #[test]

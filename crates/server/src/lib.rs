@@ -38,5 +38,5 @@ mod unix_socket;
 mod worker;
 
 pub use listener::{BindError, Handle, Server};
-pub use settings::{Endpoint, Options, ProtectedActions, Protocol};
+pub use settings::{ClientsMemory, Endpoint, Options, ProtectedActions, Protocol};
 pub use unix_socket::UnixSocket;

@@ -203,10 +203,7 @@ impl Server {
         let shared = Shared {
             store,
             options: &self.options,
-            settings: Settings::new(
-                clients_max(self.options.clients_max),
-                self.options.idle_secs,
-            ),
+            settings: Settings::new(clients_max(self.options.clients_max), &self.options),
             floor: self.floor,
             clients: Clients::default(),
             endpoints: self.endpoints,

@@ -1,6 +1,7 @@
 //! What a server is told at its start ([`Options`]) and what may change while it runs (`Settings`,
 //! through CONFIG SET).
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -85,6 +86,69 @@ impl ProtectedActions {
     }
 }
 
+/// Memory that all connections may take together: their input, queued requests, watched keys and unsent
+/// replies (`maxmemory-clients`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClientsMemory {
+    /// Bytes; 0 is no limit.
+    Bytes(u64),
+    /// Percent of the memory that the process may use: the machine's, or its control group's if that is
+    /// less. 0 is no limit.
+    Percent(u8),
+}
+
+impl Default for ClientsMemory {
+    fn default() -> ClientsMemory {
+        ClientsMemory::Percent(25)
+    }
+}
+
+impl ClientsMemory {
+    /// As one number, in which percent are negative.
+    pub(crate) fn encode(self) -> u64 {
+        match self {
+            ClientsMemory::Bytes(bytes) => bytes,
+            ClientsMemory::Percent(percent) => u64::from(percent).wrapping_neg(),
+        }
+    }
+
+    pub(crate) fn decode(number: u64) -> ClientsMemory {
+        match u8::try_from(number.wrapping_neg()) {
+            Ok(percent) if percent > 0 => ClientsMemory::Percent(percent),
+            _ => ClientsMemory::Bytes(number),
+        }
+    }
+}
+
+impl fmt::Display for ClientsMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ClientsMemory::Bytes(bytes) => write!(f, "{bytes}"),
+            ClientsMemory::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+/// Memory that this process may use, in bytes: the machine's, or its control group's if that is less.
+fn machine_bytes() -> u64 {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let meminfo = read("/proc/meminfo");
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let machine = kib.map_or(u64::MAX, |kib| kib.saturating_mul(1024));
+    let limits = [
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+    ];
+    let group = limits
+        .iter()
+        .filter_map(|path| read(path).trim().parse::<u64>().ok())
+        .min();
+    machine.min(group.unwrap_or(u64::MAX))
+}
+
 /// What a server is told at its start.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -108,6 +172,8 @@ pub struct Options {
     pub protected_actions: ProtectedActions,
     /// A Unix socket to listen on, besides the addresses.
     pub unix_socket: Option<UnixSocket>,
+    /// Memory that all connections may take together.
+    pub clients_memory: ClientsMemory,
 }
 
 impl Default for Options {
@@ -123,6 +189,7 @@ impl Default for Options {
             cas_enabled: true,
             protected_actions: ProtectedActions::default(),
             unix_socket: None,
+            clients_memory: ClientsMemory::default(),
         }
     }
 }
@@ -150,25 +217,42 @@ pub(crate) struct Settings {
     pub(crate) output_bytes_hard: AtomicU64,
     pub(crate) output_bytes_soft: AtomicU64,
     pub(crate) output_soft_secs: AtomicU64,
+    /// As [`ClientsMemory::encode`] writes it.
+    pub(crate) clients_memory: AtomicU64,
+    machine_bytes: u64,
 }
 
 impl Settings {
-    pub(crate) fn new(clients_max: u64, idle_secs: u64) -> Settings {
+    pub(crate) fn new(clients_max: u64, options: &Options) -> Settings {
         Settings {
             clients_max: AtomicU64::new(clients_max),
-            timeout_secs: AtomicU64::new(idle_secs),
+            timeout_secs: AtomicU64::new(options.idle_secs),
             keepalive_secs: AtomicU64::new(300),
             bulk_bytes_max: AtomicU64::new(512 << 20),
             input_bytes_max: AtomicU64::new(1 << 30),
             output_bytes_hard: AtomicU64::new(1 << 30),
             output_bytes_soft: AtomicU64::new(0),
             output_soft_secs: AtomicU64::new(0),
+            clients_memory: AtomicU64::new(options.clients_memory.encode()),
+            machine_bytes: machine_bytes(),
         }
     }
 
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             bulk_bytes_max: size(&self.bulk_bytes_max),
+        }
+    }
+
+    /// Most bytes of memory that all connections may take together.
+    pub(crate) fn clients_bytes_max(&self) -> usize {
+        let bytes = match ClientsMemory::decode(self.clients_memory.load(Ordering::Relaxed)) {
+            ClientsMemory::Bytes(bytes) => bytes,
+            ClientsMemory::Percent(percent) => self.machine_bytes / 100 * u64::from(percent),
+        };
+        match bytes {
+            0 => usize::MAX,
+            bytes => usize::try_from(bytes).unwrap_or(usize::MAX),
         }
     }
 

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering,
-};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -21,6 +19,10 @@ use crate::settings::{Endpoint, Options, Protocol, Settings};
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// What a connection's replies may take however much memory other clients take, unless
+/// client-output-buffer-limit is less.
+const REPLY_BYTES_MIN: usize = 32 << 20;
 
 /// What every thread sees.
 pub(crate) struct Shared<'a> {
@@ -59,6 +61,26 @@ impl Shared<'_> {
     pub(crate) fn item_bytes_max(&self) -> usize {
         let kept = self.store.item_bytes_max();
         self.options.item_bytes_max.min(kept)
+    }
+
+    /// Most bytes of replies that the connection of `card` may have unsent. A reply may take what
+    /// maxmemory-clients leaves, and always [`REPLY_BYTES_MIN`] of it, so that a client is served while
+    /// others, which are evicted next, take the memory.
+    pub(crate) fn reply_bytes_max(&self, card: &Card) -> usize {
+        let own = card.counted_bytes.load(Ordering::Relaxed);
+        let others = self.clients.memory_bytes().saturating_sub(own);
+        let left = self.settings.clients_bytes_max().saturating_sub(others);
+        self.settings
+            .output_bytes_max()
+            .min(left.max(REPLY_BYTES_MIN))
+    }
+
+    /// Has the worker of the connection of `card` close it.
+    pub(crate) fn kill(&self, card: &Card) {
+        if let Some(desk) = self.floor.desks.get(card.worker) {
+            self.clients.remove(card.id);
+            desk.send(Mail::Kill(card.id));
+        }
     }
 
     /// The first port where `protocol` is spoken.
@@ -211,6 +233,9 @@ pub(crate) enum Count {
     Errors,
     Batches,
     IdleKicks,
+    /// Connections closed because of client-output-buffer-limit, and because of maxmemory-clients.
+    OutputLimits,
+    Evictions,
     /// From here on what memcached's clients do.
     Sets,
     Stored,
@@ -313,9 +338,20 @@ pub(crate) struct Card {
     pub(crate) resp: AtomicU8,
     /// Requests queued by MULTI; -1 without one.
     pub(crate) multi: AtomicI32,
-    pub(crate) watching: AtomicU16,
+    pub(crate) watching: AtomicUsize,
     pub(crate) input_bytes: AtomicUsize,
     pub(crate) output_bytes: AtomicUsize,
+    /// What reading its requests takes besides the input.
+    pub(crate) argument_bytes: AtomicUsize,
+    /// What requests queued by MULTI take.
+    pub(crate) queue_bytes: AtomicUsize,
+    pub(crate) watch_bytes: AtomicUsize,
+    /// Memory of it that is part of [`Clients::memory_bytes`].
+    pub(crate) counted_bytes: AtomicUsize,
+    /// Never closed because clients take too much memory (CLIENT NO-EVICT).
+    pub(crate) spared: AtomicBool,
+    /// Is being closed: its memory counts no more.
+    pub(crate) doomed: AtomicBool,
     /// Part of a value has arrived, the rest has not.
     pub(crate) reads_value: AtomicBool,
     pub(crate) labels: Mutex<Labels>,
@@ -335,9 +371,34 @@ pub(crate) struct Labels {
 pub(crate) struct Clients {
     cards: Mutex<BTreeMap<u64, Arc<Card>>>,
     next: AtomicU64,
+    memory_bytes: AtomicUsize,
 }
 
 impl Clients {
+    /// Memory that all connections take together, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.memory_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts `bytes` for a connection, in place of what was counted for it. By its worker only.
+    pub(crate) fn count_memory(&self, card: &Card, bytes: usize) {
+        if card.doomed.load(Ordering::Relaxed) {
+            return;
+        }
+        let before = card.counted_bytes.swap(bytes, Ordering::Relaxed);
+        // Wrapping: what is added is the difference.
+        let added = bytes.wrapping_sub(before);
+        self.memory_bytes.fetch_add(added, Ordering::Relaxed);
+    }
+
+    /// Marks a connection as being closed, and counts nothing for it from now on. Whether it was not yet.
+    pub(crate) fn doom(&self, card: &Card) -> bool {
+        let first = !card.doomed.swap(true, Ordering::Relaxed);
+        let before = card.counted_bytes.swap(0, Ordering::Relaxed);
+        self.memory_bytes.fetch_sub(before, Ordering::Relaxed);
+        first
+    }
+
     /// Registers a connection.
     pub(crate) fn welcome(
         &self,
@@ -366,9 +427,15 @@ impl Clients {
             db: AtomicU8::new(0),
             resp: AtomicU8::new(2),
             multi: AtomicI32::new(-1),
-            watching: AtomicU16::new(0),
+            watching: AtomicUsize::new(0),
             input_bytes: AtomicUsize::new(0),
             output_bytes: AtomicUsize::new(0),
+            argument_bytes: AtomicUsize::new(0),
+            queue_bytes: AtomicUsize::new(0),
+            watch_bytes: AtomicUsize::new(0),
+            counted_bytes: AtomicUsize::new(0),
+            spared: AtomicBool::new(false),
+            doomed: AtomicBool::new(false),
             reads_value: AtomicBool::new(false),
             labels: Mutex::new(Labels {
                 command: "NULL",

@@ -4,6 +4,8 @@
 //! and `memcached` read requests from the one, a window ahead, and append replies
 //! to the other. Neither knows a socket or a ticket: what must wait is behind the output's mark.
 
+use std::time::{Duration, Instant};
+
 use farbank_kv::store::Session;
 
 use crate::conn::{Input, Output};
@@ -16,7 +18,12 @@ pub(crate) const WINDOW: usize = 16;
 /// client that sends a long pipeline before it reads is not left waiting for itself.
 pub(crate) const STALL_BYTES: usize = 64 << 20;
 
+/// How long a connection executes requests while others wait. A request that takes longer ends its turn.
+pub(crate) const TURN: Duration = Duration::from_millis(2);
+
 pub(crate) struct Turn<'a> {
+    /// When the turn ends.
+    pub(crate) deadline: Instant,
     pub(crate) session: &'a mut dyn Session,
     pub(crate) shared: &'a Shared<'a>,
     /// The worker's desk, where others see what it does.
@@ -31,6 +38,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) stalled: &'a mut bool,
     /// Set when the store is making room for the next request, which waits.
     pub(crate) awaits_room: &'a mut bool,
+    /// Set when the turn ended before all that has arrived was executed.
+    pub(crate) unfinished: &'a mut bool,
     /// Requests executed since the last commit.
     pub(crate) requests: &'a mut usize,
 }

@@ -14,10 +14,10 @@
 //! W4  The worker never waits until the store has made room: before a write it asks, and if there is none yet
 //!     this connection's request stays in the input until the store wakes the worker. Others go on.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farbank_kv::store::{Conflicts, Error, Session};
 use farbank_pm::{Poisoned, Ticket};
@@ -27,7 +27,7 @@ use crate::conn::{Conn, READ_BYTES, Speech};
 use crate::hotkeys::Stride;
 use crate::settings::size;
 use crate::shared::{Card, Count, Mail, Shared, Tally};
-use crate::turn::{STALL_BYTES, Turn};
+use crate::turn::{STALL_BYTES, TURN, Turn};
 use crate::{cmd, memcached};
 
 /// The token of the worker's own waker.
@@ -168,6 +168,7 @@ impl<'a> Worker<'a> {
     }
 
     fn take_mail(&mut self) {
+        let mut doomed = HashSet::new();
         for mail in self.shared.floor.desks[self.number].take_mail() {
             match mail {
                 Mail::Welcome(stream, card) => {
@@ -194,14 +195,16 @@ impl<'a> Worker<'a> {
                     }
                 }
                 Mail::Kill(id) => {
-                    let doomed = self
-                        .conns
-                        .iter()
-                        .position(|c| matches!(c, Some(c) if c.card.id == id));
-                    if let Some(slot) = doomed {
-                        self.close(slot);
-                    }
+                    doomed.insert(id);
                 }
+            }
+        }
+        if doomed.is_empty() {
+            return;
+        }
+        for slot in 0..self.conns.len() {
+            if matches!(&self.conns[slot], Some(conn) if doomed.contains(&conn.card.id)) {
+                self.close(slot);
             }
         }
     }
@@ -265,20 +268,24 @@ impl<'a> Worker<'a> {
                 self.close(slot);
             }
         }
+        self.evict_clients();
     }
 
     fn serve(&mut self, conn: &mut Conn) -> io::Result<()> {
         conn.stalled = conn.output.pending() >= STALL_BYTES;
-        conn.awaits_room = false;
+        (conn.awaits_room, conn.unfinished) = (false, false);
         if conn.stalled {
             return Ok(());
         }
-        conn.output.open(&mut self.outputs);
+        let bytes_max = self.shared.reply_bytes_max(&conn.card);
+        conn.output.open(&mut self.outputs, bytes_max);
+        let deadline = Instant::now() + TURN;
         if !conn.closing {
             // What a stall left behind comes first.
-            self.execute(conn);
+            self.execute(conn, deadline);
         }
-        if conn.readable && !conn.closing && !conn.stalled && !conn.awaits_room {
+        let waits = conn.stalled || conn.awaits_room || conn.unfinished;
+        if conn.readable && !conn.closing && !waits {
             if let Some(bytes) = conn.fill(&mut self.inputs)? {
                 self.tally.count(Count::BytesIn, bytes);
                 self.tally.count(Count::Reads, 1);
@@ -286,23 +293,38 @@ impl<'a> Worker<'a> {
                 conn.card
                     .active_ms
                     .store(self.shared.clock_ms(), Ordering::Relaxed);
-                self.execute(conn);
+                self.execute(conn, deadline);
             }
             if conn.input.unread().len() > size(&self.shared.settings.input_bytes_max) {
                 return Err(io::Error::other("request above client-query-buffer-limit"));
             }
+        }
+        if conn.output.buffer.is_cut() {
+            self.tally.count(Count::OutputLimits, 1);
+            let (client, bytes) = (conn.card.id, conn.output.pending());
+            tracing::warn!(
+                client,
+                bytes,
+                bytes_max,
+                "closed: its replies exceed client-output-buffer-limit"
+            );
+            return Err(io::Error::other("replies above client-output-buffer-limit"));
         }
         conn.input.rest(&mut self.inputs);
         conn.show();
         conn.card
             .input_bytes
             .store(conn.input.bytes(), Ordering::Relaxed);
+        self.shared
+            .clients
+            .count_memory(&conn.card, conn.memory_bytes());
         Ok(())
     }
 
     /// Executes what has arrived whole.
-    fn execute(&mut self, conn: &mut Conn) {
+    fn execute(&mut self, conn: &mut Conn, deadline: Instant) {
         let turn = Turn {
+            deadline,
             session: self.session.as_mut(),
             shared: self.shared,
             desk: &self.shared.floor.desks[self.number],
@@ -313,6 +335,7 @@ impl<'a> Worker<'a> {
             closing: &mut conn.closing,
             stalled: &mut conn.stalled,
             awaits_room: &mut conn.awaits_room,
+            unfinished: &mut conn.unfinished,
             requests: &mut self.batch_requests,
         };
         match &mut conn.speech {
@@ -429,6 +452,7 @@ impl<'a> Worker<'a> {
         let pending = conn.output.pending();
         conn.card.output_bytes.store(pending, Ordering::Relaxed);
         if pending > self.shared.settings.output_bytes_max() {
+            self.tally.count(Count::OutputLimits, 1);
             tracing::warn!(
                 client = conn.card.id,
                 pending,
@@ -440,12 +464,40 @@ impl<'a> Worker<'a> {
             return self.close(slot);
         }
         conn.output.shelve(&mut self.outputs);
+        let memory_bytes = conn.memory_bytes();
+        self.shared.clients.count_memory(&conn.card, memory_bytes);
         let resumes = conn.stalled && pending < STALL_BYTES / 2;
         let ready = conn.readable && !conn.stalled && !conn.closing;
         if conn.awaits_room {
             self.awaiting_room.push(slot);
-        } else if resumes || ready {
+        } else if resumes || ready || conn.unfinished {
             self.list(slot);
+        }
+    }
+
+    /// Closes the clients that take most memory, as long as all together take more than maxmemory-clients.
+    fn evict_clients(&mut self) {
+        let bytes_max = self.shared.settings.clients_bytes_max();
+        if self.shared.clients.memory_bytes() <= bytes_max {
+            return;
+        }
+        let mut cards = self.shared.clients.all();
+        cards.retain(|card| !card.spared.load(Ordering::Relaxed));
+        cards.sort_by_key(|card| card.counted_bytes.load(Ordering::Relaxed));
+        while let Some(card) = cards.pop() {
+            if self.shared.clients.memory_bytes() <= bytes_max {
+                break;
+            }
+            let bytes = card.counted_bytes.load(Ordering::Relaxed);
+            if self.shared.clients.doom(&card) {
+                tracing::warn!(client = card.id, bytes, "closed: maxmemory-clients");
+                self.tally.count(Count::Evictions, 1);
+                let mut slots = self.conns.iter();
+                match slots.position(|c| matches!(c, Some(c) if c.card.id == card.id)) {
+                    Some(slot) => self.close(slot),
+                    None => self.shared.kill(&card),
+                }
+            }
         }
     }
 
@@ -461,6 +513,7 @@ impl<'a> Worker<'a> {
     }
 
     fn strike_off(&self, card: &Card) {
+        self.shared.clients.doom(card);
         self.shared.clients.remove(card.id);
         self.shared.floor.desks[self.number]
             .connections
@@ -496,6 +549,7 @@ impl<'a> Worker<'a> {
             if slow || (idle_ms > 0 && idle > idle_ms && !conn.output.holds()) {
                 tracing::debug!(client = conn.card.id, slow, "closed: idle or slow");
                 self.tally.count(Count::IdleKicks, usize::from(!slow));
+                self.tally.count(Count::OutputLimits, usize::from(slow));
                 self.close(slot);
             }
         }
@@ -510,7 +564,7 @@ impl<'a> Worker<'a> {
                 Err(poisoned) => self.forsake(&poisoned),
             }
         }
-        let deadline = std::time::Instant::now() + FAREWELL;
+        let deadline = Instant::now() + FAREWELL;
         let mut events = Events::with_capacity(64);
         loop {
             let owing = self
@@ -518,7 +572,7 @@ impl<'a> Worker<'a> {
                 .iter()
                 .flatten()
                 .any(|conn| conn.output.can_send());
-            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            let left = deadline.saturating_duration_since(Instant::now());
             if !owing || left.is_zero() || self.poll.poll(&mut events, Some(left)).is_err() {
                 break;
             }

@@ -414,7 +414,9 @@ fn put<N: Medium>(door: &mut Door<Part, N>, key: u64, value_bytes: usize) -> Res
 
 fn get<N: Medium>(door: &mut Door<Part, N>, key: u64) -> Result<(), Error> {
     let name = key.to_le_bytes();
-    let found = door.get(named(&name), View::Durable, &mut Vec::new(), &mut |_, _| {});
+    let found = door.get(named(&name), View::Durable, &mut Vec::new(), &mut |_, _| {
+        true
+    });
     match found.map_err(failed)? {
         true => Ok(()),
         false => Err(failed(format!("item {key} was stored and is gone"))),

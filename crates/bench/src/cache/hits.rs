@@ -162,7 +162,9 @@ impl Asked for Ours {
                 out.clear();
                 let name = name(*key);
                 let key = named(name.as_bytes());
-                let found = self.door.get(key, View::Durable, &mut out, &mut |_, _| {});
+                let found = self
+                    .door
+                    .get(key, View::Durable, &mut out, &mut |_, _| true);
                 found.map_err(failed)
             })
             .collect()

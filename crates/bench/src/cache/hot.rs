@@ -152,7 +152,7 @@ impl Filled {
                 }
                 out.clear();
                 let name = key.to_le_bytes();
-                let found = door.get(named(&name), View::Pending, &mut out, &mut |_, _| {});
+                let found = door.get(named(&name), View::Pending, &mut out, &mut |_, _| true);
                 if !found.map_err(failed)? || out != self.value {
                     return Err(Error::Failed(format!("key {key} is not as it was stored")));
                 }

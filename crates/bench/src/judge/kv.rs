@@ -139,7 +139,7 @@ impl Door {
 
     fn find(&mut self, key: &Key, view: View, out: &mut Vec<u8>) -> bool {
         out.clear();
-        let found = self.session.get(name(key), view, out, &mut |_, _| {});
+        let found = self.session.get(name(key), view, out, &mut |_, _| true);
         found.unwrap_or_else(|error| panic!("{error}"))
     }
 }

@@ -43,7 +43,7 @@ impl Bank for Box<dyn Session> {
                 named(name),
                 View::Durable,
                 &mut bytes,
-                &mut |_, _| {},
+                &mut |_, _| true,
             );
             there
                 .map(|there| there.then_some(bytes))

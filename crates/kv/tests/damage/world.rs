@@ -69,7 +69,7 @@ pub(crate) fn key(bytes: &[u8]) -> Key<'_> {
 
 pub(crate) fn read(session: &mut dyn Session, k: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     let mut out = Vec::new();
-    let found = session.get(key(k), View::Durable, &mut out, &mut |_: &Meta, _| {})?;
+    let found = session.get(key(k), View::Durable, &mut out, &mut |_: &Meta, _| true)?;
     Ok(found.then_some(out))
 }
 

@@ -123,7 +123,7 @@ impl User {
         let mut out = Vec::new();
         let found = self
             .0
-            .get(key(k), View::Durable, &mut out, &mut |_: &Meta, _| {});
+            .get(key(k), View::Durable, &mut out, &mut |_: &Meta, _| true);
         self.0.commit().expect("a commit");
         found.map(|found| found.then_some(out))
     }

@@ -1,12 +1,12 @@
 //! Clients: CLIENT and its subcommands.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Ctx, Fail, Replies, SYNTAX, quote};
 use crate::resp::number::parse_i64;
-use crate::resp::{Args, reply};
-use crate::shared::{Card, Mail, lock};
+use crate::resp::{Args, ReplyBuffer, Sink, reply};
+use crate::shared::{Card, lock};
 
 /// `CLIENT ID`
 pub(super) fn id(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
@@ -75,26 +75,33 @@ pub(super) fn setinfo(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
 }
 
 /// Appends a connection's line: the fields of Redis 7.0 in its order, then those of newer versions.
-fn describe(ctx: &Ctx<'_>, card: &Card, out: &mut Vec<u8>) {
+fn describe(ctx: &Ctx<'_>, card: &Card, out: &mut ReplyBuffer) {
     let now = ctx.shared.clock_ms();
     let secs = |since: u64| now.saturating_sub(since) / 1000;
     let labels = lock(&card.labels).clone();
     let multi = card.multi.load(Ordering::Relaxed);
     let watching = card.watching.load(Ordering::Relaxed);
-    let flags = match (multi >= 0, card.is_unix) {
-        (true, true) => "xU",
-        (true, false) => "x",
-        (false, true) => "U",
-        (false, false) => "N",
-    };
-    let (input, output) = (
-        card.input_bytes.load(Ordering::Relaxed),
-        card.output_bytes.load(Ordering::Relaxed),
-    );
+    let spared = card.spared.load(Ordering::Relaxed);
+    let mut flags = String::new();
+    for (letter, is_set) in [('x', multi >= 0), ('U', card.is_unix), ('e', spared)] {
+        if is_set {
+            flags.push(letter);
+        }
+    }
+    if flags.is_empty() {
+        flags.push('N');
+    }
+    let bytes = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+    let (input, output) = (bytes(&card.input_bytes), bytes(&card.output_bytes));
+    let arguments = bytes(&card.argument_bytes);
+    // As in Redis, what is watched counts with what is queued.
+    let transaction = bytes(&card.queue_bytes) + bytes(&card.watch_bytes);
+    let list = usize::from(output > 0);
+    let total = bytes(&card.counted_bytes).max(input + output + arguments + transaction);
     let text = format!(
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={flags} db={} sub=0 psub=0 \
-         ssub=0 multi={multi} qbuf={input} qbuf-free=0 argv-mem=0 multi-mem=0 \
-         rbs=0 rbp=0 obl={output} oll=0 omem={output} tot-mem={} events=r cmd={} user=default \
+         ssub=0 multi={multi} qbuf={input} qbuf-free=0 argv-mem={arguments} multi-mem={transaction} \
+         rbs=0 rbp=0 obl={output} oll={list} omem={output} tot-mem={total} events=r cmd={} user=default \
          redir=-1 resp={} watch={watching} lib-name={} lib-ver={}\n",
         card.id,
         card.addr,
@@ -104,7 +111,6 @@ fn describe(ctx: &Ctx<'_>, card: &Card, out: &mut Vec<u8>) {
         secs(card.born_ms),
         secs(card.active_ms.load(Ordering::Relaxed)),
         card.db.load(Ordering::Relaxed),
-        input + output,
         labels.command,
         card.resp.load(Ordering::Relaxed),
         String::from_utf8_lossy(&labels.library),
@@ -115,11 +121,14 @@ fn describe(ctx: &Ctx<'_>, card: &Card, out: &mut Vec<u8>) {
 
 fn reply_lines(ctx: &mut Ctx<'_>, cards: &[Arc<Card>]) {
     ctx.client.show();
-    let mut text = Vec::new();
+    let mut text = ctx.out.sibling();
     for card in cards {
+        if text.is_cut() {
+            return ctx.out.cut();
+        }
         describe(ctx, card, &mut text);
     }
-    let text = String::from_utf8_lossy(&text);
+    let text = String::from_utf8_lossy(text.as_slice());
     reply::verbatim(ctx.out, ctx.client.resp, &text);
 }
 
@@ -246,9 +255,8 @@ pub(super) fn kill(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
         killed += 1;
         if card.id == ctx.client.id {
             ctx.client.leaving = true;
-        } else if let Some(desk) = ctx.shared.floor.desks.get(card.worker) {
-            ctx.shared.clients.remove(card.id);
-            desk.send(Mail::Kill(card.id));
+        } else {
+            ctx.shared.kill(&card);
         }
     }
     match (args.len(), killed) {
@@ -274,12 +282,27 @@ pub(super) fn reply(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     Ok(())
 }
 
-/// `CLIENT NO-EVICT ON|OFF`, `CLIENT NO-TOUCH ON|OFF`: true of every client, whatever it asks.
-pub(super) fn no_evict(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
-    match super::option(args.at(2)).as_slice() {
-        b"on" | b"off" => reply::ok(ctx.out),
-        _ => return Err(SYNTAX),
+/// What `ON` or `OFF` says.
+fn switch(word: &[u8]) -> Result<bool, Fail> {
+    match super::option(word).as_slice() {
+        b"on" => Ok(true),
+        b"off" => Ok(false),
+        _ => Err(SYNTAX),
     }
+}
+
+/// `CLIENT NO-EVICT ON|OFF`
+pub(super) fn no_evict(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    let spared = switch(args.at(2))?;
+    ctx.client.card.spared.store(spared, Ordering::Relaxed);
+    reply::ok(ctx.out);
+    Ok(())
+}
+
+/// `CLIENT NO-TOUCH ON|OFF`: true of every client, whatever it asks.
+pub(super) fn no_touch(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
+    switch(args.at(2))?;
+    reply::ok(ctx.out);
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use super::table::{COMMANDS, Command, flag};
 use super::{Ctx, Fail, SYNTAX, lookup, table};
 use crate::glob::{Case, matches};
-use crate::resp::{Args, Resp, reply};
+use crate::resp::{Args, ReplyBuffer, Resp, reply};
 
 /// `COMMAND`
 pub(super) fn command(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
@@ -35,6 +35,9 @@ pub(super) fn info(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     }
     reply::array(ctx.out, args.len() - 2);
     for name in args.from(2) {
+        if ctx.out.is_cut() {
+            break;
+        }
         match named(name) {
             Some(command) => describe(ctx.out, ctx.client.resp, command),
             None => reply::null(ctx.out, ctx.client.resp),
@@ -44,7 +47,7 @@ pub(super) fn info(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
 }
 
 /// The ten elements Redis 7 tells of a command.
-fn describe(out: &mut Vec<u8>, resp: Resp, command: &Command) {
+fn describe(out: &mut ReplyBuffer, resp: Resp, command: &Command) {
     reply::array(out, 10);
     reply::bulk(out, command.name.as_bytes());
     reply::integer(out, command.arity);
@@ -108,11 +111,11 @@ fn categories(command: &Command) -> Vec<&'static str> {
 }
 
 /// Where the keys are and what is done to them, as maps in maps.
-fn key_specs(out: &mut Vec<u8>, resp: Resp, command: &Command) {
+fn key_specs(out: &mut ReplyBuffer, resp: Resp, command: &Command) {
     if command.keys.first == 0 {
         return reply::set(out, resp, 0);
     }
-    let text = |out: &mut Vec<u8>, text: &str| reply::bulk(out, text.as_bytes());
+    let text = |out: &mut ReplyBuffer, text: &str| reply::bulk(out, text.as_bytes());
     let note = match command.name {
         "set" => Some("RW and ACCESS due to the optional `GET` argument"),
         "getex" => Some("RW and UPDATE because it changes the TTL"),
@@ -167,12 +170,15 @@ pub(super) fn docs(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     };
     reply::map(ctx.out, ctx.client.resp, commands.len());
     for command in commands {
+        if ctx.out.is_cut() {
+            break;
+        }
         document(ctx.out, ctx.client.resp, command);
     }
     Ok(())
 }
 
-fn document(out: &mut Vec<u8>, resp: Resp, command: &Command) {
+fn document(out: &mut ReplyBuffer, resp: Resp, command: &Command) {
     reply::bulk(out, command.name.as_bytes());
     let is_container = !command.subcommands.is_empty();
     reply::map(out, resp, 3 + usize::from(is_container));

@@ -9,7 +9,7 @@ use super::{Ctx, Fail, SYNTAX, quote};
 use crate::glob::{Case, matches};
 use crate::resp::number::parse_i64;
 use crate::resp::{Args, reply};
-use crate::settings::{Endpoint, Protocol, Settings};
+use crate::settings::{ClientsMemory, Endpoint, Protocol, Settings};
 use crate::shared::{Shared, lock};
 
 /// How a number in the configuration is spelled.
@@ -18,6 +18,8 @@ enum Spelling {
     Plain,
     /// May end in a unit of memory.
     Memory,
+    /// As [`Spelling::Memory`], or percent.
+    MemoryOrPercent,
 }
 
 /// A number that CONFIG SET can change.
@@ -70,6 +72,12 @@ const NUMBERS: &[Number] = &[
         Spelling::Memory,
         (MIB, LONG_MAX),
         |s| &s.input_bytes_max,
+    ),
+    number(
+        "maxmemory-clients",
+        Spelling::MemoryOrPercent,
+        (0, LONG_MAX),
+        |s| &s.clients_memory,
     ),
 ];
 
@@ -136,7 +144,11 @@ fn all(shared: &Shared<'_>) -> Vec<(&'static str, String)> {
     let mut all = constants(shared);
     for number in NUMBERS {
         let value = (number.setting)(&shared.settings).load(Ordering::Relaxed);
-        all.push((number.name, value.to_string()));
+        let text = match number.spelling {
+            Spelling::Plain | Spelling::Memory => value.to_string(),
+            Spelling::MemoryOrPercent => ClientsMemory::decode(value).to_string(),
+        };
+        all.push((number.name, text));
     }
     all.push((OUTPUT_LIMIT, output_limit(&shared.settings)));
     all
@@ -195,6 +207,13 @@ fn parse_memory(text: &[u8]) -> Option<u64> {
     Some(number.iter().fold(0, add).saturating_mul(scale))
 }
 
+/// Reads `25%` and the like.
+fn parse_percent(text: &[u8]) -> Option<u8> {
+    let digits = text.strip_suffix(b"%")?;
+    let percent = parse_i64(digits).and_then(|percent| u8::try_from(percent).ok());
+    percent.filter(|percent| *percent <= 100)
+}
+
 fn parse_number(number: &Number, value: &[u8]) -> Result<u64, String> {
     let (parsed, wrong) = match number.spelling {
         // A negative number is a number, and out of range.
@@ -203,6 +222,13 @@ fn parse_number(number: &Number, value: &[u8]) -> Result<u64, String> {
             "argument couldn't be parsed into an integer",
         ),
         Spelling::Memory => (parse_memory(value), "argument must be a memory value"),
+        Spelling::MemoryOrPercent => match parse_percent(value) {
+            Some(percent) => return Ok(ClientsMemory::Percent(percent).encode()),
+            None => (
+                parse_memory(value),
+                "argument must be a memory or percent value",
+            ),
+        },
     };
     let parsed = parsed.ok_or_else(|| wrong.to_owned())?;
     if (number.least..=number.most).contains(&parsed) {

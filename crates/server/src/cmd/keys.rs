@@ -10,6 +10,8 @@ use crate::resp::{Args, reply};
 
 /// Keys visited at a time by commands that visit them all.
 const STRIDE: usize = 1000;
+/// Most keys that SCAN visits for one request, whatever its COUNT: others wait meanwhile.
+const COUNT_MAX: usize = 10_000;
 /// Up to this many keys, and an index of this size, DBSIZE looks at each key.
 const COUNTED_KEYS: u64 = 10_000;
 const COUNTED_INDEX_BYTES: u64 = 1 << 20;
@@ -139,20 +141,19 @@ pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let cursor = parse_cursor(args.at(1)).ok_or(Fail::Is("ERR invalid cursor"))?;
     let options = scan_options(args)?;
     let db = ctx.client.db;
-    let (mut found, mut body) = (0, Vec::new());
-    let next = ctx
-        .session()?
-        .scan(db, cursor, options.count, &mut |key, meta| {
-            let of_kind = |name: &[u8]| super::is_option(name, kind_name(meta.type_of()));
-            if options.kind.is_none_or(of_kind) && is_wanted(options.pattern, key) {
-                found += 1;
-                reply::bulk(&mut body, key);
-            }
-        })?;
+    let (mut found, mut body) = (0, ctx.out.sibling());
+    let count = options.count.min(COUNT_MAX);
+    let next = ctx.session()?.scan(db, cursor, count, &mut |key, meta| {
+        let of_kind = |name: &[u8]| super::is_option(name, kind_name(meta.type_of()));
+        if options.kind.is_none_or(of_kind) && is_wanted(options.pattern, key) {
+            found += 1;
+            reply::bulk(&mut body, key);
+        }
+    })?;
     reply::array(ctx.out, 2);
     reply::bulk_number(ctx.out, next);
     reply::array(ctx.out, found);
-    ctx.out.extend_from_slice(&body);
+    ctx.out.take_from(body);
     Ok(())
 }
 
@@ -161,30 +162,43 @@ fn is_wanted(pattern: &[u8], key: &[u8]) -> bool {
     pattern == b"*" || matches(pattern, key, Case::Exact)
 }
 
-/// Every key of the client's database once, sorted.
-fn all_keys(ctx: &mut Ctx<'_>, wanted: &dyn Fn(&[u8]) -> bool) -> Result<Vec<Vec<u8>>, Fail> {
+/// Every wanted key of the client's database once, sorted, if their names have at most `bytes_max` bytes together.
+fn all_keys(
+    ctx: &mut Ctx<'_>,
+    bytes_max: usize,
+    wanted: &dyn Fn(&[u8]) -> bool,
+) -> Result<Option<Vec<Vec<u8>>>, Fail> {
     let db = ctx.client.db;
     let session = ctx.session()?;
-    let (mut all, mut cursor) = (Vec::new(), 0);
+    let (mut all, mut cursor, mut bytes) = (Vec::new(), 0, 0);
     loop {
         cursor = session.scan(db, cursor, STRIDE, &mut |key, _| {
-            if wanted(key) {
+            if bytes <= bytes_max && wanted(key) {
+                bytes += key.len() + size_of::<Vec<u8>>();
                 all.push(key.to_vec());
             }
         })?;
+        if bytes > bytes_max {
+            return Ok(None);
+        }
         if cursor == 0 {
             break;
         }
     }
     all.sort_unstable();
     all.dedup();
-    Ok(all)
+    Ok(Some(all))
 }
 
 /// `KEYS pattern`
 pub(super) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let pattern = args.at(1);
-    let keys = all_keys(ctx, &|key| is_wanted(pattern, key))?;
+    // The names are collected beside the reply, so that each may take half of what the reply may.
+    let bytes_max = ctx.out.bytes_max().saturating_sub(ctx.out.len()) / 2;
+    let Some(keys) = all_keys(ctx, bytes_max, &|key| is_wanted(pattern, key))? else {
+        ctx.out.cut();
+        return Ok(());
+    };
     reply::array(ctx.out, keys.len());
     for key in &keys {
         reply::bulk(ctx.out, key);
@@ -201,7 +215,7 @@ pub(super) fn dbsize(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
     let is_small = figures.index_bytes <= COUNTED_INDEX_BYTES
         && figures.keys.iter().sum::<u64>() <= COUNTED_KEYS;
     let keys = match is_small {
-        true => all_keys(ctx, &|_| true)?.len() as u64,
+        true => all_keys(ctx, usize::MAX, &|_| true)?.map_or(stored, |keys| keys.len() as u64),
         false => stored,
     };
     reply::integer(ctx.out, i64::try_from(keys).unwrap_or(i64::MAX));
@@ -228,8 +242,17 @@ pub(super) fn flushall(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
 pub(super) fn flushdb(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     flush_options(args)?;
     let db = ctx.client.db;
-    for key in all_keys(ctx, &|_| true)? {
-        ctx.ops().delete(Key { db, bytes: &key })?;
+    let (mut names, mut cursor) = (Vec::new(), 0);
+    loop {
+        cursor = ctx.session()?.scan(db, cursor, STRIDE, &mut |key, _| {
+            names.push(key.to_vec());
+        })?;
+        for bytes in names.drain(..) {
+            ctx.ops().delete(Key { db, bytes: &bytes })?;
+        }
+        if cursor == 0 {
+            break;
+        }
     }
     reply::ok(ctx.out);
     Ok(())

@@ -33,7 +33,7 @@ use std::sync::atomic::Ordering;
 
 use farbank_kv::store::{Error, KEY_BYTES_MAX, Key, Ops, Session, Verdict, View};
 
-use crate::resp::{Args, Resp, reply};
+use crate::resp::{Args, ReplyBuffer, Resp, reply};
 use crate::shared::{Card, Count, Shared, Tally, lock};
 use table::{Command, flag};
 use transactions::Queue;
@@ -47,8 +47,6 @@ pub(crate) const WRONG_TYPE: Fail =
     Fail::Is("WRONGTYPE Operation against a key holding the wrong kind of value");
 pub(crate) const TOO_LONG: Fail =
     Fail::Is("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
-pub(crate) const REPLY_TOO_LONG: Fail =
-    Fail::Is("ERR the reply exceeds client-output-buffer-limit");
 
 /// Why a command did not do what it was asked. The text's first word is the error's code.
 #[derive(Debug)]
@@ -139,7 +137,7 @@ pub(crate) struct Client {
     pub(crate) queue: Option<Box<Queue>>,
     /// Requests of the transaction that EXEC is executing.
     pub(crate) executing: Option<usize>,
-    pub(crate) watched: Vec<transactions::Watched>,
+    pub(crate) watched: Box<transactions::Watches>,
     pub(crate) last_command: &'static str,
     shown_command: &'static str,
     /// The connection is closed once its replies have left.
@@ -157,10 +155,15 @@ impl Client {
             replies: Replies::On,
             queue: None,
             executing: None,
-            watched: Vec::new(),
+            watched: Box::default(),
             last_command: "NULL",
             leaving: false,
         }
+    }
+
+    /// Bytes of memory that queued requests and watched keys take.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.queue.as_ref().map_or(0, |queue| queue.bytes()) + self.watched.bytes()
     }
 
     /// Shows on its card what others may know.
@@ -173,8 +176,11 @@ impl Client {
             .or(self.executing)
             .map_or(-1, |len| i32::try_from(len).unwrap_or(i32::MAX));
         card.multi.store(queued, Ordering::Relaxed);
-        let watching = u16::try_from(self.watched.len()).unwrap_or(u16::MAX);
-        card.watching.store(watching, Ordering::Relaxed);
+        card.watching.store(self.watched.len(), Ordering::Relaxed);
+        let queue_bytes = self.queue.as_ref().map_or(0, |queue| queue.bytes());
+        card.queue_bytes.store(queue_bytes, Ordering::Relaxed);
+        let watch_bytes = self.watched.bytes();
+        card.watch_bytes.store(watch_bytes, Ordering::Relaxed);
         if self.shown_command != self.last_command {
             lock(&card.labels).command = self.last_command;
             self.shown_command = self.last_command;
@@ -192,7 +198,7 @@ pub(crate) enum Door<'a> {
 pub(crate) struct Ctx<'a> {
     pub(crate) door: Door<'a>,
     pub(crate) client: &'a mut Client,
-    pub(crate) out: &'a mut Vec<u8>,
+    pub(crate) out: &'a mut ReplyBuffer,
     /// Where the first reply starts that must wait for this batch's ticket.
     pub(crate) mark: &'a mut Option<usize>,
     /// Whether replies of earlier batches still wait.
@@ -209,6 +215,15 @@ impl Ctx<'_> {
             Door::Session(session) => &mut **session,
             Door::Group(ops) => &mut **ops,
         }
+    }
+
+    /// Operations on single keys, and where the reply goes.
+    pub(crate) fn ops_and_out(&mut self) -> (&mut dyn Ops, &mut ReplyBuffer) {
+        let ops: &mut dyn Ops = match &mut self.door {
+            Door::Session(session) => &mut **session,
+            Door::Group(ops) => &mut **ops,
+        };
+        (ops, self.out)
     }
 
     /// The session, which commands that span keys need. They are never run inside a group.

@@ -1,5 +1,7 @@
 //! A pipeline of RESP requests: read a window ahead, execute, reply.
 
+use std::time::Instant;
+
 use farbank_kv::store::{Key, Room};
 
 use super::table::{self, Command, flag};
@@ -19,9 +21,11 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut Client, parser: &mut Parser) 
         closing,
         stalled,
         awaits_room,
+        unfinished,
         requests,
         desk,
         stride,
+        deadline,
     } = turn;
     let limits = shared.settings.limits();
     let unacknowledged = output.holds();
@@ -47,12 +51,14 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut Client, parser: &mut Parser) 
                 input.consume(index.checked_sub(1).map_or(0, |before| parser.end(before)));
                 return parser.reset();
             }
+            let is_short = command.is_some_and(Command::is_short);
             run(&mut ctx, command, args);
             *requests += 1;
-            *closing = ctx.client.leaving;
+            *closing = ctx.client.leaving || ctx.out.is_cut();
             *stalled = ctx.out.len() - sent_before >= STALL_BYTES;
-            if *closing || *stalled {
-                // What was read ahead is read again when the client has caught up.
+            *unfinished = !is_short && Instant::now() >= deadline;
+            if *closing || *stalled || *unfinished {
+                // What was read ahead is read again when the client has caught up, or has its next turn.
                 input.consume(parser.end(index));
                 return parser.reset();
             }
@@ -64,6 +70,9 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut Client, parser: &mut Parser) 
             ctx.tally.count(Count::Errors, 1);
             *closing = true;
         } else if count < WINDOW {
+            return;
+        } else if Instant::now() >= deadline {
+            *unfinished = true;
             return;
         }
     }

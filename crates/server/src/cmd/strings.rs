@@ -1,10 +1,10 @@
 //! Strings: GET SET MGET MSET MSETNX SETNX SETEX PSETEX GETSET GETDEL GETEX APPEND STRLEN.
 
-use farbank_kv::store::{Change, Item, Key, Meta, VALUE_BYTES_MAX, Value, Verdict, View};
+use farbank_kv::store::{Change, Item, Key, Meta, VALUE_BYTES_MAX, Value, Verdict, View, Wanted};
 
 use super::expiry::{Unit, deadline};
-use super::{Ctx, Door, Fail, REPLY_TOO_LONG, SYNTAX, TOO_LONG, WRONG_TYPE};
-use crate::resp::{Args, reply};
+use super::{Ctx, Door, Fail, SYNTAX, TOO_LONG, WRONG_TYPE};
+use crate::resp::{Args, ReplyBuffer, Sink, reply};
 use crate::settings::size;
 use crate::shared::Count;
 
@@ -17,21 +17,36 @@ pub(super) fn get(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     get_into(ctx, key, view)
 }
 
+/// Whether a value and what frames it may be appended to `out`, which holds at most `most` bytes.
+#[inline]
+fn value_fits(out: &[u8], value_bytes: usize, most: usize) -> bool {
+    const FRAME_BYTES_MAX: usize = 32;
+    most.saturating_sub(out.len()) >= value_bytes.saturating_add(FRAME_BYTES_MAX)
+}
+
 /// Appends the value of `key` as a reply.
 fn get_into(ctx: &mut Ctx<'_>, key: Key<'_>, view: View) -> Result<(), Fail> {
-    let mut kind = STRING;
+    let (most, is_cut) = (ctx.out.bytes_max(), ctx.out.is_cut());
+    let (mut kind, mut fits) = (STRING, true);
     let mut head = |meta: &Meta, out: &mut Vec<u8>| {
         kind = meta.type_of();
-        reply::bulk_header(out, meta.value_bytes);
+        fits = !is_cut && value_fits(out, meta.value_bytes, most);
+        if fits {
+            reply::bulk_header(out, meta.value_bytes);
+        }
+        fits && kind == STRING
     };
+    let out = ctx.out.bytes_mut();
     let found = match &mut ctx.door {
-        Door::Session(session) => session.get(key, view, ctx.out, &mut head)?,
-        Door::Group(ops) => ops.get(key, view, ctx.out, &mut head)?,
+        Door::Session(session) => session.get(key, view, out, &mut head)?,
+        Door::Group(ops) => ops.get(key, view, out, &mut head)?,
     };
     if kind != STRING {
         return Err(WRONG_TYPE);
     }
-    if found {
+    if !fits {
+        ctx.out.cut();
+    } else if found {
         ctx.out.extend_from_slice(b"\r\n");
     } else {
         reply::null(ctx.out, ctx.client.resp);
@@ -45,31 +60,51 @@ pub(super) fn mget(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     reply::array(ctx.out, args.len() - 1);
     let view = ctx.view();
     let (db, resp) = (ctx.client.db, ctx.client.resp);
-    let most = ctx.shared.settings.output_bytes_max();
     let Door::Session(session) = &mut ctx.door else {
         return mget_in_group(ctx, args);
     };
     let keys: Vec<_> = args.from(1).map(|bytes| Key { db, bytes }).collect();
-    let (out, mut hits) = (&mut *ctx.out, 0);
-    session.get_many(&keys, view, &mut |_, item| match item {
-        // The reply is refused: there is no use in gathering more.
-        _ if out.len() > most => {}
-        Some(item) if item.meta.type_of() == STRING => {
-            hits += 1;
-            reply::bulk(out, item.bytes);
+    let most = ctx.out.bytes_max();
+    let (mut hits, mut misses, mut fits, mut in_value) = (0, 0, true, false);
+    let mut head = |meta: Option<&Meta>, out: &mut Vec<u8>| {
+        if std::mem::take(&mut in_value) {
+            out.extend_from_slice(b"\r\n");
         }
-        _ => reply::null(out, resp),
-    })?;
-    if ctx.out.len() > most {
-        return Err(REPLY_TOO_LONG);
+        let string = meta.filter(|meta| meta.type_of() == STRING);
+        match string {
+            Some(meta) if value_fits(out, meta.value_bytes, most) => {
+                (hits, in_value) = (hits + 1, true);
+                reply::bulk_header(out, meta.value_bytes);
+                Wanted::Value
+            }
+            None if value_fits(out, 0, most) => {
+                misses += 1;
+                reply::null(out, resp);
+                Wanted::NextKey
+            }
+            _ => {
+                fits = false;
+                Wanted::Nothing
+            }
+        }
+    };
+    session.get_many_into(&keys, view, ctx.out.bytes_mut(), &mut head)?;
+    if !fits {
+        ctx.out.cut();
+    }
+    if in_value {
+        ctx.out.extend_from_slice(b"\r\n");
     }
     ctx.tally.count(Count::Hits, hits);
-    ctx.tally.count(Count::Misses, keys.len() - hits);
+    ctx.tally.count(Count::Misses, misses);
     Ok(())
 }
 
 fn mget_in_group(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     for bytes in args.from(1) {
+        if ctx.out.is_cut() {
+            break;
+        }
         let (key, from) = (ctx.key(bytes), ctx.out.len());
         match get_into(ctx, key, View::Pending) {
             Err(Fail::Is(_)) => {
@@ -207,12 +242,13 @@ fn set_conditionally(
     options: &SetOptions,
 ) -> Result<(), Fail> {
     check_length(ctx, bytes.len())?;
-    let (mut old, mut done, mut wrong) = (None, false, false);
-    ctx.ops().update(key, &mut |item| {
+    let (mut had_old, mut done, mut wrong) = (false, false, false);
+    let from = ctx.out.len();
+    let (ops, out) = ctx.ops_and_out();
+    ops.update(key, &mut |item| {
         wrong = options.returns_old && item.is_some_and(|i| i.meta.type_of() != STRING);
-        old = item
-            .filter(|_| options.returns_old)
-            .map(|i| i.bytes.to_vec());
+        let old = item.filter(|_| options.returns_old && !wrong);
+        had_old = reply_old(out, from, old);
         done = !wrong
             && match options.when {
                 If::Always => true,
@@ -236,14 +272,26 @@ fn set_conditionally(
     })?;
     match (wrong, options.returns_old, done) {
         (true, ..) => return Err(WRONG_TYPE),
-        (_, true, _) => match &old {
-            Some(old) => reply::bulk(ctx.out, old),
-            None => reply::null(ctx.out, ctx.client.resp),
-        },
+        (_, true, _) if had_old => {}
+        (_, true, _) => reply::null(ctx.out, ctx.client.resp),
         (_, false, true) => reply::ok(ctx.out),
         (_, false, false) => reply::null(ctx.out, ctx.client.resp),
     }
     Ok(())
+}
+
+/// Makes the value of `item` the reply that starts at `from`, in place of what an earlier call has written
+/// there. Returns whether there is a value.
+fn reply_old(out: &mut ReplyBuffer, from: usize, item: Option<Item<'_>>) -> bool {
+    out.truncate(from);
+    match item {
+        Some(item) if value_fits(out.as_slice(), item.bytes.len(), out.bytes_max()) => {
+            reply::bulk(out, item.bytes);
+        }
+        Some(_) => out.cut(),
+        None => {}
+    }
+    item.is_some()
 }
 
 /// `SETNX key value`
@@ -291,10 +339,12 @@ pub(super) fn getset(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
 
 /// Changes `key` by `change`, which sees a string, and replies with what it held.
 fn take(ctx: &mut Ctx<'_>, key: Key<'_>, change: &dyn Fn(Item<'_>) -> Change) -> Result<(), Fail> {
-    let (mut old, mut wrong) = (None, false);
-    ctx.ops().update(key, &mut |item| {
+    let (mut had_old, mut wrong) = (false, false);
+    let from = ctx.out.len();
+    let (ops, out) = ctx.ops_and_out();
+    ops.update(key, &mut |item| {
         wrong = item.is_some_and(|i| i.meta.type_of() != STRING);
-        old = item.map(|i| i.bytes.to_vec());
+        had_old = reply_old(out, from, item.filter(|_| !wrong));
         match item {
             Some(item) if !wrong => change(item),
             _ => Change::Keep,
@@ -303,10 +353,9 @@ fn take(ctx: &mut Ctx<'_>, key: Key<'_>, change: &dyn Fn(Item<'_>) -> Change) ->
     if wrong {
         return Err(WRONG_TYPE);
     }
-    ctx.looked_up(old.is_some());
-    match &old {
-        Some(old) => reply::bulk(ctx.out, old),
-        None => reply::null(ctx.out, ctx.client.resp),
+    ctx.looked_up(had_old);
+    if !had_old {
+        reply::null(ctx.out, ctx.client.resp);
     }
     Ok(())
 }

@@ -123,6 +123,11 @@ impl Command {
         }
     }
 
+    /// Whether its work is that of one key.
+    pub(crate) fn is_short(&self) -> bool {
+        self.keys == ONE
+    }
+
     /// The part of the name after the container's.
     pub(crate) fn own_name(&self) -> &'static str {
         self.name.split_once('|').map_or(self.name, |(_, own)| own)
@@ -356,7 +361,7 @@ static CLIENT: &[Command] = table! {
         "" "connection" "7.0.0" client::no_evict:
         "Exempts this connection from eviction; none is ever evicted."
     "client|no-touch" 3 [NOSCRIPT LOADING STALE] NONE "" "@connection"
-        "" "connection" "7.2.0" client::no_evict:
+        "" "connection" "7.2.0" client::no_touch:
         "Keeps this connection's reads from counting as use; none counts."
     "client|getredir" 2 [NOSCRIPT LOADING STALE] NONE "" "@connection"
         "" "connection" "6.0.0" client::getredir:

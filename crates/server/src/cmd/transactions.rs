@@ -9,12 +9,13 @@
 //! Commands about no key in particular (DBSIZE, SCAN, FLUSHALL, CLIENT ...) cannot be in a group: they
 //! run in their place, between the group of what precedes them and the group of what follows.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use farbank_kv::store::{Error, Key, Verdict, View};
 
 use super::table::{Command, flag};
-use super::{Ctx, Door, Fail, Need, REPLY_TOO_LONG, check_keys, execute, misconf, reject};
+use super::{Ctx, Door, Fail, Need, check_keys, execute, misconf, reject};
 use crate::resp::number::parse_u64;
 use crate::resp::parse::Kept;
 use crate::resp::{Args, reply};
@@ -32,6 +33,11 @@ pub(crate) struct Queue {
 impl Queue {
     pub(crate) fn len(&self) -> usize {
         self.commands.len()
+    }
+
+    /// Bytes of memory the queue takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.requests.bytes() + self.commands.len() * size_of::<&Command>()
     }
 
     /// The room that EXEC needs in the store, if a queued command writes.
@@ -71,20 +77,37 @@ impl Queue {
     }
 }
 
-/// A key as it was when it was watched.
-pub(crate) struct Watched {
-    db: u8,
-    key: Vec<u8>,
-    /// Its version, 0 if it was absent.
-    version: u64,
+/// Watched keys: their versions when they were first watched, 0 for a key that was absent.
+#[derive(Default)]
+pub(crate) struct Watches {
+    versions: HashMap<(u8, Vec<u8>), u64>,
+    /// Bytes of all their names.
+    name_bytes: usize,
 }
 
-impl Watched {
-    fn key(&self) -> Key<'_> {
-        Key {
-            db: self.db,
-            bytes: &self.key,
-        }
+impl Watches {
+    /// How many keys are watched.
+    pub(crate) fn len(&self) -> usize {
+        self.versions.len()
+    }
+
+    /// Bytes of memory they take.
+    pub(crate) fn bytes(&self) -> usize {
+        /// What a hash table keeps of a key besides its name, with the allocator's part.
+        const ENTRY_BYTES: usize = 2 * size_of::<((u8, Vec<u8>), u64)>();
+        self.name_bytes + self.versions.len() * ENTRY_BYTES
+    }
+
+    /// Watches no key any more.
+    pub(crate) fn clear(&mut self) {
+        *self = Watches::default();
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (Key<'_>, u64)> {
+        self.versions.iter().map(|((db, bytes), version)| {
+            let key = Key { db: *db, bytes };
+            (key, *version)
+        })
     }
 }
 
@@ -144,15 +167,13 @@ pub(super) fn watch(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let view = ctx.view();
     for bytes in args.from(1) {
         let key = ctx.key(bytes);
-        if ctx.client.watched.iter().any(|w| w.key() == key) {
+        let name = (key.db, bytes.to_vec());
+        if ctx.client.watched.versions.contains_key(&name) {
             continue;
         }
         let version = ctx.ops().meta(key, view)?.map_or(0, |meta| meta.version);
-        ctx.client.watched.push(Watched {
-            db: key.db,
-            key: bytes.to_vec(),
-            version,
-        });
+        ctx.client.watched.name_bytes += bytes.len();
+        ctx.client.watched.versions.insert(name, version);
     }
     reply::ok(ctx.out);
     Ok(())
@@ -207,7 +228,7 @@ fn run_queue(ctx: &mut Ctx<'_>, queue: &Queue) -> Result<(), Fail> {
     let mut at = 0;
     while at < queue.len() || at == 0 {
         let range = queue.groupable(at);
-        let watched = if at == 0 { watched.as_slice() } else { &[] };
+        let watched = (at == 0).then_some(&*watched);
         match run_group(ctx, queue, range.clone(), watched) {
             Ok(Verdict::Apply) => {}
             Ok(Verdict::Abandon) => {
@@ -243,17 +264,22 @@ fn run_group(
     ctx: &mut Ctx<'_>,
     queue: &Queue,
     range: Range<usize>,
-    watched: &[Watched],
+    watched: Option<&Watches>,
 ) -> Result<Verdict, Error> {
     let mut keys = queue.keys(range.clone(), ctx.client.db);
-    keys.extend(watched.iter().map(Watched::key));
+    keys.extend(
+        watched
+            .into_iter()
+            .flat_map(Watches::iter)
+            .map(|(key, _)| key),
+    );
     if keys.is_empty() {
         for at in range {
             execute(ctx, queue.commands[at], queue.requests.args(at));
         }
         return Ok(Verdict::Apply);
     }
-    let (from, db) = (ctx.out.len(), ctx.client.db);
+    let (from, was_cut, db) = (ctx.out.len(), ctx.out.is_cut(), ctx.client.db);
     ctx.mark.get_or_insert(from); // a group sees the newest values, durable or not
     let Ctx {
         door,
@@ -268,14 +294,14 @@ fn run_group(
         return Ok(Verdict::Abandon);
     };
     session.group(&keys, &mut |ops| {
-        out.truncate(from);
+        match was_cut {
+            true => out.truncate(from),
+            false => out.rewind(from),
+        }
         client.db = db;
-        for key in watched {
-            if ops
-                .meta(key.key(), View::Pending)?
-                .map_or(0, |meta| meta.version)
-                != key.version
-            {
+        for (key, version) in watched.into_iter().flat_map(Watches::iter) {
+            let now = ops.meta(key, View::Pending)?;
+            if now.map_or(0, |meta| meta.version) != version {
                 return Ok(Verdict::Abandon);
             }
         }
@@ -299,14 +325,8 @@ fn run_group(
 /// to blame for ends the group.
 fn run_in_group(ctx: &mut Ctx<'_>, command: &Command, args: Args<'_>) -> Result<(), Error> {
     let from = ctx.out.len();
-    let outcome = (command.run)(ctx, args);
-    let most = ctx.shared.settings.output_bytes_max();
-    match outcome {
-        Ok(()) if ctx.out.len() <= most => Ok(()),
-        Ok(()) => {
-            ctx.refuse(from, &REPLY_TOO_LONG);
-            Ok(())
-        }
+    match (command.run)(ctx, args) {
+        Ok(()) => Ok(()),
         Err(Fail::Store(error)) if error.is_full() || matches!(error, Error::Poisoned(_)) => {
             Err(error)
         }

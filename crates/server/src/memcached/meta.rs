@@ -11,8 +11,9 @@ use super::items::{self, Cas, Outcome, Sign, Sum, Total, Write, expires_ms};
 use super::parse::{How, Payload, i32_of, u32_of, u64_of};
 use super::prefixes::Deed;
 use super::recency::Use;
-use super::text::{BAD_CHUNK, NOT_NUMERIC, TOO_LARGE, not_stored, too_large};
+use super::text::{BAD_CHUNK, NOT_NUMERIC, REPLY_TOO_LONG, TOO_LARGE, not_stored, too_large};
 use super::{BAD_FORMAT, Ctx, ERROR, KEY_BYTES_MAX, Start, Words, base64, key};
+use crate::resp::Sink;
 use crate::resp::number::Decimal;
 use crate::shared::Count;
 
@@ -155,14 +156,14 @@ impl<'a> Asked<'a> {
     }
 
     /// Appends what the flags O and k ask for: all that can be said of a key without an item.
-    fn echo(&self, out: &mut Vec<u8>) {
+    fn echo(&self, out: &mut impl Sink) {
         for flag in self.flags() {
             self.echo_one(flag, out);
         }
         out.extend_from_slice(b"\r\n");
     }
 
-    fn echo_one(&self, flag: &[u8], out: &mut Vec<u8>) {
+    fn echo_one(&self, flag: &[u8], out: &mut impl Sink) {
         match flag[0] {
             b'O' => {
                 out.push(b' ');
@@ -208,13 +209,13 @@ fn asked<'a>(
     }
 }
 
-fn number(out: &mut Vec<u8>, letter: u8, value: u64) {
+fn number(out: &mut impl Sink, letter: u8, value: u64) {
     out.extend_from_slice(&[b' ', letter]);
     out.extend_from_slice(Decimal::unsigned(value).as_bytes());
 }
 
 /// Appends the seconds left until `expires_ms`, -1 if it never comes.
-fn time_left(out: &mut Vec<u8>, expires_ms: u64, now_ms: u64) {
+fn time_left(out: &mut impl Sink, expires_ms: u64, now_ms: u64) {
     match expires_ms {
         0 => out.extend_from_slice(b" t-1"),
         at => number(out, b't', at.saturating_sub(now_ms).div_ceil(1000)),
@@ -239,7 +240,7 @@ struct Shown {
 
 impl Shown {
     /// Appends the line before the value.
-    fn line(&self, asked: &Asked<'_>, out: &mut Vec<u8>) {
+    fn line(&self, asked: &Asked<'_>, out: &mut impl Sink) {
         let meta = &self.meta;
         match asked.value {
             true => {
@@ -328,17 +329,27 @@ fn look(ctx: &mut Ctx<'_>, asked: &Asked<'_>) -> Option<bool> {
         shown
     };
     let mut wins = false;
+    let (most, mut fits) = (ctx.out.bytes_max(), true);
     let mut head = |meta: &Meta, out: &mut Vec<u8>| {
         wins = meta.kind & (KIND_STALE | KIND_WON) == KIND_STALE;
         show(meta).line(asked, out);
+        let value_bytes = if asked.value { meta.value_bytes + 2 } else { 0 };
+        fits = out.len().saturating_add(value_bytes) <= most;
+        fits
     };
+    let out = ctx.out.bytes_mut();
     let found = if asked.value {
-        ctx.session.get(key(asked.key()), view, ctx.out, &mut head)
+        ctx.session.get(key(asked.key()), view, out, &mut head)
     } else {
         let meta = ctx.session.meta(key(asked.key()), view);
-        meta.map(|meta| meta.map(|meta| head(&meta, ctx.out)).is_some())
+        meta.map(|meta| meta.map(|meta| head(&meta, out)).is_some())
     };
     match found {
+        Ok(true) if !fits => {
+            ctx.out.rewind(from);
+            ctx.refuse(REPLY_TOO_LONG);
+            Some(true)
+        }
         Ok(true) if wins => {
             ctx.out.truncate(from);
             None

@@ -28,10 +28,12 @@ mod stats;
 mod text;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use farbank_kv::store::{Absence, Error, Key, Room, Session, View};
 
 use crate::hotkeys::Stride;
+use crate::resp::{ReplyBuffer, Sink};
 use crate::shared::{Card, Count, Desk, Shared, Tally};
 use crate::turn::{STALL_BYTES, Turn, WINDOW};
 use items::Cas;
@@ -121,7 +123,7 @@ struct Ctx<'a> {
     desk: &'a Desk,
     stride: &'a mut Stride,
     tally: &'a mut Tally,
-    out: &'a mut Vec<u8>,
+    out: &'a mut ReplyBuffer,
     /// Where the first reply starts that must wait for this batch's ticket.
     mark: &'a mut Option<usize>,
     /// Whether replies of earlier batches still wait.
@@ -258,7 +260,9 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
         closing,
         stalled,
         awaits_room,
+        unfinished,
         requests,
+        deadline,
     } = turn;
     let sent_before = output.buffer.len() - output.pending();
     let mut ctx = Ctx {
@@ -280,7 +284,7 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
         now_secs: shared.clock_ms() / 1000,
         leaving: false,
     };
-    while !*closing && !*stalled && !*awaits_room {
+    while !*closing && !*stalled && !*awaits_room && !*unfinished {
         let skipped = talk.skip.min(input.unread().len());
         talk.skip -= skipped;
         input.consume(skipped);
@@ -300,18 +304,20 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
             run(&mut ctx, request);
             *requests += 1;
             consumed += used;
-            *closing = ctx.leaving;
+            *closing = ctx.leaving || ctx.out.is_cut();
             *stalled = ctx.out.len() - sent_before >= STALL_BYTES;
-            if *closing || *stalled {
+            let is_short = matches!(request, Request::Store(_) | Request::MetaSet { .. });
+            *unfinished = !is_short && Instant::now() >= deadline;
+            if *closing || *stalled || *unfinished {
                 break;
             }
         }
-        let all = !*closing && !*stalled && !*awaits_room;
+        let all = !*closing && !*stalled && !*awaits_room && !*unfinished;
         input.consume(consumed);
         match end {
             // What was read ahead is read again when the client has caught up, or there is room.
             _ if !all => (talk.scanned, talk.needed) = (0, 0),
-            End::Window => {}
+            End::Window => *unfinished = Instant::now() >= deadline,
             End::Skip(bytes) => talk.skip = bytes,
             End::Hangup => *closing = true,
             End::Part => return,

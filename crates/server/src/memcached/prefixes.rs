@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::resp::Sink;
 use crate::shared::lock;
 
 /// Ends a key's prefix.
@@ -79,7 +80,7 @@ impl Prefixes {
     }
 
     /// Appends what was counted, a line a prefix.
-    pub(super) fn dump(&self, out: &mut Vec<u8>) {
+    pub(super) fn dump(&self, out: &mut impl Sink) {
         for (prefix, counts) in lock(&self.by_prefix).iter() {
             let Counts {
                 gets,

@@ -12,6 +12,7 @@ use farbank_kv::store::{Class, Stats};
 
 use super::parse::u32_of;
 use super::{BAD_FORMAT, Ctx, ERROR, VERSION, Words};
+use crate::resp::{ReplyBuffer, Sink};
 use crate::settings::Protocol;
 use crate::shared::{Count, Shared, lock};
 
@@ -19,7 +20,7 @@ use crate::shared::{Count, Shared, lock};
 const DUMP_KEYS_MAX: usize = 1 << 16;
 
 /// Lines of figures.
-struct Lines<'a>(&'a mut Vec<u8>);
+struct Lines<'a>(&'a mut ReplyBuffer);
 
 impl Lines<'_> {
     fn stat(&mut self, name: &str, value: impl Display) {

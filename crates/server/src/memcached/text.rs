@@ -7,6 +7,7 @@ use super::items::{self, Cas, Outcome, Sign, Sum, Total, Write, expires_ms};
 use super::parse::{How, Payload, Store, i32_of, u32_of, u64_of};
 use super::prefixes::Deed;
 use super::{BAD_FORMAT, Ctx, ERROR, KEY_BYTES_MAX, Start, Words, key};
+use crate::resp::Sink;
 use crate::resp::number::Decimal;
 use crate::shared::Count;
 use crate::turn::WINDOW;
@@ -15,12 +16,14 @@ pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 pub(super) const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
 pub(super) const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
-const REPLY_TOO_LONG: &str = "SERVER_ERROR out of memory writing get response";
+pub(super) const REPLY_TOO_LONG: &str = "SERVER_ERROR out of memory writing get response";
+
+/// Most bytes of a value that are made ready for it before it is copied.
+const RESERVED_BYTES_MAX: usize = 64 << 10;
 
 /// Appends what comes before a value's bytes.
 #[inline]
-fn value_line(out: &mut Vec<u8>, key: &[u8], meta: &Meta, cas: Option<Cas>) {
-    out.reserve(key.len() + meta.value_bytes + 64);
+fn value_line(out: &mut impl Sink, key: &[u8], meta: &Meta, cas: Option<Cas>) {
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);
     if meta.flags == 0 {
@@ -52,7 +55,7 @@ pub(super) fn get(ctx: &mut Ctx<'_>, keys: Words<'_>, cas: bool) {
     let got = if one {
         get_one(ctx, first, view, cas)
     } else {
-        get_all(ctx, keys, view, cas, from)
+        get_all(ctx, keys, view, cas)
     };
     match got {
         Ok(()) => ctx.out.extend_from_slice(b"END\r\n"),
@@ -70,7 +73,7 @@ impl Fail {
     fn reply(&self, ctx: &mut Ctx<'_>, from: usize) {
         match self {
             Fail::Is(text) => {
-                ctx.out.truncate(from);
+                ctx.out.rewind(from);
                 ctx.refuse(text);
             }
             Fail::Store(error) => {
@@ -88,9 +91,19 @@ fn get_one(ctx: &mut Ctx<'_>, name: &[u8], view: View, cas: bool) -> Result<(), 
         return Err(Fail::Is(BAD_FORMAT));
     }
     let cas = cas.then_some(ctx.cas);
-    let mut head = |meta: &Meta, out: &mut Vec<u8>| value_line(out, name, meta, cas);
-    let found = ctx.session.get(key(name), view, ctx.out, &mut head);
+    let (most, mut fits) = (ctx.out.bytes_max(), true);
+    let mut head = |meta: &Meta, out: &mut Vec<u8>| {
+        out.reserve(name.len() + meta.value_bytes.min(RESERVED_BYTES_MAX) + 64);
+        value_line(out, name, meta, cas);
+        fits = out.len().saturating_add(meta.value_bytes + 2) <= most;
+        fits
+    };
+    let out = ctx.out.bytes_mut();
+    let found = ctx.session.get(key(name), view, out, &mut head);
     let hit = found.map_err(Fail::Store)?;
+    if !fits {
+        return Err(Fail::Is(REPLY_TOO_LONG));
+    }
     if hit {
         ctx.out.extend_from_slice(b"\r\n");
         ctx.count(Count::Hits);
@@ -103,14 +116,7 @@ fn get_one(ctx: &mut Ctx<'_>, name: &[u8], view: View, cas: bool) -> Result<(), 
 }
 
 /// Appends the items called `names`, fetching ahead.
-fn get_all(
-    ctx: &mut Ctx<'_>,
-    mut names: Words<'_>,
-    view: View,
-    cas: bool,
-    from: usize,
-) -> Result<(), Fail> {
-    let most = ctx.shared.settings.output_bytes_max();
+fn get_all(ctx: &mut Ctx<'_>, mut names: Words<'_>, view: View, cas: bool) -> Result<(), Fail> {
     let mut first = true;
     loop {
         let mut keys = [key(&[]); WINDOW];
@@ -129,9 +135,6 @@ fn get_all(
         ctx.session.prefetch(&keys[..count], true);
         for key in &keys[..count] {
             get_one(ctx, key.bytes, view, cas)?;
-            if ctx.out.len() - from > most {
-                return Err(Fail::Is(REPLY_TOO_LONG));
-            }
         }
         if count < WINDOW {
             return Ok(());
@@ -154,7 +157,6 @@ pub(super) fn get_and_touch(ctx: &mut Ctx<'_>, mut args: Words<'_>, cas: bool) {
         return;
     };
     let at = expires_ms(exptime, || ctx.session.now_ms());
-    let most = ctx.shared.settings.output_bytes_max();
     for name in args {
         match items::renew(ctx, name, at, true) {
             Ok(Some(found)) => {
@@ -166,7 +168,7 @@ pub(super) fn get_and_touch(ctx: &mut Ctx<'_>, mut args: Words<'_>, cas: bool) {
             Ok(None) => ctx.count_miss(name),
             Err(error) => return ctx.failed(&error, start),
         }
-        if ctx.out.len() - start.from > most {
+        if ctx.out.is_cut() {
             return Fail::Is(REPLY_TOO_LONG).reply(ctx, start.from);
         }
     }

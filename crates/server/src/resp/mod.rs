@@ -3,10 +3,13 @@
 //! Nothing here knows a command or a store. Requests are read where they lie in a connection's input
 //! buffer, replies are appended to its output buffer.
 
+pub(crate) mod buffer;
 pub mod number;
 pub mod parse;
 pub mod reply;
 
+pub(crate) use buffer::ReplyBuffer;
+pub use buffer::Sink;
 pub use parse::{Args, Limits, Parser, Protocol};
 pub use reply::Resp;
 

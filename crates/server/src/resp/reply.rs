@@ -1,5 +1,6 @@
 //! Replies, appended to a buffer in RESP2 or RESP3.
 
+use super::buffer::Sink;
 use super::number::Decimal;
 
 /// Which protocol a connection speaks.
@@ -25,7 +26,7 @@ impl Resp {
 
 /// Appends `marker`, a number and the line's end.
 #[inline]
-fn header(out: &mut Vec<u8>, marker: u8, value: i64) {
+fn header(out: &mut impl Sink, marker: u8, value: i64) {
     let mut line = [0u8; 24];
     line[0] = marker;
     let mut end = 1;
@@ -50,56 +51,54 @@ fn signed(len: usize) -> i64 {
 
 /// `+OK`.
 #[inline]
-pub fn ok(out: &mut Vec<u8>) {
+pub fn ok(out: &mut impl Sink) {
     out.extend_from_slice(b"+OK\r\n");
 }
 
 /// A simple string: one line of text.
-pub fn simple(out: &mut Vec<u8>, text: &str) {
+pub fn simple(out: &mut impl Sink, text: &str) {
     out.push(b'+');
     out.extend_from_slice(text.as_bytes());
     out.extend_from_slice(b"\r\n");
 }
 
 /// An error whose first word is its code; line breaks in it become blanks, at its end nothing.
-pub fn error(out: &mut Vec<u8>, text: &[u8]) {
+pub fn error(out: &mut impl Sink, text: &[u8]) {
     let end = text.iter().rposition(|b| !matches!(b, b'\r' | b'\n'));
     let text = &text[..end.map_or(0, |last| last + 1)];
     out.push(b'-');
-    out.extend(
-        text.iter()
-            .map(|&b| if matches!(b, b'\r' | b'\n') { b' ' } else { b }),
-    );
+    let on_one_line = |&b: &u8| if matches!(b, b'\r' | b'\n') { b' ' } else { b };
+    out.extend_from_slice(&text.iter().map(on_one_line).collect::<Vec<_>>());
     out.extend_from_slice(b"\r\n");
 }
 
 /// An integer.
 #[inline]
-pub fn integer(out: &mut Vec<u8>, value: i64) {
+pub fn integer(out: &mut impl Sink, value: i64) {
     header(out, b':', value);
 }
 
 /// What comes before the bytes of a bulk string; `\r\n` comes after.
 #[inline]
-pub fn bulk_header(out: &mut Vec<u8>, len: usize) {
+pub fn bulk_header(out: &mut impl Sink, len: usize) {
     header(out, b'$', signed(len));
 }
 
 /// A bulk string.
 #[inline]
-pub fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
+pub fn bulk(out: &mut impl Sink, bytes: &[u8]) {
     bulk_header(out, bytes.len());
     out.extend_from_slice(bytes);
     out.extend_from_slice(b"\r\n");
 }
 
 /// A number as a bulk string.
-pub fn bulk_number(out: &mut Vec<u8>, value: u64) {
+pub fn bulk_number(out: &mut impl Sink, value: u64) {
     bulk(out, Decimal::unsigned(value).as_bytes());
 }
 
 /// Text for people: verbatim in RESP3, a bulk string in RESP2.
-pub fn verbatim(out: &mut Vec<u8>, resp: Resp, text: &str) {
+pub fn verbatim(out: &mut impl Sink, resp: Resp, text: &str) {
     match resp {
         Resp::V2 => bulk(out, text.as_bytes()),
         Resp::V3 => {
@@ -113,7 +112,7 @@ pub fn verbatim(out: &mut Vec<u8>, resp: Resp, text: &str) {
 
 /// Nothing, where a string might have been.
 #[inline]
-pub fn null(out: &mut Vec<u8>, resp: Resp) {
+pub fn null(out: &mut impl Sink, resp: Resp) {
     out.extend_from_slice(match resp {
         Resp::V2 => b"$-1\r\n".as_slice(),
         Resp::V3 => b"_\r\n",
@@ -121,7 +120,7 @@ pub fn null(out: &mut Vec<u8>, resp: Resp) {
 }
 
 /// Nothing, where an array might have been.
-pub fn null_array(out: &mut Vec<u8>, resp: Resp) {
+pub fn null_array(out: &mut impl Sink, resp: Resp) {
     out.extend_from_slice(match resp {
         Resp::V2 => b"*-1\r\n".as_slice(),
         Resp::V3 => b"_\r\n",
@@ -129,12 +128,12 @@ pub fn null_array(out: &mut Vec<u8>, resp: Resp) {
 }
 
 /// The head of an array of `len` replies.
-pub fn array(out: &mut Vec<u8>, len: usize) {
+pub fn array(out: &mut impl Sink, len: usize) {
     header(out, b'*', signed(len));
 }
 
 /// The head of a map of `len` pairs: twice as many array elements in RESP2.
-pub fn map(out: &mut Vec<u8>, resp: Resp, len: usize) {
+pub fn map(out: &mut impl Sink, resp: Resp, len: usize) {
     match resp {
         Resp::V2 => header(out, b'*', signed(len * 2)),
         Resp::V3 => header(out, b'%', signed(len)),
@@ -142,7 +141,7 @@ pub fn map(out: &mut Vec<u8>, resp: Resp, len: usize) {
 }
 
 /// The head of a set of `len` replies: an array in RESP2.
-pub fn set(out: &mut Vec<u8>, resp: Resp, len: usize) {
+pub fn set(out: &mut impl Sink, resp: Resp, len: usize) {
     match resp {
         Resp::V2 => header(out, b'*', signed(len)),
         Resp::V3 => header(out, b'~', signed(len)),

@@ -1,5 +1,7 @@
 //! What clients cannot do to the server: flood it, starve others, or make it grow.
 
+use std::io::Write;
+
 use crate::harness::{Running, request};
 use farbank_server::Options;
 
@@ -113,20 +115,97 @@ fn a_client_that_does_not_read_blocks_only_itself() {
 }
 
 #[test]
-fn a_reply_above_the_limit_is_refused() {
+fn a_client_whose_replies_exceed_the_limit_is_closed_and_counted() {
     let server = Running::new();
     let (mut client, mut other) = (server.connect(), server.connect());
     other.send_raw(b"CONFIG SET client-output-buffer-limit \"normal 64mb 0 0\"\r\n");
     other.expect("+OK\r\n");
     let value = "x".repeat(8 << 20);
     client.ask(&format!("SET big {value}"), "+OK\r\n");
-    let error = "-ERR the reply exceeds client-output-buffer-limit\r\n";
-    client.ask(&format!("MGET{}", " big".repeat(40)), error);
     client.ask("STRLEN big", ":8388608\r\n");
-    client.send(&format!("MULTI{};EXEC", ";GET big".repeat(20)));
-    client.expect(&format!("+OK\r\n{}*20\r\n", "+QUEUED\r\n".repeat(20)));
-    client.expect(&format!("$8388608\r\n{value}\r\n").repeat(7));
-    client.expect(error);
+    client.send(&format!("MGET{}", " big".repeat(40)));
+    assert_eq!(client.drain(), "");
+    // What a transaction has written before its reply is cut is committed.
+    let mut client = server.connect();
+    client.send(&format!(
+        "MULTI;SET before 1{};SET after 1",
+        ";GET big".repeat(20)
+    ));
+    client.expect(&format!("+OK\r\n{}", "+QUEUED\r\n".repeat(22)));
+    client.send("EXEC");
+    assert_eq!(client.drain(), "");
+    other.ask("MGET before after", "*2\r\n$1\r\n1\r\n$1\r\n1\r\n");
+    let info = other.bulk("INFO stats");
+    assert!(
+        info.contains("client_output_buffer_limit_disconnections:2\r\n"),
+        "{info}"
+    );
+    let mut client = server.connect();
+    client.send("GETSET big small");
+    client.expect(&format!("$8388608\r\n{value}\r\n"));
+}
+
+#[test]
+fn the_largest_clients_are_evicted_when_all_together_take_too_much_memory() {
+    let server = Running::new();
+    let (mut spared, mut large, mut other) = (server.connect(), server.connect(), server.connect());
+    other.ask("CONFIG SET maxmemory-clients 6mb", "+OK\r\n");
+    other.ask(
+        "CONFIG GET maxmemory-clients",
+        "*2\r\n$17\r\nmaxmemory-clients\r\n$7\r\n6291456\r\n",
+    );
+    let mebibyte = "x".repeat(1 << 20);
+    spared.ask("CLIENT NO-EVICT on", "+OK\r\n");
+    for (client, values) in [(&mut spared, 2), (&mut large, 3)] {
+        client.send("MULTI");
+        client.expect("+OK\r\n");
+        for _ in 0..values {
+            client.send(&format!("SET k {mebibyte}"));
+            client.expect("+QUEUED\r\n");
+        }
+    }
+    let lines = other.bulk("CLIENT LIST");
+    for (multi, queued_bytes) in [(2, 2 << 20), (3, 3 << 20)] {
+        let line = lines
+            .lines()
+            .find(|line| line.contains(&format!(" multi={multi} ")));
+        let counted = line.and_then(|line| line.split(" multi-mem=").nth(1)?.split(' ').next());
+        let counted: usize = counted.unwrap().parse().unwrap();
+        assert!(
+            (queued_bytes..queued_bytes + 1024).contains(&counted),
+            "{lines}"
+        );
+    }
+    // It may be closed before all of this has arrived.
+    drop(
+        large
+            .stream
+            .write_all(&request(&format!("SET k {mebibyte}"))),
+    );
+    assert_eq!(large.drain(), "");
+    spared.send("EXEC");
+    spared.expect("*2\r\n+OK\r\n+OK\r\n");
+    let info = other.bulk("INFO stats");
+    assert!(info.contains("evicted_clients:1\r\n"), "{info}");
+}
+
+#[test]
+fn watched_keys_are_counted_and_their_number_does_not_multiply_the_time() {
+    let server = Running::new();
+    let mut client = server.connect();
+    let names: String = (0..200_000).map(|at| format!(" key{at}")).collect();
+    client.send(&format!("WATCH{names}"));
+    client.expect("+OK\r\n");
+    let line = client.bulk("CLIENT INFO");
+    assert!(line.contains(" watch=200000 "), "{line}");
+    let bytes = line
+        .split(" multi-mem=")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next());
+    assert!(
+        bytes.unwrap().parse::<usize>().unwrap() > 200_000 * 32,
+        "{line}"
+    );
 }
 
 #[test]

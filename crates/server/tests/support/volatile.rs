@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use farbank_kv::store::{
-    Absence, Change, Conflicts, DATABASES, Error, Head, Item, Key, Meta, Opened, Ops, Session,
-    Stats, Store, Value, Verdict, View,
+    Absence, Change, Conflicts, DATABASES, Error, Head, Heads, Item, Key, Meta, Opened, Ops,
+    Session, Stats, Store, Value, Verdict, View, Wanted,
 };
 use farbank_pm::{Caps, Drain, Kind, Poisoned, Ticket};
 
@@ -261,8 +261,9 @@ impl Ops for Door {
         let (state, name) = (self.inner.state(), name(key));
         state.check(&name)?;
         let found = self.see(&state, &name, view);
-        if let Some(stored) = found {
-            head(&stored.meta, out);
+        if let Some(stored) = found
+            && head(&stored.meta, out)
+        {
             out.extend_from_slice(&stored.bytes);
         }
         Ok(found.is_some())
@@ -371,6 +372,28 @@ impl Session for Door {
         }
         for (at, &key) in keys.iter().enumerate() {
             each(at, self.see(&state, &name(key), view).map(Stored::item));
+        }
+        Ok(())
+    }
+
+    fn get_many_into(
+        &mut self,
+        keys: &[Key<'_>],
+        view: View,
+        out: &mut Vec<u8>,
+        head: Heads<'_>,
+    ) -> Result<(), Error> {
+        let state = self.inner.state();
+        for &key in keys {
+            state.check(&name(key))?;
+        }
+        for &key in keys {
+            let found = self.see(&state, &name(key), view);
+            match head(found.map(|stored| &stored.meta), out) {
+                Wanted::Value => out.extend_from_slice(found.map_or(&[], |stored| &stored.bytes)),
+                Wanted::NextKey => {}
+                Wanted::Nothing => break,
+            }
         }
         Ok(())
     }
@@ -534,8 +557,9 @@ impl Ops for Group<'_> {
         let Some(stored) = self.see(key)? else {
             return Ok(false);
         };
-        head(&stored.meta, out);
-        out.extend_from_slice(&stored.bytes);
+        if head(&stored.meta, out) {
+            out.extend_from_slice(&stored.bytes);
+        }
         Ok(true)
     }
 
