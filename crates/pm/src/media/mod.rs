@@ -13,19 +13,19 @@
 //!
 //! * `filesystem` judges the file system under a pool and tests that its mappings show what is written.
 //! * `extents` gives a file blocks of its own where it shares them with a copy.
-//! * `faults` has the process outlive pages that cannot be read; `bad_blocks` are those the kernel knows of.
+//! * `sigbus` has the process outlive pages that cannot be read; `bad_blocks` are those the kernel knows of.
 //! * `sysfs` reads what the kernel says of the devices under it; `signature` knows what is on one already.
 
 mod bad_blocks;
 pub(crate) mod cpu;
 mod extents;
-mod faults;
 pub mod file;
 mod filesystem;
 pub mod mapped;
 mod name;
 pub mod open;
 mod page_cache;
+mod sigbus;
 mod signature;
 mod space;
 mod sysfs;

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use super::cpu;
-use super::faults::{self, Faults};
+use super::sigbus::{self, Faults};
 use crate::medium::{LINE, Off, WORD};
 
 /// What lengths are multiples of, in bytes.
@@ -98,7 +98,7 @@ impl Window {
                         whole: (start, whole),
                         torn: AtomicBool::new(false),
                         faults: None,
-                        unreadable: &faults::NONE,
+                        unreadable: &sigbus::NONE,
                     });
                 }
                 Err(e) if reserved == need => return Err(e.into()),
@@ -606,7 +606,7 @@ mod tests {
 
     #[test]
     fn windows_over_files_can_come_and_go_without_end() {
-        for _ in 0..2 * faults::WINDOWS_MAX {
+        for _ in 0..2 * sigbus::WINDOWS_MAX {
             let mut window = Window::reserve(PAGE, HUGE).expect("a few addresses");
             window.watch_faults(true).expect("the last one has gone");
             window.extend(Source::Anonymous, 2 * PAGE).expect("memory");
