@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Size;
-use crate::run::{farbank, output};
+use crate::run::{farbank, install, output, works};
 use crate::serving::Serving;
 use crate::wire::{Link, Received, request};
 
@@ -31,7 +31,17 @@ const POOL_BYTES: u64 = 48 * MIB;
 /// Cycles on one pool: later, little of it is left that was never written.
 const CYCLES_A_POOL: u64 = 10;
 
+/// What makes and mounts a file system on a loop device.
+pub(crate) fn install_tools() -> Result<(), String> {
+    let has_all = works("mkfs.ext4", &["-V"]) && works("losetup", &["--version"]);
+    match has_all {
+        true => Ok(()),
+        false => install(&["e2fsprogs", "util-linux", "mount"]),
+    }
+}
+
 pub(crate) fn run(size: Size) -> Result<(), String> {
+    install_tools()?;
     let cycles = match size {
         Size::Lane => 50,
         Size::Gate => 1_000,

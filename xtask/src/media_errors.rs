@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use crate::Size;
-use crate::disks::command;
+use crate::disks::{command, install_tools};
 use crate::run::{farbank, output};
 use crate::serving::Serving;
 use crate::wire::{Link, Received, request};
@@ -33,6 +33,7 @@ const KEYS: usize = 16_000;
 const VALUE_BYTES: usize = 1_500;
 
 pub(crate) fn run(size: Size) -> Result<(), String> {
+    install_tools()?;
     let parts: &[u64] = match size {
         Size::Lane => &[18, 14],
         Size::Gate => &[22, 20, 18, 16, 14, 12],
