@@ -150,6 +150,7 @@ pub(crate) fn open<N: Medium, F: Medium>(
         clean: was_clean,
         keys,
         records_scanned: records,
+        segments_mapped: 0,
         damage: Vec::new(),
         elapsed_ms: started.elapsed().as_secs_f64() * 1000.0,
     };

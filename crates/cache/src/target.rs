@@ -45,6 +45,7 @@ impl Target for MdbTarget {
             batches: true,
             deletes: true,
             updates: true,
+            decides: true,
             expiry: true,
             flush_all: true,
             abandons: true,

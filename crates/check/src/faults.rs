@@ -50,7 +50,12 @@ pub struct Budget {
 impl Default for Budget {
     fn default() -> Budget {
         Budget {
-            modes: vec![Persistency::Adr, Persistency::Word, Persistency::Page],
+            modes: vec![
+                Persistency::Adr,
+                Persistency::Word,
+                Persistency::Page,
+                Persistency::Relaxed,
+            ],
             seeds: 0..256,
             cpu: Duration::from_secs(60),
         }

@@ -16,12 +16,14 @@
 //! H2  A version is legal unless one that comes after it has been acknowledged.
 //! H3  Judged strictly, what a read of the durable view has seen counts as acknowledged from then on,
 //!     and as the newest of what was acknowledged by then: such readers see only what is durable. The
-//!     reply to a read of the own view is withheld with the session's own: what it saw of pending
-//!     writes, its own or those its updates were built on, it tells nobody yet.
+//!     reply to an operation that sees pending writes (a read of the own view, an update, a delete, a
+//!     group) is withheld until the ticket of its batch turns. What it saw counts as acknowledged then.
 //! H4  What a recovery has shown is acknowledged, whole: the next crash must leave it.
 //! H5  A structure that forgets (a cache) may show a key as absent while a write of it is under way, and any key once it
 //!     has had to make room. That tells nothing: what it shows later must be right all the same. What a recovery has not
 //!     shown it has forgotten for good.
+//! H6  Where tickets promise nothing, a group's delete that found nothing is no part of the group: it writes nothing,
+//!     and what had deleted the key may be lost though the group is kept.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -29,7 +31,7 @@ use std::sync::Arc;
 
 use farbank_pm::Ticket;
 
-use crate::target::{Answer, Op, Value, View, Write};
+use crate::target::{Answer, Change, Op, Value, View, Write};
 
 /// What counts as acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -135,6 +137,7 @@ struct Event {
 pub struct History {
     verdict: Verdict,
     forgets: bool,
+    relaxed: bool,
     made_room: bool,
     clock: u64,
     ops: OpId,
@@ -143,7 +146,27 @@ pub struct History {
     staged: Vec<(usize, OpId)>,
     waiting: Vec<Batch>,
     touched: BTreeMap<OpId, Arc<[u64]>>,
+    /// Versions that replies will tell of which are withheld, by the operation that is answered (H3).
+    seen: BTreeMap<OpId, (u64, OpId)>,
     log: Vec<Event>,
+}
+
+/// What an answer tells of a key.
+#[derive(Clone, Copy)]
+enum Sight {
+    /// Its value.
+    Value(Option<Value>),
+    /// Whether it has one.
+    Presence(bool),
+}
+
+impl Sight {
+    fn is(self, found: Option<Value>) -> bool {
+        match self {
+            Sight::Value(value) => value == found,
+            Sight::Presence(there) => there == found.is_some(),
+        }
+    }
 }
 
 /// A read that cannot be explained.
@@ -158,14 +181,19 @@ pub struct WrongRead {
 impl WrongRead {
     fn new<'a>(
         key: u64,
-        found: Option<Value>,
+        sight: Sight,
         could: impl Iterator<Item = &'a Version>,
         now_ms: u64,
     ) -> WrongRead {
         let could: Vec<_> = could.map(|v| v.reads_as(now_ms)).collect();
+        let found = match sight {
+            Sight::Value(found) => format!("{found:?}"),
+            Sight::Presence(true) => "something".into(),
+            Sight::Presence(false) => "nothing".into(),
+        };
         WrongRead {
             key,
-            what: format!("a read found {found:?}, it could have been one of {could:?}"),
+            what: format!("a read found {found}, it could have been one of {could:?}"),
         }
     }
 }
@@ -190,6 +218,12 @@ impl History {
     #[must_use]
     pub fn forgetting(self, forgets: bool) -> History {
         History { forgets, ..self }
+    }
+
+    /// The same, of a medium whose tickets promise nothing until it is synced (H6).
+    #[must_use]
+    pub fn relaxed(self, relaxed: bool) -> History {
+        History { relaxed, ..self }
     }
 
     /// The structure has had to make room, if `made_room`: from now on it may have forgotten anything (H5).
@@ -236,16 +270,18 @@ impl History {
                     .for_each(|&key| self.add(session, id, &Write::Delete { key }));
                 all.into()
             }
-            &Op::Update { key, value } => {
-                self.add(
-                    session,
-                    id,
-                    &Write::Put {
+            &Op::Update { key, change } => {
+                let expires_ms = 0;
+                let write = match change {
+                    Change::Keep => None,
+                    Change::Delete => Some(Write::Delete { key }),
+                    Change::Put(value) => Some(Write::Put {
                         key,
                         value,
-                        expires_ms: 0,
-                    },
-                );
+                        expires_ms,
+                    }),
+                };
+                write.iter().for_each(|w| self.add(session, id, w));
                 [key].into()
             }
             Op::Get { key, .. } => [*key].into(),
@@ -257,7 +293,13 @@ impl History {
                 keys: Arc::clone(&keys),
             });
         }
-        if !matches!(op, Op::Get { .. }) {
+        if !matches!(
+            op,
+            Op::Get {
+                view: View::Durable,
+                ..
+            }
+        ) {
             self.touched.insert(id, keys);
             self.staged.push((session, id));
         }
@@ -300,11 +342,27 @@ impl History {
         match (op, answer) {
             (&Op::Get { key, view }, Answer::Found(found)) => {
                 self.note(Some(&[key].into()), format!("#{id} found {found:?}"));
-                return self.read(session, key, view, *found, now_ms);
+                return self.read(session, id, key, view, *found, now_ms);
             }
             (&Op::Update { key, .. }, Answer::Found(found)) => {
                 self.note(Some(&[key].into()), format!("#{id} replaced {found:?}"));
-                return self.updated(session, id, key, *found, now_ms);
+                return self.saw(session, id, key, Sight::Value(*found), now_ms);
+            }
+            (Op::Write(write), &Answer::Was(was)) => {
+                let key = write.key();
+                self.note(Some(&[key].into()), format!("#{id} was there: {was}"));
+                return self.saw(session, id, key, Sight::Presence(was), now_ms);
+            }
+            (Op::Group(writes), Answer::Saw(saw)) => {
+                let keys = self.touched.get(&id).cloned();
+                self.note(keys.as_ref(), format!("#{id} saw {saw:?}"));
+                if self.relaxed {
+                    self.leave_out_absent(id, writes, saw); // H6
+                }
+                let mut each = writes.iter().zip(saw);
+                return each.try_for_each(|(write, found)| {
+                    self.saw(session, id, write.key(), Sight::Value(*found), now_ms)
+                });
             }
             (_, Answer::Refused) => self.refused(id),
             (Op::FlushAll, _) => {
@@ -321,12 +379,26 @@ impl History {
         Ok(())
     }
 
+    /// Takes deletes that found nothing out of group `id`.
+    fn leave_out_absent(&mut self, id: OpId, writes: &[Write], saw: &[Option<Value>]) {
+        let wrote = |(write, found): &(&Write, &Option<Value>)| {
+            found.is_some() || matches!(write, Write::Put { .. })
+        };
+        let keys = writes.iter().zip(saw).filter(wrote).map(|(w, _)| w.key());
+        let keys: Arc<[u64]> = keys.collect();
+        let group = self.groups.iter_mut().find(|group| group.op == id);
+        group.into_iter().for_each(|g| g.keys = Arc::clone(&keys));
+    }
+
     fn refused(&mut self, id: OpId) {
         let Some(keys) = self.touched.remove(&id) else {
             return;
         };
+        self.seen.remove(&id);
         for key in &*keys {
-            self.keys.entry(*key).or_default().retain(|v| v.op != id);
+            if let Some(versions) = self.keys.get_mut(key) {
+                versions.retain(|v| v.op != id);
+            }
         }
         self.groups.retain(|group| group.op != id);
         self.staged.retain(|&(_, op)| op != id);
@@ -336,6 +408,7 @@ impl History {
     fn read(
         &mut self,
         session: usize,
+        id: OpId,
         key: u64,
         view: View,
         found: Option<Value>,
@@ -356,11 +429,13 @@ impl History {
             .filter(|c| legal(c) && c.reads_as(now_ms) == found);
         let Some(&first) = seen.next() else {
             let could = versions.iter().filter(|c| legal(c));
-            return Err(WrongRead::new(key, found, could, now_ms));
+            return Err(WrongRead::new(key, Sight::Value(found), could, now_ms));
         };
         let told = view == View::Durable || first.acked.is_some();
-        let tells = self.verdict == Verdict::Strict && told;
-        if tells && seen.next().is_none() {
+        let tells = self.verdict == Verdict::Strict && seen.next().is_none();
+        if tells && !told {
+            self.seen.insert(id, (key, first.op));
+        } else if tells {
             // The read ends what was acknowledged before it: the rest of that came earlier (H3).
             let goes_on = |v: &Version| v.acked.is_none() && v.died.is_none();
             versions.retain(|v| v.op == first.op || goes_on(v));
@@ -369,41 +444,46 @@ impl History {
         Ok(())
     }
 
-    /// An update saw `found`: something that could be the newest, pending of others included.
-    fn updated(
+    /// Operation `id` saw `sight` of `key`: it could be the newest, pending writes of other sessions included.
+    fn saw(
         &mut self,
         session: usize,
         id: OpId,
         key: u64,
-        found: Option<Value>,
+        sight: Sight,
         now_ms: u64,
     ) -> Result<(), WrongRead> {
-        if self.has_missed(key, found) {
+        if sight.is(None) && self.has_missed(key, None) {
             return Ok(());
         }
-        let Some(versions) = self.keys.get_mut(&key) else {
-            return Ok(());
-        };
+        let versions = self
+            .keys
+            .entry(key)
+            .or_insert_with(|| vec![Version::ABSENT]);
         let counts = |v: &Version| v.acked.is_some() || v.session == session;
         let before: Vec<Version> = versions.iter().filter(|v| v.op != id).copied().collect();
         let legal = |c: &&Version| !before.iter().any(|v| counts(v) && c.precedes(v)); // H2
         let mut seen = before
             .iter()
             .filter(legal)
-            .filter(|c| c.reads_as(now_ms) == found);
+            .filter(|c| sight.is(c.reads_as(now_ms)));
         let Some(first) = seen.next() else {
             return Err(WrongRead::new(
                 key,
-                found,
+                sight,
                 before.iter().filter(legal),
                 now_ms,
             ));
         };
         if seen.next().is_none() {
-            versions
-                .iter_mut()
-                .filter(|v| v.op == id)
-                .for_each(|v| v.over = Some(first.op));
+            let own = versions.iter_mut().find(|v| v.op == id);
+            match own {
+                Some(own) => own.over = Some(first.op),
+                None if self.verdict == Verdict::Strict => {
+                    self.seen.insert(id, (key, first.op));
+                }
+                None => {}
+            }
         }
         Ok(())
     }
@@ -418,6 +498,9 @@ impl History {
             }
             s != session
         });
+        // Replies leave in order: a batch of reads alone waits for the session's batches before it.
+        let before = self.waiting.iter().filter(|b| b.session == session);
+        let ticket = before.map(|b| b.ticket).fold(ticket, Ticket::max);
         if !ops.is_empty() {
             self.note(
                 None,
@@ -442,6 +525,7 @@ impl History {
             return;
         }
         self.staged.retain(|(of, _)| *of != session);
+        self.seen.retain(|op, _| !ops.contains(op));
         for version in self.keys.values_mut().flatten() {
             if ops.contains(&version.op) && version.acked.is_none() {
                 (version.session, version.died) = (usize::MAX, Some(self.clock));
@@ -471,6 +555,9 @@ impl History {
             let Some(keys) = self.touched.remove(&id) else {
                 continue;
             };
+            if let Some((key, op)) = self.seen.remove(&id) {
+                self.ack(key, op); // H3
+            }
             for &key in &*keys {
                 self.ack(key, id);
             }
@@ -518,6 +605,7 @@ impl History {
         self.staged.clear();
         self.waiting.clear();
         self.touched.clear();
+        self.seen.clear();
         let shown: BTreeMap<u64, Value> = contents.iter().copied().collect();
         let keys: std::collections::BTreeSet<u64> = old.into_keys().collect();
         for key in keys {
@@ -531,6 +619,7 @@ impl History {
         self.clock += 1;
         self.staged.clear();
         self.waiting.clear();
+        self.seen.clear();
         for version in self.keys.values_mut().flatten() {
             if version.acked.is_none() {
                 (version.session, version.died) = (usize::MAX, Some(self.clock));
@@ -593,7 +682,11 @@ pub(crate) fn describe(op: &Op) -> String {
             }
             text + " }"
         }
-        Op::Update { key, value } => format!("update {key} to {value:?}"),
+        Op::Update { key, change } => match change {
+            Change::Put(value) => format!("update {key} to {value:?}"),
+            Change::Delete => format!("update {key}: delete"),
+            Change::Keep => format!("update {key}: keep"),
+        },
         Op::Get { key, view } => format!("get {key} ({view:?})"),
         Op::FlushAll => "flush all".into(),
     }

@@ -33,7 +33,7 @@ pub use explore::{Config, explore, explore_seed};
 pub use guard::guarded;
 pub use history::Verdict;
 pub use report::{Counts, Pick, Report, Violation};
-pub use target::{Answer, Op, Shape, Subject, Target, Value, View, Write};
+pub use target::{Answer, Change, Op, Shape, Subject, Target, Value, View, Write};
 
 /// Has `cargo test` compile and run the example of the guide.
 #[cfg(doctest)]

@@ -109,6 +109,8 @@ pub enum Act {
     Read(Option<u64>),
     /// Reads and writes at one instant: what was found, what was written.
     Update(Option<u64>, Option<u64>),
+    /// Deletes, and tells whether anything was there.
+    Remove(bool),
 }
 
 /// One call on one key.
@@ -161,7 +163,8 @@ pub fn linearizable(calls: &[Call], start: Option<u64>, end: Option<u64>) -> boo
                 Act::Write(to) => to,
                 Act::Read(saw) if saw == state => state,
                 Act::Update(saw, to) if saw == state => to,
-                Act::Read(_) | Act::Update(..) => continue,
+                Act::Remove(was) if was == state.is_some() => None,
+                Act::Read(_) | Act::Update(..) | Act::Remove(_) => continue,
             };
             stack.push((done | 1 << i, next));
         }

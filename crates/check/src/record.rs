@@ -30,7 +30,7 @@ use farbank_pm::Ticket;
 
 use crate::history::describe;
 use crate::oracle::{Act, CALLS_MAX, Call, Complaint, linearizable};
-use crate::target::{Answer, Op, Value, View, Write};
+use crate::target::{Answer, Change, Op, Value, View, Write};
 
 /// The calls of several threads, as they happened.
 #[derive(Clone, Debug)]
@@ -298,12 +298,23 @@ fn acts_of(entry: &Entry, keys: &[u64]) -> Vec<Vec<(usize, Act)>> {
     let id = |found: Option<Value>| found.map(|v| v.id);
     match (&entry.op, &entry.answer) {
         (_, Some(Answer::Refused)) => Vec::new(),
+        (Op::Write(w), Some(Answer::Was(was))) if entry.acked.is_some() => {
+            vec![vec![(place(w.key()), Act::Remove(*was))]]
+        }
         (Op::Write(w), _) => vec![vec![write(w)]],
-        (Op::Group(writes), _) => {
-            let (puts, deletes): (Vec<_>, Vec<_>) = writes
-                .iter()
-                .map(write)
-                .partition(|(_, act)| *act != Act::Write(None));
+        (Op::Group(writes), answer) => {
+            let saw = match answer {
+                Some(Answer::Saw(saw)) if entry.acked.is_some() => Some(saw),
+                _ => None, // R3
+            };
+            let act = |(number, of): (usize, &Write)| match (write(of), saw) {
+                ((key, Act::Write(to)), Some(saw)) => (key, Act::Update(id(saw[number]), to)),
+                (act, _) => act,
+            };
+            let puts =
+                |(_, act): &(usize, Act)| !matches!(act, Act::Write(None) | Act::Update(_, None));
+            let (puts, deletes): (Vec<_>, Vec<_>) =
+                writes.iter().enumerate().map(act).partition(puts);
             let puts = (!puts.is_empty()).then_some(puts);
             puts.into_iter()
                 .chain(deletes.into_iter().map(|act| vec![act]))
@@ -313,12 +324,16 @@ fn acts_of(entry: &Entry, keys: &[u64]) -> Vec<Vec<(usize, Act)>> {
             vec![vec![(place(key), Act::Read(id(found)))]]
         }
         (Op::Get { .. }, _) => Vec::new(),
-        (&Op::Update { key, value }, answer) => {
-            let act = match *answer {
-                Some(Answer::Found(saw)) if entry.acked.is_some() => {
-                    Act::Update(id(saw), Some(value.id))
-                }
-                _ => Act::Write(Some(value.id)), // R3
+        (&Op::Update { key, change }, answer) => {
+            let saw = match *answer {
+                Some(Answer::Found(saw)) if entry.acked.is_some() => Some(id(saw)),
+                _ => None, // R3
+            };
+            let act = match (change, saw) {
+                (Change::Keep, None) => return Vec::new(),
+                (Change::Keep, Some(saw)) => Act::Read(saw),
+                (Change::Put(_) | Change::Delete, None) => Act::Write(written(change)),
+                (Change::Put(_) | Change::Delete, Some(saw)) => Act::Update(saw, written(change)),
             };
             vec![vec![(place(key), act)]]
         }
@@ -326,6 +341,14 @@ fn acts_of(entry: &Entry, keys: &[u64]) -> Vec<Vec<(usize, Act)>> {
             let all = 0..keys.len();
             vec![all.map(|key| (key, Act::Write(None))).collect()]
         }
+    }
+}
+
+/// The value that an update leaves.
+fn written(change: Change) -> Option<u64> {
+    match change {
+        Change::Put(value) => Some(value.id),
+        Change::Delete | Change::Keep => None,
     }
 }
 
@@ -383,7 +406,8 @@ fn apply(call: &Joint, state: &[Option<u64>]) -> Option<Vec<Option<u64>>> {
             Act::Write(to) => after[key] = to,
             Act::Read(saw) if saw == state[key] => {}
             Act::Update(saw, to) if saw == state[key] => after[key] = to,
-            Act::Read(_) | Act::Update(..) => return None,
+            Act::Remove(was) if was == state[key].is_some() => after[key] = None,
+            Act::Read(_) | Act::Update(..) | Act::Remove(_) => return None,
         }
     }
     Some(after)
@@ -479,7 +503,7 @@ mod tests {
     fn an_update_follows_what_it_saw() {
         let update = |id| Op::Update {
             key: 1,
-            value: value(id),
+            change: Change::Put(value(id)),
         };
         let mut record = Record::new(&[]);
         call(&mut record, 0, update(2), Answer::Found(None), true);

@@ -117,6 +117,17 @@ impl Write {
     }
 }
 
+/// What an update does with the value that it found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Store this value, which does not expire.
+    Put(Value),
+    /// Delete the key.
+    Delete,
+    /// Write nothing. The answer depends on what was found all the same.
+    Keep,
+}
+
 /// What a read may see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum View {
@@ -131,15 +142,15 @@ pub enum View {
 pub enum Op {
     /// Write one key.
     Write(Write),
-    /// Write several different keys, all or nothing.
+    /// Write several different keys, all or nothing. The answer may be [`Answer::Saw`].
     Group(Vec<Write>),
-    /// Replace one key's value, on top of the newest there is, durable or pending, of whatever
-    /// session. The answer is [`Answer::Found`]: what it replaced.
+    /// Read one key and change it, on top of the newest value there is, durable or pending, of any
+    /// session. The answer is [`Answer::Found`]: what was there before.
     Update {
         /// The key.
         key: u64,
-        /// The new value.
-        value: Value,
+        /// What is written. A shape without [`Shape::decides`] is given [`Change::Put`] only.
+        change: Change,
     },
     /// Read one key.
     Get {
@@ -157,8 +168,12 @@ pub enum Op {
 pub enum Answer {
     /// It is staged (or, for [`Op::FlushAll`], durable).
     Done,
-    /// What a read found, or an update replaced.
+    /// What a read or an update found.
     Found(Option<Value>),
+    /// Whether the key of a [`Write::Delete`] was there. It is staged.
+    Was(bool),
+    /// What a group read of its own keys before it wrote them, in the order of its writes. It is staged.
+    Saw(Vec<Option<Value>>),
     /// No room: nothing happened (T2).
     Refused,
 }
@@ -185,6 +200,8 @@ pub struct Shape {
     pub groups: bool,
     /// Whether it takes [`Op::Update`].
     pub updates: bool,
+    /// Whether an update may delete what it found, or keep it.
+    pub decides: bool,
     /// Whether values may expire.
     pub expiry: bool,
     /// Whether it takes [`Op::FlushAll`].
@@ -232,6 +249,7 @@ impl Default for Shape {
             deletes: true,
             groups: false,
             updates: false,
+            decides: false,
             expiry: false,
             flush_all: false,
             abandons: false,

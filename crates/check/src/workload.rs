@@ -2,7 +2,7 @@
 
 use farbank_pm::sim::Rng;
 
-use crate::target::{Op, Shape, Value, View, Write};
+use crate::target::{Change, Op, Shape, Value, View, Write};
 
 /// One step of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -119,8 +119,8 @@ impl Workload {
             34 | 35 if self.shape.abandons => Step::Abandon(session),
             34..46 => Step::Apply(session, self.get()),
             46..52 if self.shape.updates => {
-                let (key, value) = (self.key(), self.value());
-                Step::Apply(session, Op::Update { key, value })
+                let (key, change) = (self.key(), self.change());
+                Step::Apply(session, Op::Update { key, change })
             }
             52..62 if self.shape.deletes => {
                 self.deleted = self.key();
@@ -156,6 +156,14 @@ impl Workload {
         Value {
             id: self.next_value - 1,
             bytes: min + bytes as u32,
+        }
+    }
+
+    fn change(&mut self) -> Change {
+        match self.rng.below(3) {
+            0 if self.shape.decides => Change::Keep,
+            1 if self.shape.decides => Change::Delete,
+            _ => Change::Put(self.value()),
         }
     }
 

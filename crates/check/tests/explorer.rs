@@ -72,6 +72,14 @@ fn is_sound(mutant: Mutant, persistency: Persistency) -> bool {
 }
 
 #[test]
+fn a_reply_that_does_not_wait_for_what_it_depends_on_is_caught() {
+    let toy = Toy(Mutant::EarlyAnswer);
+    let config = config(Persistency::Page);
+    let report = explore(&toy, &config, 0..1000, 2, &mut |report| report.holds());
+    assert!(!report.holds(), "{report}");
+}
+
+#[test]
 fn every_mutant_is_caught_and_its_command_shows_it_again() {
     for persistency in Persistency::ALL {
         for mutant in Mutant::ALL {

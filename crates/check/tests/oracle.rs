@@ -2,7 +2,7 @@
 
 use farbank_check::history::History;
 use farbank_check::oracle::{Act, Call, judge, linearizable};
-use farbank_check::{Answer, Op, Value, View, Write};
+use farbank_check::{Answer, Change, Op, Value, View, Write};
 use farbank_pm::Ticket;
 use farbank_pm::sim::Rng;
 
@@ -105,7 +105,7 @@ fn an_update_comes_after_what_it_replaced() {
     stage(&mut history, 0, Op::Write(put(1, 1)));
     let update = Op::Update {
         key: 1,
-        value: v(2),
+        change: Change::Put(v(2)),
     };
     let id = history.invoke(1, &update);
     history
@@ -309,4 +309,66 @@ fn the_quick_judge_agrees_with_the_general_search() {
     }
     println!("{accepted} states accepted, {rejected} reads rejected");
     assert!(accepted > 10_000 && rejected > 500);
+}
+
+#[test]
+fn an_update_that_keeps_makes_what_it_saw_acknowledged_with_its_batch() {
+    let mut history = History::new();
+    stage(&mut history, 0, Op::Write(put(1, 1)));
+    let keep = Op::Update {
+        key: 1,
+        change: Change::Keep,
+    };
+    let id = history.invoke(1, &keep);
+    let saw = Answer::Found(Some(v(1)));
+    history.answered(1, id, &keep, &saw, 0).unwrap();
+    assert_eq!(legal(&history, &[0, 1]), [0, 1], "the reply is withheld");
+    ack(&mut history, 1);
+    assert_eq!(legal(&history, &[0, 1]), [1], "the reply has told of 1");
+}
+
+#[test]
+fn a_reply_waits_for_the_batches_before_it() {
+    let mut history = History::new();
+    stage(&mut history, 0, Op::Write(put(1, 1)));
+    history.commit(0, Ticket(7));
+    assert!(read(&mut history, 0, View::Own, Some(1)));
+    history.commit(0, Ticket::DURABLE);
+    history.durable(0, Ticket::DURABLE);
+    assert_eq!(legal(&history, &[0, 1]), [0, 1]);
+    history.durable(0, Ticket(7));
+    assert_eq!(legal(&history, &[0, 1]), [1]);
+}
+
+#[test]
+fn the_answers_of_deletes_and_groups_are_judged() {
+    let mut history = History::new();
+    stage(&mut history, 0, Op::Write(put(1, 1)));
+    ack(&mut history, 0);
+    let mut answered = |op: &Op, answer: &Answer| {
+        let id = history.invoke(0, op);
+        history.answered(0, id, op, answer, 0)
+    };
+    let delete = Op::Write(Write::Delete { key: 1 });
+    let absent = answered(&delete, &Answer::Was(false)).unwrap_err();
+    assert_eq!((absent.key, absent.what.contains("nothing")), (1, true));
+    answered(&delete, &Answer::Was(false)).expect("it was deleted before");
+    answered(&delete, &Answer::Was(true)).unwrap_err();
+    let group = Op::Group(vec![put(2, 3), put(1, 2)]);
+    answered(&group, &Answer::Saw(vec![None, Some(v(1))])).unwrap_err();
+    answered(&group, &Answer::Saw(vec![Some(v(3)), Some(v(2))])).expect("of the group before");
+}
+
+#[test]
+fn what_a_delete_answers_is_part_of_the_search() {
+    let call = |act, at| Call {
+        act,
+        invoked: at,
+        acked: Some(at + 1),
+    };
+    let found = [call(Act::Write(Some(1)), 1), call(Act::Remove(true), 3)];
+    assert!(linearizable(&found, None, None));
+    let missed = [call(Act::Write(Some(1)), 1), call(Act::Remove(false), 3)];
+    assert!(!linearizable(&missed, None, None));
+    assert!(!linearizable(&[call(Act::Remove(true), 1)], None, None));
 }

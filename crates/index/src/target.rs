@@ -7,7 +7,9 @@
 
 use std::sync::{Arc, LazyLock};
 
-use farbank_check::target::{Answer, Client, Op, Shape, Shared, Subject, Target, Value, Write};
+use farbank_check::target::{
+    Answer, Change, Client, Op, Shape, Shared, Subject, Target, Value, Write,
+};
 use farbank_pm::fault::Named;
 use farbank_pm::pool::{Identity, Layout};
 use farbank_pm::sim::{Image, Persistency, Sim};
@@ -198,15 +200,20 @@ impl TableClient {
                 Ok(Answer::Done)
             }
             Op::Write(Write::Delete { key }) => {
-                self.table.remove(&mut self.worker, key_of(*key))?;
-                Ok(Answer::Done)
+                let removed = self.table.remove(&mut self.worker, key_of(*key))?;
+                Ok(Answer::Was(removed.is_some()))
             }
-            Op::Update { key, value } => self.exchange(key_of(*key), value.id),
+            Op::Update {
+                key,
+                change: Change::Put(value),
+            } => self.exchange(key_of(*key), value.id),
             Op::Get { key, .. } => {
                 let found = self.table.get(&mut self.worker, key_of(*key))?;
                 Ok(Answer::Found(found.map(stored)))
             }
-            Op::Group(_) | Op::FlushAll => unreachable!("the shape has neither"),
+            Op::Update { .. } | Op::Group(_) | Op::FlushAll => {
+                unreachable!("the shape has none of these")
+            }
         }
     }
 

@@ -24,6 +24,8 @@ pub(super) struct Run {
     pub(super) nests_left: usize,
     pub(super) seed: u64,
     pub(super) history: History,
+    /// After a kill that must lose nothing: the history in which everything that was answered is acknowledged (X5).
+    promised: Option<History>,
     pub(super) now_ms: u64,
     pub(super) crashes: u64,
     /// What was judged under this version of the history, at this time.
@@ -43,6 +45,7 @@ impl Run {
             nests_left: usize::MAX,
             seed,
             history: History::new(),
+            promised: None,
             now_ms: START_MS,
             crashes: 0,
             judged: HashSet::new(),
@@ -74,7 +77,9 @@ impl Explorer<'_> {
         let workload = Workload::new(&self.shape, seed, self.config.io_errors);
         let image = self.target.before(seed);
         let mut run = Run {
-            history: History::judged_by(self.config.verdict).forgetting(self.shape.forgets),
+            history: History::judged_by(self.config.verdict())
+                .forgetting(self.shape.forgets)
+                .relaxed(self.config.persistency == Persistency::Relaxed),
             ..Run::new(seed, self.sim(image), workload)
         };
         self.create(&mut run)?;
@@ -225,6 +230,9 @@ impl Explorer<'_> {
 
     /// Acknowledges what is durable; all of it must be if the medium has just synced.
     fn poll(&mut self, run: &mut Run, session: usize, must: bool) -> Result<(), Box<Failure>> {
+        if !must && self.config.persistency == Persistency::Relaxed {
+            return Ok(()); // A ticket that has turned promises nothing (X5).
+        }
         for ticket in run.history.tickets(session) {
             match self.call(run, "asking for a ticket", |s| s.durable(session, ticket))? {
                 Some(true) => run.history.durable(session, ticket),
@@ -280,6 +288,13 @@ impl Explorer<'_> {
 
     fn kill(&mut self, run: &mut Run) -> Result<(), Box<Failure>> {
         run.history.note(None, "kill".into());
+        if self.config.persistency == Persistency::Relaxed && !run.sim.is_poisoned() {
+            let mut promised = run.history.clone();
+            for session in 0..self.shape.sessions {
+                promised.durable(session, Ticket(u64::MAX));
+            }
+            run.promised = Some(promised); // X5
+        }
         let sim = self.killed(run, &run.sim.crash_state());
         self.bury(run);
         self.reopen(run, sim)
@@ -288,7 +303,7 @@ impl Explorer<'_> {
     /// What the next process finds of `state`, which `run` has come to. After a failed sync of a file
     /// the page cache shows more than the device has.
     fn killed(&self, run: &Run, state: &CrashState) -> Sim {
-        if self.config.persistency != Persistency::Page || !run.sim.is_poisoned() {
+        if !self.config.persistency.is_file() || !run.sim.is_poisoned() {
             return state.killed();
         }
         let sim = state.killed_after_failed_sync(&drawn_cut(run, state));
@@ -352,7 +367,9 @@ impl Explorer<'_> {
         self.judge_captured(run)?;
         let wrong = |e| run.failure(None, format!("after an open: {e}"));
         let contents = contents.and_then(|contents| contents).map_err(wrong)?;
-        judge(&run.history, &contents, run.now_ms)
+        let promised = run.promised.take();
+        let history = promised.as_ref().unwrap_or(&run.history);
+        judge(history, &contents, run.now_ms)
             .map_err(|c| run.failure(Some(c.key), format!("after an open: {}", c.what)))?;
         run.history.recovered(&contents, run.now_ms);
         Ok(())

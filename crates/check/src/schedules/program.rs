@@ -2,7 +2,7 @@
 
 use farbank_pm::sim::{Persistency, Rng};
 
-use crate::target::{Op, SHARED_KEYS, Shape, Target, Value, View, Write};
+use crate::target::{Change, Op, SHARED_KEYS, Shape, Target, Value, View, Write};
 
 /// Threads of a schedule.
 pub const THREADS: usize = 3;
@@ -126,7 +126,7 @@ impl Draw<'_> {
             },
             32..48 if shape.updates => Op::Update {
                 key: self.key(),
-                value: self.value(120),
+                change: self.change(),
             },
             48..62 if shape.groups => self.group(),
             62 | 63 if shape.flush_all => Op::FlushAll,
@@ -147,6 +147,14 @@ impl Draw<'_> {
         Value {
             id: self.next_value,
             bytes: min + self.rng.below(u64::from(most - min + 1)) as u32,
+        }
+    }
+
+    fn change(&mut self) -> Change {
+        match self.rng.below(4) {
+            0 if self.of.shape.decides => Change::Keep,
+            1 if self.of.shape.decides => Change::Delete,
+            _ => Change::Put(self.value(120)),
         }
     }
 

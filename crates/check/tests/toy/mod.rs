@@ -17,10 +17,11 @@
 //!     words of the next record could complete it, and it would be back after all.
 //! L6  One lane writes the log of all sessions: a record counts only if those before it do. Its
 //!     newest ticket answers for everything before.
+//! L7  A batch whose answers depend on pending writes has the newest ticket, and publishes them, even if it writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farbank_check::{Answer, Op, Shape, Subject, Target, Value, View, Write};
+use farbank_check::{Answer, Change, Op, Shape, Subject, Target, Value, View, Write};
 use farbank_pm::medium::persist;
 use farbank_pm::sim::Sim;
 use farbank_pm::{Lane, Medium, Off, Ticket};
@@ -47,6 +48,8 @@ pub(crate) enum Mutant {
     NoEpoch,
     /// L4 is left out.
     EarlyRead,
+    /// L7 is left out. A drain that is a fence makes what was pending durable: only a file's later sync shows it.
+    EarlyAnswer,
     /// L5 is left out.
     NoWipe,
     /// An expired value uncovers the one before it.
@@ -83,6 +86,7 @@ impl Target for Toy {
             batches: true,
             groups: true,
             updates: true,
+            decides: true,
             expiry: true,
             flush_all: true,
             ..Shape::default()
@@ -104,6 +108,8 @@ type Logged = (u64, Write);
 #[derive(Default)]
 struct Session {
     staged: Vec<Logged>,
+    /// Pending writes that answers of this batch depend on: they are published with it.
+    depends: Vec<Logged>,
     waiting: Vec<(Ticket, Vec<Logged>)>,
 }
 
@@ -276,11 +282,15 @@ impl Subject for Log {
         let writes = match op {
             Op::Get { key, view } => return Ok(Answer::Found(self.get(session, *key, *view))),
             Op::Write(write) => vec![*write],
-            &Op::Update { key, value } => vec![Write::Put {
-                key,
-                value,
-                expires_ms: 0,
-            }],
+            &Op::Update { key, change } => match change {
+                Change::Keep => vec![],
+                Change::Delete => vec![Write::Delete { key }],
+                Change::Put(value) => vec![Write::Put {
+                    key,
+                    value,
+                    expires_ms: 0,
+                }],
+            },
             Op::Group(writes) => writes.clone(),
             Op::FlushAll => {
                 let pending = self.sessions.iter().flat_map(Session::pending);
@@ -295,8 +305,14 @@ impl Subject for Log {
         };
         let answer = match op {
             Op::Update { key, .. } => Answer::Found(self.newest(*key)),
+            Op::Write(Write::Delete { key }) => Answer::Was(self.newest(*key).is_some()),
+            Op::Group(writes) => Answer::Saw(writes.iter().map(|w| self.newest(w.key())).collect()),
             _ => Answer::Done,
         };
+        if answer != Answer::Done {
+            let pending: Vec<Logged> = self.sessions.iter().flat_map(Session::pending).collect();
+            self.sessions[session].depends = pending;
+        }
         let at = self.tail;
         let whole = self.mutant != Mutant::TornGroup;
         let appended = if whole {
@@ -324,7 +340,11 @@ impl Subject for Log {
         }
         let ticket = self.asked;
         let session = &mut self.sessions[session];
-        let staged = std::mem::take(&mut session.staged);
+        let mut staged = std::mem::take(&mut session.staged);
+        let depends = std::mem::take(&mut session.depends);
+        if self.mutant != Mutant::EarlyAnswer {
+            staged.extend(depends);
+        }
         if staged.is_empty() {
             return Ok(Ticket::DURABLE);
         }

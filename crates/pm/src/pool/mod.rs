@@ -41,7 +41,7 @@ use std::fmt;
 use std::io;
 use std::time::SystemTime;
 
-use superblock::{BYTES, Copy, Features, MAGIC, Superblock, UPDATE_MAX, VERSION};
+use superblock::{BYTES, Copy, Features, MAGIC, Superblock, UPDATE_MAX, VERSIONS};
 
 use crate::lane::Lane;
 use crate::medium::{FileId, Medium, Off, Poisoned};
@@ -85,6 +85,8 @@ pub(crate) fn recorded_bytes(copies: &[[u8; COPY_BYTES]; 2]) -> Option<u64> {
 /// What a superblock says of its pool, for people.
 #[derive(Clone, Debug)]
 pub struct Summary {
+    /// Version of the format.
+    pub version: u32,
     /// Bytes in a segment.
     pub segment_bytes: u64,
     /// How many segments there are.
@@ -122,6 +124,7 @@ pub fn summary(copies: &[[u8; COPY_BYTES]; 2]) -> Result<Summary, PoolError> {
     let (superblock, healthy) = choose(&a, &b)?;
     let pool_bytes = check(&superblock)?;
     Ok(Summary {
+        version: superblock.version,
         segment_bytes: superblock.segment_bytes,
         segments: superblock.segments as u32,
         pool_bytes,
@@ -312,6 +315,7 @@ impl From<Poisoned> for PoolError {
 /// A medium with a superblock.
 pub struct Pool<M> {
     medium: M,
+    version: u32,
     layout: Layout,
     id: [u8; 16],
     created_unix_s: u64,
@@ -351,6 +355,26 @@ impl<M: Medium> Pool<M> {
         Pool::create_with_root(medium, lane, layout, identity, &[0; ROOT_WORDS])
     }
 
+    /// As [`Pool::create_as`], in a version of the format of the caller's choosing: an engine that uses more of the
+    /// pool than version 1 has takes a later one.
+    ///
+    /// # Panics
+    /// If this program does not know the version.
+    pub fn create_versioned(
+        medium: M,
+        lane: &mut Lane,
+        layout: &Layout,
+        identity: Identity,
+        version: u32,
+    ) -> Result<Pool<M>, PoolError> {
+        assert!(VERSIONS.contains(&version), "format version {version}");
+        let superblock = Superblock {
+            version,
+            ..new_superblock(layout, medium.len(), identity)?
+        };
+        Pool::create_from(medium, lane, superblock)
+    }
+
     /// As [`Pool::create_as`], with the engine's words: there is no pool without them at any time. What they
     /// speak of must be durable.
     pub fn create_with_root(
@@ -360,8 +384,18 @@ impl<M: Medium> Pool<M> {
         identity: Identity,
         root: &Root,
     ) -> Result<Pool<M>, PoolError> {
-        let mut superblock = new_superblock(layout, medium.len(), identity)?;
-        superblock.root = *root;
+        let superblock = Superblock {
+            root: *root,
+            ..new_superblock(layout, medium.len(), identity)?
+        };
+        Pool::create_from(medium, lane, superblock)
+    }
+
+    fn create_from(
+        medium: M,
+        lane: &mut Lane,
+        mut superblock: Superblock,
+    ) -> Result<Pool<M>, PoolError> {
         superblock.in_use_as = medium.file_id(); // P4
         write_copies(&medium, lane, &superblock, &COPIES)?;
         Ok(Pool::of(medium, superblock, Copies::Refuse))
@@ -407,12 +441,18 @@ impl<M: Medium> Pool<M> {
         Pool {
             copies,
             medium,
+            version: superblock.version,
             layout: superblock.layout(),
             id: superblock.id,
             created_unix_s: superblock.created_unix_s,
             segments: AtomicU32::new(superblock.segments as u32),
             current: Mutex::new(superblock),
         }
+    }
+
+    /// Version of the format: the one the pool was made in.
+    pub fn version(&self) -> u32 {
+        self.version
     }
 
     /// The medium.
@@ -616,6 +656,7 @@ fn new_superblock(
         )));
     }
     Ok(Superblock {
+        version: *VERSIONS.start(),
         features: Features::default(),
         id: identity.id,
         segment_bytes: layout.segment_bytes,
@@ -656,7 +697,9 @@ fn choose(a: &Copy, b: &Copy) -> Result<(Superblock, Healthy), PoolError> {
         (Copy::Valid(a), Copy::Valid(b)) if a == b => Ok((a.clone(), Healthy::Both)),
         (Copy::Valid(a), Copy::Valid(b)) if a.update < b.update => Ok((b.clone(), Healthy::B)),
         (Copy::Version(v), _) | (_, Copy::Version(v)) => Err(PoolError::Unknown(format!(
-            "the pool has format version {v}, this program knows version {VERSION} only"
+            "the pool has format version {v}, this program knows versions {} to {} only",
+            VERSIONS.start(),
+            VERSIONS.end()
         ))),
         (Copy::Valid(a), _) => Ok((a.clone(), Healthy::A)),
         (_, Copy::Valid(b)) => Ok((b.clone(), Healthy::B)),

@@ -26,7 +26,8 @@ use crate::medium::{FileId, WORD};
 /// Bytes in a copy: one sector, which no power cut tears.
 pub(super) const BYTES: usize = 512;
 pub(super) const MAGIC: [u8; 8] = *b"FARBANK\n";
-pub(super) const VERSION: u32 = 1;
+/// Versions of the format that this program knows.
+pub(super) const VERSIONS: std::ops::RangeInclusive<u32> = 1..=2;
 
 const COMPAT: usize = 16;
 const RO_COMPAT: usize = 24;
@@ -47,6 +48,8 @@ const _: () = assert!(BORN_NS + WORD <= CHECKSUM.start);
 /// What a copy says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Superblock {
+    /// Version of the format: one of [`VERSIONS`].
+    pub(super) version: u32,
     pub(super) features: Features,
     pub(super) id: [u8; 16],
     pub(super) segment_bytes: u64,
@@ -58,7 +61,7 @@ pub(super) struct Superblock {
     pub(super) in_use_as: Option<FileId>,
 }
 
-/// Feature bits. This version knows none yet and writes none.
+/// Feature bits. This program knows none yet and writes none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Features {
     /// A program that does not know one of these may use the pool all the same.
@@ -79,7 +82,7 @@ pub(super) const UPDATE_MAX: u64 = 1 << 62;
     reason = "two of them live, briefly, on the stack"
 )]
 pub(super) enum Copy {
-    /// Whole, and of this version.
+    /// Whole, and of a version this program knows.
     Valid(Superblock),
     /// Whole, but of a version this program does not know.
     Version(u32),
@@ -93,7 +96,7 @@ impl Superblock {
     pub(super) fn to_bytes(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.version.to_le_bytes());
         bytes[12..16].copy_from_slice(&(BYTES as u32).to_le_bytes());
         bytes[ID].copy_from_slice(&self.id);
         let fields = [
@@ -128,7 +131,7 @@ impl Superblock {
             return Copy::Damaged;
         }
         let version = u32::from_le_bytes(bytes[8..12].try_into().expect("four bytes"));
-        if version != VERSION {
+        if !VERSIONS.contains(&version) {
             return Copy::Version(version);
         }
         let word =
@@ -138,6 +141,7 @@ impl Superblock {
             return Copy::Damaged;
         }
         Copy::Valid(Superblock {
+            version,
             features: Features {
                 compat: word(COMPAT),
                 ro_compat: word(RO_COMPAT),

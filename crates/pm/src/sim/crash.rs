@@ -195,7 +195,7 @@ impl CrashState {
             let store_hash = mix(store.word) ^ store.value;
             let chain = &mut chains[store.chain as usize];
             *chain = mix(*chain ^ store_hash);
-            if self.persistency == Persistency::Page {
+            if self.persistency.is_file() {
                 *chain = mix(*chain ^ u64::from(previous != Some(store.call)));
             } else {
                 let word = &mut words[store.word as usize % LINE / WORD];

@@ -121,7 +121,7 @@ pub(super) fn may_cut_after(persistency: Persistency, chain: &[Store], i: usize)
     let whole_call = chain
         .get(i + 1)
         .is_none_or(|next| next.call != chain[i].call);
-    persistency != Persistency::Page || whole_call
+    !persistency.is_file() || whole_call
 }
 
 fn change(word: u64, before: u64, after: u64) -> u64 {

@@ -49,7 +49,7 @@ impl Medium for Sim {
         let persistency = self.shared.persistency;
         let mut state = self.state();
         // A file's drains are requests to sync, which no processor makes.
-        let drains = state.cas_drains && persistency != Persistency::Page;
+        let drains = state.cas_drains && !persistency.is_file();
         let completes = drains && !state.pending(lane.id()).is_empty();
         if persistency == Persistency::Eadr || completes {
             state = self.before(state, Moment::Store, place);
@@ -138,7 +138,7 @@ impl Medium for Sim {
             return Ticket::DURABLE;
         }
         if self.dropped(Act::Drain, from).is_some() {
-            return Ticket(self.state().issued);
+            return self.ticket(self.state().issued);
         }
         lane.undrained = false;
         lane.counters.fences += 1;
@@ -152,7 +152,7 @@ impl Medium for Sim {
             wakers.iter().for_each(|wake| wake());
             return Ticket(u64::MAX);
         }
-        if self.shared.persistency != Persistency::Page {
+        if !self.shared.persistency.is_file() {
             state.complete(lane.id());
             return Ticket::DURABLE;
         }
@@ -161,7 +161,7 @@ impl Medium for Sim {
             .drained
             .extend(pending.into_iter().map(|r| Request { place, ..r }));
         state.issued += 1;
-        Ticket(state.issued)
+        self.ticket(state.issued)
     }
 
     fn poll(&self, ticket: Ticket) -> Result<bool, Poisoned> {
@@ -181,8 +181,15 @@ impl Medium for Sim {
         }
     }
 
+    fn settle(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        match self.shared.persistency {
+            Persistency::Relaxed => self.sync(),
+            _ => self.wait(ticket),
+        }
+    }
+
     fn on_turn(&self, wake: Arc<dyn Fn() + Send + Sync>) {
-        if self.shared.persistency == Persistency::Page {
+        if self.shared.persistency.is_file() {
             self.state().wakers.push(wake);
         }
     }

@@ -32,6 +32,8 @@
 //!   is durable when [`Sim::sync`] (or a `wait`, which calls it) has run, and its ticket turns then.
 //!   After a sync that failed, the kernel calls pages clean that the device does not have: a process
 //!   that starts on them ([`CrashState::killed_after_failed_sync`]) sees them, and no sync writes them.
+//! * [`Persistency::Relaxed`]: the same file whose drains ask for no sync and whose tickets have turned when they are
+//!   issued, as under `everysec` and `never`. [`Sim::sync`] is the sync of every second; [`crate::Medium::settle`] syncs.
 //!
 //! # Instructions
 //! A lane stands for a thread. A flush is `clwb` or `clflushopt`: what they do to durability is the
@@ -81,7 +83,7 @@ use std::sync::PoisonError;
 
 use crate::fault::{self, Part};
 use crate::lane::Lane;
-use crate::medium::{Caps, Drain, Kind, LINE, Off, Poisoned, WORD, end_of};
+use crate::medium::{Caps, Drain, Kind, LINE, Off, Poisoned, Ticket, WORD, end_of};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
 pub use crash::{CrashState, Moment, Survivor};
@@ -108,16 +110,34 @@ pub enum Persistency {
     Word,
     /// A file: each sector written since the last sync is old or newer.
     Page,
+    /// A file that is synced now and then: as [`Persistency::Page`], but tickets promise nothing. What was written
+    /// since the last sync may be lost in a power cut, and nothing else may.
+    Relaxed,
 }
 
 impl Persistency {
-    /// All of them.
+    /// Those in which a ticket that has turned promises something.
     pub const ALL: [Persistency; 4] = [
         Persistency::Adr,
         Persistency::Eadr,
         Persistency::Word,
         Persistency::Page,
     ];
+
+    /// All of them.
+    pub const EVERY: [Persistency; 5] = [
+        Persistency::Adr,
+        Persistency::Eadr,
+        Persistency::Word,
+        Persistency::Page,
+        Persistency::Relaxed,
+    ];
+
+    /// Whether it stands for a file.
+    #[must_use]
+    pub const fn is_file(self) -> bool {
+        matches!(self, Persistency::Page | Persistency::Relaxed)
+    }
 
     /// Its name on the command line.
     #[must_use]
@@ -127,6 +147,7 @@ impl Persistency {
             Persistency::Eadr => "eadr",
             Persistency::Word => "word",
             Persistency::Page => "page",
+            Persistency::Relaxed => "relaxed",
         }
     }
 
@@ -135,7 +156,7 @@ impl Persistency {
     pub const fn unit_bytes(self) -> usize {
         match self {
             Persistency::Adr | Persistency::Eadr | Persistency::Word => LINE,
-            Persistency::Page => SECTOR,
+            Persistency::Page | Persistency::Relaxed => SECTOR,
         }
     }
 
@@ -150,6 +171,7 @@ impl Persistency {
                 "a kill and a simulated power cut, caches saved",
             ),
             Persistency::Page => (SECTOR, Drain::Sync, "a kill and a simulated power cut"),
+            Persistency::Relaxed => (SECTOR, Drain::Relaxed, "a kill"),
         };
         Caps {
             kind: Kind::Sim,
@@ -172,10 +194,12 @@ impl FromStr for Persistency {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Persistency, String> {
-        Persistency::ALL
+        Persistency::EVERY
             .into_iter()
             .find(|p| p.name() == name)
-            .ok_or_else(|| format!("no persistency is called {name:?}: adr, eadr, word or page"))
+            .ok_or_else(|| {
+                format!("no persistency is called {name:?}: adr, eadr, word, page or relaxed")
+            })
     }
 }
 
@@ -276,8 +300,8 @@ impl Sim {
         drop(self.before(self.state(), Moment::Asked, NOWHERE));
     }
 
-    /// Makes durable everything drained before, and turns its tickets. Only [`Persistency::Page`]
-    /// ever has something to do.
+    /// Makes durable everything drained before, and turns its tickets. Only files
+    /// ever have something to do.
     pub fn sync(&self) -> Result<(), Poisoned> {
         let state = self.state();
         if state.turned == state.issued && state.poisoned.is_none() {
@@ -355,7 +379,9 @@ impl Sim {
         }
         let durable = match self.shared.persistency {
             Persistency::Eadr => &state.visible,
-            Persistency::Adr | Persistency::Word | Persistency::Page => &state.durable,
+            Persistency::Adr | Persistency::Word | Persistency::Page | Persistency::Relaxed => {
+                &state.durable
+            }
         };
         CrashState {
             persistency: self.shared.persistency,
@@ -459,6 +485,14 @@ impl Sim {
         };
         let units = self.units(range.0.0, end_of(range.0, range.1));
         places.hit(act, at, units.end - units.start)
+    }
+
+    /// The ticket of the drain that was issued as `number`.
+    fn ticket(&self, number: u64) -> Ticket {
+        match self.shared.persistency {
+            Persistency::Relaxed => Ticket::DURABLE,
+            _ => Ticket(number),
+        }
     }
 
     /// The lines, or sectors, that `start..end` touches.

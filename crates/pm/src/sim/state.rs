@@ -120,7 +120,7 @@ impl State {
         let word_chain = 1 + (at.0 as usize % LINE / WORD) as u8;
         let chain = match persistency {
             Persistency::Eadr => return,
-            Persistency::Page => 0,
+            Persistency::Page | Persistency::Relaxed => 0,
             Persistency::Word => word_chain,
             Persistency::Adr => word_chain * u8::from(around),
         };

@@ -84,7 +84,7 @@ fn explained(calls: &[Call], start: Option<u64>) -> bool {
     let mut ends = vec![None, start];
     ends.extend(calls.iter().filter_map(|call| match call.act {
         Act::Write(to) | Act::Update(_, to) => Some(to),
-        Act::Read(_) => None,
+        Act::Read(_) | Act::Remove(_) => None,
     }));
     ends.iter().any(|end| linearizable(calls, start, *end))
 }
