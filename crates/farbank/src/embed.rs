@@ -206,7 +206,8 @@ impl Db {
     /// after this.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if the medium has failed, or in a forked child.
+    /// [`Error::Poisoned`] if the medium has failed, or in a forked child. [`Error::NoSnapshot`] if the pool is too full
+    /// for its index snapshot: all that was committed is durable, but the next open reads the log.
     pub fn close(self) -> Result<(), Error> {
         match self.0 {
             Engine::Mapped(kv) => kv.close().map(|_| ()),

@@ -40,6 +40,8 @@ const NEWS_EXPECTED: u32 = 4;
 /// The engine is told of what was counted at least every this part of a segment: what it counts with is read by
 /// every set, and dear to write while others read it.
 const PART_TOLD: u64 = 8;
+/// A session that writes one value at a time looks whether it owes cleaning each time it has appended so many bytes.
+const UNPAID_BYTES: u64 = 4 << 10;
 
 impl<M: Medium> Worker<M> {
     /// Writes one value and commits.
@@ -62,6 +64,9 @@ impl<M: Medium> Worker<M> {
                     self.tell();
                 }
                 self.unpin(); // It was a batch: what was read before it is done with.
+                if self.unpaid >= UNPAID_BYTES {
+                    self.keep_pace();
+                }
                 Ok((written.version, Ticket::DURABLE))
             }
             None => {
@@ -166,6 +171,7 @@ impl<M: Medium> Worker<M> {
         };
         self.untold.live += i64::from(written.len) - old.map_or(0, |old| i64::from(old.len));
         self.untold.written += u64::from(written.len);
+        self.unpaid += u64::from(written.len);
         self.show_outstanding();
         self.engine.free_replaced(old);
         if written.grown {

@@ -94,7 +94,7 @@ impl<M: Medium> Kv<M> {
     ) -> Result<Kv<M>, OpenError> {
         let mut lane = Lane::new(0);
         let layout = Layout { segment_bytes };
-        let pool = Pool::create_as(medium, &mut lane, &layout, identity)?;
+        let pool = Pool::create_versioned(medium, &mut lane, &layout, identity, 2)?;
         Kv::on(pool, config)
     }
 
@@ -142,18 +142,26 @@ impl<M: Medium> Kv<M> {
         self.engine.pool.is_copy()
     }
 
-    /// Cleans until one more segment is free, and removes what has expired; false if there is nothing
+    /// Cleans until one more segment is free, removes what has expired, and writes the segment maps that are due; false if there is nothing
     /// to gain. For those who run with [`Cleaning::Inline`].
     pub fn clean(&self) -> Result<bool, Error> {
         self.sweeper.lock().expect("no holder panics").sweep()?;
-        Ok(self.engine.clean_until(self.engine.free_count() + 1)?)
+        let gained = self.engine.clean_until(self.engine.free_count() + 1)?;
+        self.engine.write_all_maps()?;
+        Ok(gained)
+    }
+
+    /// Cleans by one slice, whatever is free.
+    #[cfg(feature = "check")]
+    pub(crate) fn clean_slice(&self) -> Result<(), Error> {
+        Ok(self.engine.help_clean(u64::MAX).map(drop)?)
     }
 
     /// Checks what the engine believes of its segments against the log: live, dead and free bytes.
     /// No session may write meanwhile; nothing is cleaned. `Err` says what does not add up.
     pub fn verify(&self) -> Result<(), String> {
         let _sweeper = self.sweeper.lock().expect("no holder panics");
-        let _cleaner = self.engine.cleaner.lock().expect("no holder panics");
+        let _cleaner = self.engine.cleaner_at_rest().map_err(|e| e.to_string())?;
         crate::verify::verify(&self.engine)
     }
 
@@ -167,7 +175,8 @@ impl<M: Medium> Kv<M> {
     /// Closes cleanly; see [`Store::close`]. Returns the medium.
     ///
     /// # Errors
-    /// [`Error::SessionsAlive`], see [`Store::close`]; [`Error::Poisoned`] if the medium has failed, or in a forked child.
+    /// [`Error::SessionsAlive`] and [`Error::NoSnapshot`], see [`Store::close`]; [`Error::Poisoned`] if the medium has
+    /// failed, or in a forked child.
     pub fn close(self) -> Result<Option<M>, Error> {
         self.engine.check_poison()?;
         let sessions = self.sessions_alive();
@@ -177,13 +186,15 @@ impl<M: Medium> Kv<M> {
         self.stop();
         let mut lane = Lane::new(0);
         self.sweeper.lock().expect("no holder panics").close()?;
-        self.engine.close_cleaner();
+        self.engine.close_cleaner()?;
         // Where drains are relaxed, too: nothing is lost by a clean close.
         self.engine.settle(Ticket::DURABLE)?;
         self.engine.rebirth(&mut lane)?;
-        // Without room for a snapshot the next open scans: slower, nothing else.
-        crate::snapshot::save(&self.engine, &mut lane)?;
-        self.engine.pool.closed(&mut lane)?;
+        let saved = crate::snapshot::save(&self.engine, &mut lane);
+        if matches!(saved, Ok(()) | Err(Error::NoSnapshot { .. })) {
+            self.engine.pool.closed(&mut lane)?;
+        }
+        saved?;
         Ok(self.into_medium())
     }
 
@@ -259,7 +270,7 @@ impl<M: Medium> Store for Kv<M> {
             moved_bytes: engine.tally.moved_bytes.load(Relaxed),
             segments_cleaned: engine.tally.cleaned.load(Relaxed),
             index_bytes: engine.index.bytes(),
-            live_map_bytes: LiveMap::bytes(engine.medium().len()),
+            live_map_bytes: 2 * LiveMap::bytes(engine.medium().len()),
             read_cache_bytes: engine.read_cache.bytes(),
             expired_keys: engine.tally.expired.load(Relaxed),
             damaged_records: engine.tally.damaged.load(Relaxed),
@@ -272,6 +283,9 @@ impl<M: Medium> Store for Kv<M> {
             stats.counters += *session.counters.lock().expect("no holder panics");
             stats.read_cache_hits += session.cache_hits.load(Relaxed);
             stats.read_cache_misses += session.cache_misses.load(Relaxed);
+        }
+        if let Ok(maps) = engine.maps.try_lock() {
+            stats.segment_maps_written = maps.count();
         }
         if let Ok(cleaner) = engine.cleaner.try_lock() {
             stats.counters += cleaner.counters();
@@ -415,7 +429,9 @@ impl<M: Medium> Session for Worker<M> {
     }
 
     fn commit(&mut self) -> Result<Ticket, Error> {
-        Ok(self.commit_batch()?)
+        let ticket = self.commit_batch()?;
+        self.keep_pace();
+        Ok(ticket)
     }
 
     fn prepare(&mut self, bytes: usize, delete: bool) -> Result<Room, Error> {

@@ -11,6 +11,9 @@ use crate::segment::State;
 use crate::session::Worker;
 use crate::store::Error;
 
+/// How often a run cleans so that extents of replaced groups are free.
+const EXTENT_ROUNDS: u32 = 64;
+
 impl<M: Medium> Engine<M> {
     /// Keeps a few segments free, and the pool growing if it may.
     fn clean_ahead(&self) {
@@ -20,11 +23,19 @@ impl<M: Medium> Engine<M> {
         let is_nearly_full = || self.occupied() > self.capacity() / 8 * 7;
         let lacks_bytes = || demand.bytes > 0 && !self.fits_exactly(demand.bytes);
         self.grow_while(&|| lacks_bytes() || (lacks_segments() && is_nearly_full()));
-        if lacks_segments() {
+        if lacks_segments() || self.free_count() < self.stock_wanted() {
             // An error has poisoned the engine: writers will hear of it.
             self.clean_until(self.stock_high().max(demand.segments))
                 .ok();
             self.grow_while(&|| self.free_count() < demand.segments);
+        }
+        // Extents of replaced groups are in the way: they go with the segments that their groups' records lie in.
+        for _ in 0..EXTENT_ROUNDS {
+            if !lacks_bytes() || !self.has_dead_extents() {
+                break;
+            }
+            // An error has poisoned the engine: writers will hear of it.
+            self.clean_until(self.free_count() + 1).ok();
         }
         let many = self.has_many_tombstones() && self.occupied() > self.capacity() / 8 * 7;
         if many || demand.bytes > 0 {
@@ -78,6 +89,8 @@ pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex
     let mut ticks = 0_u32;
     while !engine.stop.load(Acquire) {
         engine.clean_ahead();
+        // An error has poisoned the engine: writers will hear of it.
+        engine.write_maps_in_background().ok();
         engine.index.touch_ahead();
         ticks += 1;
         if ticks.is_multiple_of(TICKS_PER_SWEEP) {

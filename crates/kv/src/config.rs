@@ -43,6 +43,8 @@ pub struct Config {
     /// How many expected lifetimes records are told apart by, each with an open segment of its own in each session: up to 4
     /// (0: 1, 2 or 4, by how many segments the pool has).
     pub classes: usize,
+    /// Records that the cleaner moves in one slice, at most: writers that clean, or wait for its lock, wait for that many (0: 1).
+    pub slice_records: u32,
     /// What becomes of a copy of a pool in use when it is opened.
     pub copies: Copies,
     /// Threads that scan the pool at open.
@@ -63,6 +65,7 @@ impl Default for Config {
             keys_expected: 0,
             read_cache_bytes: 16 << 20,
             classes: 0,
+            slice_records: 1_024,
             copies: Copies::Refuse,
             open_threads: std::thread::available_parallelism().map_or(1, usize::from),
             patience: 2_000,

@@ -22,10 +22,12 @@ use crate::growth::Growth;
 use crate::index::{Index, Spot};
 use crate::live_map::LiveMap;
 use crate::log::OpenSegments;
+use crate::pace::Pace;
 use crate::past::RootWords;
 use crate::read_cache::ReadCache;
 use crate::record::Type;
 use crate::segment::{FIRST, Info, OVERHEAD, Place, State};
+use crate::segment_map::{Maps, map_bytes};
 use crate::store::{DATABASES, Error, Opened};
 use crate::stripe::{Pending, Stripe};
 
@@ -34,6 +36,8 @@ use crate::stripe::{Pending, Stripe};
 pub(crate) struct Geometry {
     pub first: u64,
     pub segment_bytes: usize,
+    /// Bytes of a segment's map, before its tail; 0 in a pool of format version 1, which has none.
+    pub map_bytes: usize,
     shift: u32,
     pub pool_key: u64,
     hash_seed: u64,
@@ -45,6 +49,10 @@ impl Geometry {
         Geometry {
             first: pool.segment(0).0,
             segment_bytes: pool.segment_bytes() as usize,
+            map_bytes: match pool.version() {
+                1 => 0,
+                _ => map_bytes(pool.segment_bytes() as usize),
+            },
             shift: pool.segment_bytes().trailing_zeros(),
             pool_key: xxh3_64_with_seed(&id, 1),
             hash_seed: xxh3_64_with_seed(&id, 2),
@@ -53,7 +61,12 @@ impl Geometry {
 
     /// Bytes of records a segment holds.
     pub(crate) fn payload(&self) -> usize {
-        self.segment_bytes - OVERHEAD
+        self.segment_bytes - OVERHEAD - self.map_bytes
+    }
+
+    /// Where records may end, at most, in bytes from a segment's start: there its map, or its tail, begins.
+    pub(crate) fn records_end(&self) -> usize {
+        FIRST + self.payload()
     }
 
     /// The longest record that lies in the log; longer values get segments of their own.
@@ -125,9 +138,13 @@ pub(crate) struct Engine<M: Medium> {
     pub stripes: Vec<CachePadded<Stripe>>,
     pub segments: Table<Info>,
     pub live_map: LiveMap,
+    /// The same of tombstones: those that were once a key's newest record, until their segment is reborn.
+    pub tomb_map: LiveMap,
+    pub maps: Mutex<Maps>,
     pub epochs: Epochs,
     pub free: Free,
     pub growth: Growth,
+    pub pace: Pace,
     /// Counts segment openings; a tombstone's fence is its value.
     pub stamp: CachePadded<AtomicU64>,
     pub generation: AtomicU64,
@@ -186,10 +203,13 @@ impl<M: Medium> Engine<M> {
         Engine {
             geometry,
             live_map: LiveMap::new(pool.medium().len()),
+            tomb_map: LiveMap::new(pool.medium().len()),
+            maps: Mutex::default(),
             read_cache: ReadCache::new(0, 0),
             stripes: Vec::new(),
             free: Free::default(),
             growth: Growth::default(),
+            pace: Pace::default(),
             stamp: CachePadded::default(),
             generation: AtomicU64::new(0),
             written: CachePadded::default(),
@@ -352,8 +372,8 @@ impl<M: Medium> Engine<M> {
 
     /// Takes the time of a wall clock that is behind, if it is.
     pub(crate) fn set_clock_back(&self) -> Result<(), Poisoned> {
-        // No copies in flight, and no group half published: both take stripes after these.
-        let _cleaner = self.cleaner.lock().expect("no holder panics");
+        // No copies in flight (KV-PASS-4), and no group half published: both take stripes after these.
+        let _cleaner = self.cleaner_at_rest()?;
         let _group = self.group_lock.lock().expect("no holder panics");
         let mut stripes: Vec<_> = self.stripes.iter().map(|stripe| stripe.lock()).collect();
         let seq_max = stripes.iter().map(|stripe| stripe.seq()).max().unwrap_or(0);
@@ -425,6 +445,9 @@ impl<M: Medium> Engine<M> {
 
     /// Waits until everything drained so far is durable for certain; an error poisons the engine.
     pub(crate) fn settle(&self, ticket: Ticket) -> Result<(), Poisoned> {
+        if fault!("kv.settled_by_tickets") {
+            return self.wait(ticket);
+        }
         self.medium()
             .settle(ticket)
             .inspect_err(|why| self.poison(why))
@@ -465,6 +488,13 @@ impl<M: Medium> Engine<M> {
         self.info_at(at).kill(len);
     }
 
+    /// Counts a tombstone that is its key's newest record.
+    #[inline]
+    pub(crate) fn bury(&self, at: Off, len: u32) {
+        self.tomb_map.set(at);
+        self.info_at(at).tombs.fetch_add(len, Relaxed);
+    }
+
     /// The fence of a record that is about to be listed. Under its stripe's lock.
     pub(crate) fn fence_of(&self, what: Type) -> u64 {
         match what {
@@ -482,8 +512,12 @@ impl<M: Medium> Engine<M> {
             return None;
         }
         let segment = list.pop_front()?;
-        self.free.count.store(list.len() as u32, Release);
+        let left = list.len() as u32;
+        self.free.count.store(left, Release);
         drop(list);
+        if self.config.cleaning == Cleaning::Background && left < self.stock_wanted() {
+            self.free.ring(); // Before writers have to wait.
+        }
         let info = self.info(segment);
         let generation = info.generation.load(Relaxed);
         let seed = self
@@ -491,6 +525,10 @@ impl<M: Medium> Engine<M> {
             .place(segment)
             .record_seed(generation, self.boot);
         info.seed.store(seed, Relaxed);
+        let base = self.geometry.base(segment);
+        for map in [&self.live_map, &self.tomb_map] {
+            map.clear_all(base, self.geometry.segment_bytes);
+        }
         info.opened
             .store(self.stamp.fetch_add(1, Relaxed) + 1, Relaxed);
         info.used.store(FIRST as u32, Relaxed);
@@ -509,6 +547,10 @@ impl<M: Medium> Engine<M> {
                 )
             })
             .collect();
+        if !self.drains_are_real() && !fault!("kv.reborn_before_sync") {
+            // What has replaced their records was published when it was drained, and may not be durable.
+            self.settle(Ticket::DURABLE)?;
+        }
         for (place, generation, _) in &lives {
             place.write_tail(self.medium(), lane, *generation);
         }
@@ -591,6 +633,7 @@ impl<M: Medium> Engine<M> {
         self.growth.succeeded();
         self.segments.reserve(after as usize);
         self.live_map.reserve(self.medium().len());
+        self.tomb_map.reserve(self.medium().len());
         let fresh: Vec<u32> = (before..after).collect();
         if self.bear(lane, &fresh).is_err() {
             return false;

@@ -12,8 +12,8 @@ use crate::engine::Engine;
 
 /// Removes every key. Durable on `Ok`; on `Err` nothing was removed.
 pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
-    // No copies in flight, and no group half published: both take stripes after these.
-    let _cleaner = engine.cleaner.lock().expect("no holder panics");
+    // No pass of the cleaner (KV-PASS-3), and no group half published: both take stripes after these.
+    let _cleaner = engine.cleaner_at_rest()?;
     let _group = engine.group_lock.lock().expect("no holder panics");
     let mut stripes: Vec<_> = engine.stripes.iter().map(|stripe| stripe.lock()).collect();
     let floor = stripes.iter().map(|stripe| stripe.seq()).max().unwrap_or(0);

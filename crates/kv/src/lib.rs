@@ -17,7 +17,8 @@
 //!   staged.
 //! * `space` says how much the pool takes, `room` finds a session the room for a write, `free` has the free segments.
 //! * [`clock`] is the time that expiries are compared with.
-//! * `cleaner` makes room, `background` has it do so in time; `recover` opens a pool after anything (`lives` reads what its segments say of themselves), `snapshot` after a clean close, `past` is
+//! * `segment_map` says on the medium which records of a full segment an open must read.
+//! * `cleaner` makes room, in slices of a `pass` that `walk`s segments; `background` has it do so in time, and writers keep its `pace`; `recover` opens a pool after anything (`lives` reads what its segments say of themselves, `scan` what is in them), `snapshot` after a clean close, `past` is
 //!   what the superblock keeps for them.
 
 #![forbid(unsafe_code)]
@@ -40,6 +41,8 @@ mod large;
 mod live_map;
 mod lives;
 mod log;
+mod pace;
+mod pass;
 mod past;
 mod publish;
 mod read;
@@ -47,8 +50,10 @@ mod read_cache;
 mod record;
 mod recover;
 mod room;
+mod scan;
 mod seek;
 mod segment;
+mod segment_map;
 mod session;
 mod snapshot;
 mod space;
@@ -56,9 +61,12 @@ pub mod store;
 mod stripe;
 #[cfg(feature = "check")]
 pub mod target;
+#[cfg(feature = "check")]
+mod target_names;
 mod unreadable;
 mod verify;
 mod wait;
+mod walk;
 
 pub use api::{Kv, OpenError, SEGMENTS_MIN, segment_bytes_for};
 pub use config::{Cleaning, Clock, Config, READ_CACHE_BYTES_MAX, uptime_ms, wall_clock_ms};

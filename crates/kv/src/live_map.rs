@@ -10,8 +10,8 @@
 //! nothing else; without it, it reads every header, and asks the index about every key.
 //!
 //! # Invariants
-//! L1  A bit that is set is a live record's: it is set when the record is counted as live, and goes when
-//!     that is taken back. Not every live record has one: those that an open found have none.
+//! L1  A bit that is set is a live record's: it is set when the record is counted as live, by a write or by an
+//!     open, and goes when that is taken back. Live records of a segment in which an open found damage have none.
 //! L2  So a segment with as many bits as live records has them all, and only such a segment is cleaned by the map. Both are
 //!     read while others count: who sees too few, or too many, walks. What the map leaves out by mistake is
 //!     found missing before the segment is given up (C5).
@@ -72,16 +72,31 @@ impl LiveMap {
     /// Nothing lives in the `bytes` from `from` on, both multiples of a segment's least size.
     pub(crate) fn clear_all(&self, from: Off, bytes: usize) {
         for word in word_of(from.0)..word_of(from.0 + bytes as u64) {
-            self.0.get(word).store(0, Ordering::Relaxed);
+            let word = self.0.get(word);
+            // A page of the table that was never written to takes no memory.
+            if word.load(Ordering::Relaxed) != 0 {
+                word.store(0, Ordering::Relaxed);
+            }
         }
+    }
+
+    /// Whether a record lives at `at`.
+    pub(crate) fn has(&self, at: Off) -> bool {
+        self.0.get(word_of(at.0)).load(Ordering::Relaxed) & bit_of(at) != 0
+    }
+
+    /// The bits of the `bytes` from `from` on, both multiples of a segment's least size.
+    pub(crate) fn words_of(&self, from: Off, bytes: usize) -> impl Iterator<Item = u64> {
+        let words = word_of(from.0)..word_of(from.0 + bytes as u64);
+        words.map(|word| self.0.get(word).load(Ordering::Relaxed))
     }
 
     /// Where live records may begin in the `bytes` from `from` on, if `live` of them have a bit there (L2): for each,
     /// the two places its bit is about.
     pub(crate) fn all_of(&self, from: Off, bytes: usize, live: u32) -> Option<Vec<[Off; 2]>> {
         let mut found = Vec::with_capacity(live as usize);
-        for word in word_of(from.0)..word_of(from.0 + bytes as u64) {
-            let bits = self.0.get(word).load(Ordering::Relaxed);
+        let first = word_of(from.0);
+        for (word, bits) in (first..).zip(self.words_of(from, bytes)) {
             let base = Off(word as u64 * WORD_BYTES);
             found.extend(ones(bits).map(|bit| {
                 let first = base.plus(u64::from(bit) * RECORD_MIN as u64);

@@ -23,7 +23,7 @@ use farbank_pm::{LINE, Lane, Medium, Off, Ticket};
 
 use crate::engine::Engine;
 use crate::record::{ALIGN, Header};
-use crate::segment::{FIRST, Purpose, State};
+use crate::segment::{FIRST, Info, Purpose, State};
 
 /// Kinds of expected lifetime.
 pub(crate) const CLASSES: usize = 4;
@@ -72,7 +72,7 @@ impl Open {
 
     /// Whether `len` more bytes fit.
     fn takes<M: Medium>(&self, engine: &Engine<M>, len: usize) -> bool {
-        self.end() + len <= engine.geometry.segment_bytes - LINE
+        self.end() + len <= engine.geometry.records_end()
     }
 
     /// Stages a record: header, key, and value or table.
@@ -241,17 +241,17 @@ impl OpenSegments {
         same.or_else(|| self.0.iter_mut().find_map(|open| open.take_if(has_room)))
     }
 
-    /// Seals the parked segments for which `is_wanted` says so, given the stamp of their opening. What was
-    /// never written to is free again. Returns how many segments left.
+    /// Seals the parked segments for which `is_wanted` says so. What was never written to is free again. Returns how
+    /// many segments left.
     pub(crate) fn seal<M: Medium>(
         &mut self,
         engine: &Engine<M>,
         lane: &mut Lane,
-        is_wanted: &dyn Fn(u64) -> bool,
+        is_wanted: &dyn Fn(&Info) -> bool,
     ) -> usize {
         let mut sealed = 0;
         for open in &mut self.0 {
-            let wanted = |o: &mut Box<Open>| is_wanted(engine.info(o.segment).opened.load(Relaxed));
+            let wanted = |o: &mut Box<Open>| is_wanted(engine.info(o.segment));
             let Some(open) = open.take_if(wanted) else {
                 continue;
             };
@@ -279,7 +279,7 @@ pub(crate) struct Log {
 impl Log {
     /// Bytes that still fit into the open segments.
     pub(crate) fn room_left<M: Medium>(&self, engine: &Engine<M>) -> u64 {
-        let end = engine.geometry.segment_bytes - LINE;
+        let end = engine.geometry.records_end();
         let open = self.open.iter();
         open.map(|open| (end - open.end()) as u64).sum()
     }

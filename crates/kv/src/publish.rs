@@ -223,7 +223,7 @@ impl<M: Medium> Worker<M> {
         if write.what == Type::Put {
             self.count_put(old, write.at, write.len, write.db, write.expires_ms);
         } else {
-            engine.info_at(write.at).tombs.fetch_add(write.len, Relaxed);
+            engine.bury(write.at, write.len);
             self.count_old(old);
             self.count_keys(write.db, -i64::from(old.is_some()));
         }

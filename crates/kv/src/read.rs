@@ -5,6 +5,7 @@
 //! own session has written. A record is checked against its checksums each time it is read; what the read cache
 //! answers was checked when it came there.
 
+use farbank_pm::fault;
 use farbank_pm::sync::atomic::AtomicU64;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
 use farbank_pm::{Medium, Off, Ticket};
@@ -93,6 +94,7 @@ impl<M: Medium> Worker<M> {
             ticket: Some(ticket),
             ..
         }) = newest
+            && !fault!("kv.answer_relies_on_nothing")
         {
             self.relied_on = self.relied_on.max(*ticket);
         }

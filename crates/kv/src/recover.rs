@@ -32,12 +32,15 @@
 //! and B the same records are found, now durable. In B each segment changes by itself: sealed or not,
 //! it holds the same records; reborn or not, it holds nothing that counts.
 
+#[cfg(test)]
+mod tests;
+
 use farbank_pm::fault;
 use farbank_pm::pool::Pool;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::table::Table;
-use farbank_pm::{LINE, Lane, Medium, Off, Poisoned, WORD};
+use farbank_pm::{Lane, Medium, Off, Poisoned, WORD};
 
 use crate::config::Config;
 use crate::engine::Engine;
@@ -45,7 +48,8 @@ use crate::index::{Bulk, Index, Rows};
 use crate::large::flush_extents;
 use crate::past::RootWords;
 use crate::publish::note_expiry;
-use crate::record::{ALIGN, Extent, Header, RECORD_MIN, Type, u64_at};
+use crate::record::{Extent, Header, RECORD_MIN, Type, u64_at};
+use crate::scan::{Item, Scan, Scanned, Torn};
 use crate::segment::{FIRST, Info, Life, Purpose, State};
 use crate::store::{DATABASES, Opened};
 use crate::unreadable;
@@ -58,23 +62,6 @@ fn depth_min(segments: u32) -> u32 {
 /// Accepted records are sorted and indexed in parts of this many bits of hash, a part at a time.
 const PART_BITS: u32 = 8;
 
-/// How far ahead of the scan bytes are fetched.
-const AHEAD: usize = 1024;
-
-/// A record the scan accepted.
-#[derive(Clone, Copy, Debug)]
-struct Item {
-    /// The hash, read backwards: sorts by group, whatever their number.
-    rank: u64,
-    seq: u64,
-    at: Off,
-    len: u32,
-    db: u8,
-    what: Type,
-    large: bool,
-    expires: bool,
-}
-
 /// Items, some lists of them.
 type Parts = Vec<Vec<Item>>;
 
@@ -84,55 +71,6 @@ struct Tally {
     /// Of each segment: live records in the high half, their bytes in the low half.
     live: Vec<u64>,
     tombs: Vec<u32>,
-}
-
-/// What scanning a segment found.
-#[derive(Debug, Default)]
-struct Scanned {
-    /// By the low bits of their hashes.
-    items: Vec<Vec<Item>>,
-    /// Torn ranges, to be padded.
-    pads: Vec<Torn>,
-    /// Where accepted records end.
-    end: usize,
-    /// Extents of accepted groups.
-    tables: Vec<Vec<u8>>,
-    /// Accepted large values.
-    large: Vec<Off>,
-    damage: Vec<String>,
-    records: u64,
-    seq_max: u64,
-    /// The key that was read last.
-    key: Vec<u8>,
-}
-
-/// Bytes of a write that nobody was told about.
-#[derive(Clone, Copy, Debug)]
-struct Torn {
-    from: usize,
-    to: usize,
-    /// Whether they start with a header that is SETTLED. Others in there are not: what is before them is durable.
-    settled: bool,
-}
-
-/// One piece of a scanned segment.
-struct Piece {
-    from: usize,
-    to: usize,
-    /// `None`: bytes that are no record.
-    header: Option<Header>,
-    /// Whether its body has its checksum.
-    whole: bool,
-}
-
-impl Piece {
-    fn torn(&self) -> Torn {
-        Torn {
-            from: self.from,
-            to: self.to,
-            settled: self.header.is_some_and(|header| header.settled),
-        }
-    }
 }
 
 /// Opens what is in `pool`.
@@ -158,6 +96,9 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
                 let lost = "the index snapshot is damaged; the log was scanned instead";
                 engine.opened.damage.push(lost.to_owned());
             }
+            let (from, segments) = (engine.geometry.base(0), engine.pool.segments() as usize);
+            let bytes = segments * engine.geometry.segment_bytes;
+            engine.live_map.clear_all(from, bytes); // What a damaged snapshot has left.
             scan_and_build(&mut engine, &mut lane, &lives, depth)?;
         }
     }
@@ -197,6 +138,7 @@ fn scan_and_build<M: Medium>(
         .filter(|s| lives[*s as usize].is_some_and(|l| l.opened == Some(Purpose::Log)))
         .collect();
     let (scanned, items) = scan_all(engine, lives, &logs, parts);
+    note_maps(engine, lives, &scanned);
     let floor = engine.floor.load(Relaxed);
     // Numbers go on above those that a setback of the clock is about.
     let setbacks = engine.clock.setbacks();
@@ -211,6 +153,11 @@ fn scan_and_build<M: Medium>(
     let newest = newest_of(engine, items);
     let index = build(engine, &newest, depth);
     engine.install(index, seq_max);
+    for (segment, _) in scanned.iter().filter(|(_, found)| !found.damage.is_empty()) {
+        let base = engine.geometry.base(*segment);
+        let bytes = engine.geometry.segment_bytes;
+        engine.live_map.clear_all(base, bytes); // L1: the cleaner reads all of it, and keeps it (C5).
+    }
     // A: what was accepted becomes durable, what was torn becomes a pad (V1, V2).
     for (segment, found) in &scanned {
         engine
@@ -251,12 +198,7 @@ fn scan_all<M: Medium>(
         let mut items = vec![Vec::new(); parts];
         while let Some(&segment) = logs.get(next.fetch_add(1, Relaxed)) {
             let life = lives[segment as usize].expect("an opened segment has a life");
-            let scan = Scan {
-                engine,
-                lives,
-                segment,
-                life,
-            };
+            let scan = Scan::new(engine, lives, segment, life);
             let mut found = scan.run(std::mem::take(&mut items));
             items = std::mem::take(&mut found.items);
             scanned.push((segment, found));
@@ -267,6 +209,24 @@ fn scan_all<M: Medium>(
     let mut scanned: Vec<(u32, Scanned)> = scanned.into_iter().flatten().collect();
     scanned.sort_by_key(|(segment, _)| *segment);
     (scanned, items)
+}
+
+/// Tells the writer of maps which segments have one, and which are not to have one.
+fn note_maps<M: Medium>(
+    engine: &mut Engine<M>,
+    lives: &[Option<Life>],
+    scanned: &[(u32, Scanned)],
+) {
+    let mut maps = engine.maps.lock().expect("no holder panics");
+    for (segment, found) in scanned {
+        let life = lives[*segment as usize].expect("a scanned segment has a life");
+        engine.opened.segments_mapped += u64::from(found.marked_bytes.is_some());
+        if !found.damage.is_empty() {
+            maps.note(*segment, life.generation, None); // KV-MAP-4
+        } else if let Some(bytes) = found.marked_bytes {
+            maps.note(*segment, life.generation, Some(bytes));
+        }
+    }
 }
 
 fn threads_for<M: Medium>(engine: &Engine<M>, segments: usize) -> usize {
@@ -286,249 +246,6 @@ fn in_parallel<R: Send>(threads: usize, work: &(impl Fn() -> R + Sync)) -> Vec<R
             .map(|h| h.join().expect("a scan does not panic"))
             .collect()
     })
-}
-
-/// The scan of one segment.
-struct Scan<'a, M: Medium> {
-    engine: &'a Engine<M>,
-    lives: &'a [Option<Life>],
-    segment: u32,
-    life: Life,
-}
-
-impl<M: Medium> Scan<'_, M> {
-    fn run(&self, items: Vec<Vec<Item>>) -> Scanned {
-        let mut found = Scanned {
-            items,
-            end: FIRST,
-            ..Scanned::default()
-        };
-        if self.life.sealed.is_some() {
-            self.cut(&mut |piece| self.take(&piece, true, &mut found));
-            return found;
-        }
-        let mut pieces = Vec::new();
-        self.cut(&mut |piece| pieces.push(piece));
-        // From the right: what a settled record to the right vouches for.
-        let mut vouched = false;
-        let mut durable = vec![false; pieces.len()];
-        for (piece, durable) in pieces.iter().zip(&mut durable).rev() {
-            *durable = vouched;
-            vouched |= piece.header.is_some_and(|h| h.settled);
-        }
-        // What cannot be read may have been; so may members that follow it, whose group it was.
-        let mut lost = false;
-        for (piece, durable) in pieces.iter().zip(&mut durable) {
-            let is_member = piece.header.is_some_and(|h| h.member);
-            lost = self.is_unreadable(piece) || (lost && is_member);
-            *durable |= lost;
-        }
-        for (piece, durable) in pieces.iter().zip(durable) {
-            self.take(piece, durable, &mut found);
-        }
-        found
-    }
-
-    /// Cuts the segment into records and bytes that are none, from left to right.
-    fn cut(&self, each: &mut dyn FnMut(Piece)) {
-        let end = self.engine.geometry.segment_bytes - LINE;
-        let limit = self.life.sealed.unwrap_or(end);
-        let (mut from, mut gap) = (FIRST, FIRST);
-        while from < limit {
-            self.engine
-                .medium()
-                .prefetch(self.at(from + AHEAD), AHEAD / 4);
-            let fits = |header: &Header| from + self.engine.record_len(header) <= limit;
-            let Some(header) = self.engine.header(self.at(from)).filter(fits) else {
-                from += ALIGN;
-                continue;
-            };
-            self.cut_gap(gap, from, each);
-            let to = from + self.engine.record_len(&header);
-            let whole = self.is_whole(from, &header);
-            each(Piece {
-                from,
-                to,
-                header: Some(header),
-                whole,
-            });
-            (from, gap) = (to, to);
-        }
-        self.cut_gap(gap, from, each);
-    }
-
-    fn cut_gap(&self, from: usize, to: usize, each: &mut dyn FnMut(Piece)) {
-        if from < to {
-            each(Piece {
-                from,
-                to,
-                header: None,
-                whole: false,
-            });
-        }
-    }
-
-    fn at(&self, within: usize) -> Off {
-        self.engine.geometry.base(self.segment).plus(within as u64)
-    }
-
-    fn is_whole(&self, from: usize, header: &Header) -> bool {
-        let unchecked = header.what == Type::Pad
-            || (header.what == Type::Group && fault!("kv.group_unchecked"));
-        unchecked || self.engine.body_holds(self.at(from), header)
-    }
-
-    /// Whether the extents of a record that may be torn are there, opened and whole.
-    fn extents_hold(&self, at: Off, header: &Header) -> bool {
-        let payload = self.engine.geometry.payload();
-        let mut left = header.value_len;
-        Extent::decode_all(&self.engine.table_of(at, header)).all(|extent| {
-            let len = left.min(payload);
-            left -= len;
-            let life = self.lives.get(extent.segment as usize).copied().flatten();
-            life.is_some_and(|life| life.opened.is_some()) && self.engine.extent_holds(&extent, len)
-        })
-    }
-
-    fn take(&self, piece: &Piece, durable: bool, found: &mut Scanned) {
-        let at = self.at(piece.from);
-        let Some(header) = &piece.header else {
-            return self.take_gap(piece, durable, found);
-        };
-        let whole = piece.whole
-            && (!header.large || durable || header.moved || self.extents_hold(at, header))
-            && (!header.member || durable);
-        if !whole && !durable {
-            return found.pads.push(piece.torn());
-        }
-        found.end = piece.to;
-        if !whole {
-            found.damage.push(format!(
-                "record at {:#x} (segment {}): its contents {}",
-                at.0,
-                self.segment,
-                self.why(piece, "fail their checksum")
-            ));
-        }
-        match header.what {
-            Type::Pad => {}
-            Type::Group => self.take_group(at, header, whole, found),
-            Type::Put | Type::Tomb => self.accept(at, header, found),
-        }
-    }
-
-    fn is_unreadable(&self, piece: &Piece) -> bool {
-        let header = piece.header.as_ref().filter(|_| piece.whole);
-        unreadable::is_any(self.engine, self.range(piece), header)
-    }
-
-    /// What is wrong with a piece.
-    fn why(&self, piece: &Piece, otherwise: &str) -> String {
-        unreadable::why(self.engine, self.range(piece), otherwise)
-    }
-
-    fn range(&self, piece: &Piece) -> (Off, usize) {
-        (self.at(piece.from), piece.to - piece.from)
-    }
-
-    fn take_gap(&self, piece: &Piece, durable: bool, found: &mut Scanned) {
-        if durable {
-            found.end = piece.to;
-            found.damage.push(format!(
-                "{} bytes at {:#x} (segment {}) {}: values there are lost, and their keys may show an \
-                 older one",
-                piece.to - piece.from,
-                self.at(piece.from).0,
-                self.segment,
-                self.why(piece, "are no record")
-            ));
-        } else {
-            found.pads.push(piece.torn());
-        }
-    }
-
-    fn accept(&self, at: Off, header: &Header, found: &mut Scanned) {
-        found.records += 1;
-        if header.what == Type::Put || !fault!("kv.sequence_of_values_only") {
-            found.seq_max = found.seq_max.max(header.seq);
-        }
-        if header.seq <= self.engine.floor.load(Relaxed) {
-            return;
-        }
-        if header.large {
-            found.large.push(at);
-        }
-        found.key.clear();
-        let from = at.plus(header.len() as u64);
-        let medium = self.engine.medium();
-        medium.append_out(from, header.key_len, &mut found.key);
-        let hash = self.engine.geometry.hash(header.db, &found.key);
-        let part = hash as usize & (found.items.len() - 1);
-        found.items[part].push(Item {
-            rank: hash.reverse_bits(),
-            seq: header.seq,
-            at,
-            len: self.engine.record_len(header) as u32,
-            db: header.db.min(DATABASES as u8 - 1),
-            what: header.what,
-            large: header.large,
-            expires: header.expires_ms != 0,
-        });
-    }
-
-    /// V3: all members of a whole group, or those that can be salvaged from a damaged one.
-    fn take_group(&self, at: Off, header: &Header, whole: bool, found: &mut Scanned) {
-        if header.large {
-            let table = self.engine.table_of(at, header);
-            for extent in Extent::decode_all(&table) {
-                if self.engine.is_alive(&extent) {
-                    let base = self.engine.geometry.base(extent.segment);
-                    let whole = whole && self.is_extent_whole(&extent, found);
-                    let end = self.engine.geometry.segment_bytes - LINE;
-                    self.take_members(base, FIRST, end, whole, found);
-                    self.engine
-                        .info(extent.segment)
-                        .used
-                        .store(end as u32, Relaxed);
-                }
-            }
-            found.tables.push(table);
-        } else {
-            let from = self.engine.geometry.within(at) + header.len() + header.key_len;
-            let base = self.engine.geometry.base(self.segment);
-            self.take_members(base, from, from + header.value_len, whole, found);
-        }
-    }
-
-    /// Whether a group's extent has its checksum; if not, that is damage.
-    fn is_extent_whole(&self, extent: &Extent, found: &mut Scanned) -> bool {
-        let whole = self
-            .engine
-            .extent_holds(extent, self.engine.geometry.payload());
-        if !whole {
-            found.damage.push(format!(
-                "segment {}: keys and values written together there fail their checksum: some are \
-                 lost, and their keys may show an older value",
-                extent.segment
-            ));
-        }
-        whole
-    }
-
-    fn take_members(&self, base: Off, from: usize, to: usize, whole: bool, found: &mut Scanned) {
-        let mut within = from;
-        while within < to {
-            let at = base.plus(within as u64);
-            let Some(header) = self.engine.header(at).filter(|h| h.member) else {
-                within += ALIGN;
-                continue;
-            };
-            if whole || self.engine.body_holds(at, &header) {
-                self.accept(at, &header, found);
-            }
-            within += self.engine.record_len(&header);
-        }
-    }
 }
 
 /// The newest record of each key, in hash order, a part at a time.
@@ -650,9 +367,11 @@ fn build<M: Medium>(engine: &mut Engine<M>, newest: &[Vec<Item>], depth: u32) ->
 fn count<M: Medium>(engine: &Engine<M>, item: &Item, tally: &mut Tally) {
     let segment = engine.geometry.segment_of(item.at);
     if item.what != Type::Put {
+        engine.tomb_map.set(item.at);
         tally.tombs[segment as usize] += item.len;
         return;
     }
+    engine.live_map.set(item.at);
     tally.keys[item.db as usize] += 1;
     tally.live[segment as usize] += 1 << 32 | u64::from(item.len);
     if !item.large && !item.expires {

@@ -6,8 +6,8 @@
 //!   open segment ── full ──▶ free segment ── none ──▶ another session's ── none ──▶ wait for the cleaner
 //! ```
 //!
-//! With [`Cleaning::Background`] a session never cleans and never has the pool grow. It asks the background
-//! thread for room and waits until it is there or a run of that thread that began later has found nothing to gain. A session that
+//! With [`Cleaning::Background`] a session never has the pool grow. It asks the background thread for room, helps it with slices while
+//! it has not begun, and waits until there is room or a run of that thread that began later has found nothing to gain. A session that
 //! serves others does not wait either: it asks with [`Worker::prepare`] before it takes a request on, and has the
 //! client wait.
 //!
@@ -27,6 +27,7 @@ use crate::config::Cleaning;
 use crate::engine::Engine;
 use crate::free::Request;
 use crate::log::NoRoom;
+use crate::pace::Help;
 use crate::record::Type;
 use crate::session::{Worker, Write};
 use crate::store::{Error, Room};
@@ -116,7 +117,8 @@ impl<M: Medium> Worker<M> {
             if self.fits(len) || self.await_growth(len)? {
                 return Ok(());
             }
-            let gone = engine.would_fit(len) && self.await_tombstones(len)?;
+            let may_gain = engine.would_fit(len) || engine.has_dead_extents();
+            let gone = may_gain && self.await_tombstones(len)?;
             if !gone {
                 return Err(engine.full());
             }
@@ -215,6 +217,7 @@ impl<M: Medium> Worker<M> {
         let engine = &self.engine;
         for _ in 0..RUNS_MAX {
             let request = engine.free.request(want, 0);
+            while engine.free_count() < want && engine.help_clean(u64::MAX)? == Help::Done {}
             self.wait_while(|engine| engine.free_count() < want && !engine.free.is_over(&request))?;
             if engine.free_count() >= want {
                 return Ok(true);
@@ -303,7 +306,9 @@ impl<M: Medium> Worker<M> {
             }
         }
         // How long the record will be is not known yet: it may be shorter than `len`.
-        if self.fits(len) || !(engine.may_grow() || engine.lacks_room_for_tombstones(len)) {
+        let may_gain =
+            engine.may_grow() || engine.lacks_room_for_tombstones(len) || engine.has_dead_extents();
+        if self.fits(len) || !may_gain {
             return Ok(Room::Ready); // Admitted by now, or to be refused.
         }
         self.ask_for_room(0, len)

@@ -409,6 +409,11 @@ impl Info {
         i64::from(self.used.load(Ordering::Relaxed)) - FIRST as i64
     }
 
+    /// Whether it is an extent of a large group whose members have all been replaced.
+    pub(crate) fn is_dead_extent(&self) -> bool {
+        self.state() == State::Members && self.live_records() == 0
+    }
+
     /// How many records the index points at.
     pub(crate) fn live_records(&self) -> u32 {
         (self.live.load(Ordering::Relaxed) >> 32) as u32

@@ -99,6 +99,10 @@ pub(crate) struct Worker<M: Medium> {
     pub(crate) relied_on: Ticket,
     pub(crate) shared: Arc<Shared>,
     pub(crate) untold: Untold,
+    /// Bytes appended that were not paid for with cleaning yet, and bytes of cleaning owed, below 0 if it is let off some
+    /// ([`Worker::keep_pace`]).
+    pub(crate) unpaid: u64,
+    pub(crate) debt: i64,
     /// Writes of new keys since the last one of an old key.
     pub(crate) news: u32,
     /// Bytes of staged values that are not published yet.
@@ -152,6 +156,8 @@ impl<M: Medium> Worker<M> {
             ahead: Vec::new(),
             gathered: Vec::new(),
             untold: Untold::default(),
+            unpaid: 0,
+            debt: 0,
             news: 0,
             unpublished_bytes: 0,
             parked: true,
@@ -341,6 +347,7 @@ impl<M: Medium> Worker<M> {
         self.log.drained(&self.engine, ticket);
         self.log.rotate(&self.engine);
         self.untold.written += bytes;
+        self.unpaid += bytes;
         let mut writes = std::mem::take(&mut self.writes);
         if self.engine.poll(ticket)? || fault!("kv.published_before_durable") {
             self.publish_all(&mut writes)?;

@@ -11,15 +11,17 @@
 //! the last step of a close, and forgets it as the first step after an open has read it (one update
 //! each), so that a snapshot that is named is of the log as it stands.
 
+use std::time::{Duration, Instant};
+
 use farbank_pm::sync::atomic::Ordering::Relaxed;
-use farbank_pm::{Lane, Medium, Off, Poisoned};
+use farbank_pm::{Lane, Medium, Off, Poisoned, Ticket};
 
 use crate::engine::Engine;
 use crate::index::Index;
 use crate::past::RootWords;
 use crate::record::{RECORD_MIN, SEQ_MAX, u32_at, u64_at};
 use crate::segment::{FIRST, Purpose, State};
-use crate::store::DATABASES;
+use crate::store::{DATABASES, Error};
 
 /// Bytes before each piece.
 const PIECE_HEAD: usize = 32;
@@ -27,19 +29,68 @@ const PIECE_HEAD: usize = 32;
 const SEGMENT_BYTES: usize = 48;
 /// Where in them it says where the segment's records end.
 const ENDS_AT: usize = 32;
+/// How long a close cleans, at most, to make room for the snapshot.
+const CLEANING_MAX: Duration = Duration::from_secs(30);
 
-/// Writes the snapshot into free segments and names it. False if there are too few.
-pub(crate) fn save<M: Medium>(engine: &Engine<M>, lane: &mut Lane) -> Result<bool, Poisoned> {
-    let bytes = contents(engine);
-    let piece = engine.geometry.payload() - PIECE_HEAD;
-    let pieces: Vec<&[u8]> = bytes.chunks(piece).collect();
-    let mut places = Vec::new();
-    for _ in &pieces {
-        match engine.take_segment(0) {
-            Some(segment) => places.push(segment),
-            None => return Ok(false),
+/// Writes the snapshot into free segments and names it in the superblock, which is durable on `Ok`. No session
+/// may be alive. The segments that are kept for the cleaner and for deletes are taken, too: the next open frees them
+/// before it serves. Cleans, for [`CLEANING_MAX`] at most, and has the pool grow if it may, until there are enough.
+///
+/// # Errors
+/// [`Error::NoSnapshot`] if there are too few free segments all the same: nothing was written.
+pub(crate) fn save<M: Medium>(engine: &Engine<M>, lane: &mut Lane) -> Result<(), Error> {
+    make_room(engine)?;
+    // No segment may stay open: the snapshot would count it as free.
+    engine.close_cleaner()?;
+    engine.settle(Ticket::DURABLE)?;
+    engine.rebirth(lane)?;
+    let (needed, free) = (segments_needed(engine), engine.free_count());
+    if needed > free {
+        engine.write_all_maps()?; // The next open reads by them.
+        return Err(Error::NoSnapshot { needed, free });
+    }
+    write(engine, lane)?;
+    Ok(())
+}
+
+/// Free segments that the snapshot takes.
+fn segments_needed<M: Medium>(engine: &Engine<M>) -> u32 {
+    let before_index = 8 + 8 * DATABASES + 8 + engine.pool.segments() as usize * SEGMENT_BYTES;
+    let bytes = before_index + engine.index.export_bytes();
+    bytes.div_ceil(piece_bytes(engine)) as u32
+}
+
+/// Bytes of the snapshot that one segment holds.
+fn piece_bytes<M: Medium>(engine: &Engine<M>) -> usize {
+    engine.geometry.payload() - PIECE_HEAD
+}
+
+/// Makes segments free until the snapshot fits, or nothing is gained any more.
+fn make_room<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
+    let began = Instant::now();
+    let lacks = || engine.free_count() < segments_needed(engine);
+    let is_late = || began.elapsed() >= CLEANING_MAX;
+    while lacks() && !is_late() {
+        let before = engine.free_count();
+        engine.clean_until(before + 1)?;
+        if engine.free_count() <= before {
+            break;
         }
     }
+    if lacks() && engine.buried() > engine.geometry.payload() as u64 {
+        engine.empty_oldest(&|| !lacks() || is_late())?;
+    }
+    while lacks() && engine.may_grow() && engine.grow_pool() {}
+    Ok(())
+}
+
+fn write<M: Medium>(engine: &Engine<M>, lane: &mut Lane) -> Result<(), Poisoned> {
+    let bytes = contents(engine);
+    let pieces: Vec<&[u8]> = bytes.chunks(piece_bytes(engine)).collect();
+    let places: Vec<u32> = pieces
+        .iter()
+        .map(|_| engine.take_segment(0).expect("enough segments are free"))
+        .collect();
     for (number, part) in pieces.iter().enumerate() {
         let next = places.get(number + 1);
         let next_generation = next.map_or(0, |s| engine.info(*s).generation.load(Relaxed));
@@ -67,8 +118,7 @@ pub(crate) fn save<M: Medium>(engine: &Engine<M>, lane: &mut Lane) -> Result<boo
     let generation = engine.info(first).generation.load(Relaxed);
     engine.set_root(|words| {
         (words.snapshot, words.snapshot_generation) = (u64::from(first) + 1, generation);
-    })?;
-    Ok(true)
+    })
 }
 
 fn contents<M: Medium>(engine: &Engine<M>) -> Vec<u8> {
@@ -127,7 +177,13 @@ pub(crate) fn load<M: Medium>(engine: &mut Engine<M>, words: RootWords) -> Optio
                 .get(geometry.segment_of(at) as usize)
                 .is_some_and(|end| (FIRST..*end).contains(&geometry.within(at)))
     };
-    let index = Index::import(index, is_place)?;
+    let index = Index::import(index, |at| {
+        let is_place = is_place(at);
+        if is_place {
+            engine.live_map.set(at);
+        }
+        is_place
+    })?;
     let counted = keys.chunks_exact(8).map(|bytes| u64_at(bytes, 0));
     let total = counted.fold(0, u64::saturating_add);
     if total > SEQ_MAX || seq_max > SEQ_MAX {
@@ -171,6 +227,10 @@ fn restore<M: Medium>(engine: &Engine<M>, segment: u32, bytes: &[u8]) {
     info.tombs.store(tombs, Relaxed);
     info.used.store(u32_at(bytes, ENDS_AT), Relaxed);
     info.groups.store(u32_at(bytes, 44), Relaxed);
+    if tombs != 0 {
+        let mut maps = engine.maps.lock().expect("no holder panics");
+        maps.note_tombs_unknown(segment);
+    }
     engine.live.fetch_add(i64::from(live), Relaxed);
     engine.tombs.fetch_add(i64::from(tombs), Relaxed);
     let written = engine.written.load(Relaxed).max(u64_at(bytes, 8));

@@ -44,9 +44,16 @@ impl<M: Medium> Engine<M> {
         1 + self.classes() as u32
     }
 
-    /// Free segments below which the background thread cleans.
+    /// Free segments below which sessions that do not wait ask for room, and the pool grows if it is nearly full.
     pub(crate) fn stock_low(&self) -> u32 {
         self.cleaner_reserve() + self.delete_reserve() + self.classes() as u32
+    }
+
+    /// Free segments below which the background thread cleans: near those it cleans up to, so that writers do not have to keep
+    /// its pace while it gets the processor.
+    pub(crate) fn stock_wanted(&self) -> u32 {
+        let (low, high) = (self.stock_low(), self.stock_high());
+        high - (high - low) / 4
     }
 
     /// Free segments up to which the background thread cleans once it has begun.
@@ -91,7 +98,7 @@ impl<M: Medium> Engine<M> {
     /// use. A segment that was sealed early has none: what is left of it is worth gaining.
     fn waste_of(&self, info: &Info) -> u64 {
         let used = info.used.load(Relaxed) as usize;
-        let left = (self.geometry.segment_bytes - farbank_pm::LINE).saturating_sub(used);
+        let left = self.geometry.records_end().saturating_sub(used);
         match left < self.geometry.inline_max() {
             true => left as u64,
             false => 0,
@@ -195,6 +202,12 @@ impl<M: Medium> Engine<M> {
     /// segments that tombstones wait for must be emptied, which moves most of the pool.
     pub(crate) fn would_fit(&self, len: usize) -> bool {
         self.leaves_tombstones_room(len as u64 + self.outstanding())
+    }
+
+    /// Whether extents of large groups are kept whose members have all been replaced: cleaning the segment of their
+    /// group's record frees them.
+    pub(crate) fn has_dead_extents(&self) -> bool {
+        (0..self.pool.segments()).any(|segment| self.info(segment).is_dead_extent())
     }
 
     /// Whether `len` bytes of values more do not fit beside the tombstones, and there are tombstones to remove.

@@ -180,6 +180,14 @@ pub enum Error {
         /// How many.
         sessions: usize,
     },
+    /// The store was closed, and all that was acknowledged is durable; but its pool has no room for the index
+    /// snapshot: the next open reads the log, as after a kill.
+    NoSnapshot {
+        /// Free segments that the snapshot takes.
+        needed: u32,
+        /// Free segments there are.
+        free: u32,
+    },
     /// An item of so many bytes, key and overhead included, does not fit the cache's largest slot.
     ItemTooLarge {
         /// Bytes it takes.
@@ -239,6 +247,12 @@ impl fmt::Display for Error {
             Error::SessionsAlive { sessions } => write!(
                 f,
                 "the store was not closed cleanly: {sessions} of its sessions are alive; drop them first"
+            ),
+            Error::NoSnapshot { needed, free } => write!(
+                f,
+                "the store was closed and loses nothing, but its index snapshot takes {needed} free segments and the \
+                 pool has {free}: the next start reads the log and takes longer; delete something, or make the pool \
+                 larger"
             ),
             Error::ItemTooLarge { bytes, bytes_max } => write!(
                 f,
@@ -501,9 +515,11 @@ pub struct Stats {
     pub segments_cleaned: u64,
     /// Bytes of DRAM the index takes.
     pub index_bytes: u64,
-    /// Bytes of DRAM that say where live records are in the pool: a bit for each 32 bytes of it. They become resident
-    /// as the pool is written.
+    /// Bytes of DRAM that say where live records and tombstones are in the pool: two bits for each 32 bytes of it.
+    /// They become resident as the pool is written.
     pub live_map_bytes: u64,
+    /// Segment maps written since the open.
+    pub segment_maps_written: u64,
     /// Bytes of DRAM the read cache takes when it is full.
     pub read_cache_bytes: u64,
     /// Gets of one key that the read cache answered.
@@ -566,6 +582,8 @@ pub struct Opened {
     pub keys: u64,
     /// Records read by the scan (0 after a clean close).
     pub records_scanned: u64,
+    /// Segments of which the scan read only what their maps mark.
+    pub segments_mapped: u64,
     /// What took how long, and what was found wrong: lines for people, empty when all is well.
     pub damage: Vec<String>,
     /// Milliseconds the open took.
@@ -640,6 +658,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// [`Error::SessionsAlive`] if sessions are left. Nothing is lost then: what they have acknowledged and still
-    /// acknowledge is found by the next open, which reads the log as after a kill.
+    /// acknowledge is found by the next open, which reads the log as after a kill. [`Error::NoSnapshot`] if the pool is
+    /// so full that the snapshot does not fit, also after cleaning: the store is closed and everything is durable.
     fn close(self: Box<Self>) -> Result<(), Error>;
 }

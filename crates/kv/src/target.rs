@@ -1,4 +1,4 @@
-//! The engine as the explorers see it: `check crash --target kv`, `kv-alone`, and `kv-classes`.
+//! The engine as the explorers see it: `check crash --target kv`, `kv-alone`, `kv-large`, `kv-classes` and `kv-slices`.
 //!
 //! A pool of a few small segments, so that records, groups, large values, the cleaner and recovery meet
 //! in every run. A subject's operations all happen in the caller's thread; clients run in their own.
@@ -8,18 +8,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use farbank_check::target::{
-    Answer, Client, Op, Shape, Shared, Subject, Target, Value as Stored, View as Seen, Write,
+    Answer, Change as Decision, Client, Op, Shape, Shared, Subject, Target, Value as Stored,
+    View as Seen, Write,
 };
 use farbank_pm::epoch::Slot;
 use farbank_pm::fault::Named;
 use farbank_pm::pool::{Copies, Identity};
-use farbank_pm::sim::Sim;
+use farbank_pm::sim::{Persistency, Sim};
 use farbank_pm::{Medium, Ticket};
 
 use crate::api::Kv;
 use crate::config::{Cleaning, Config};
 use crate::log::CLASSES;
 use crate::store::{Change, Conflicts, Error, Item, Key, Ops, Session, Value, Verdict, View};
+
+use crate::target_names::{self as names, Name};
 
 /// The engine, as it is explored. The machine's clock is wrong most of the time: a pool is opened while it is behind, it jumps ahead
 /// and back while time passes, and at some cleaning steps it has been behind for long enough to be followed.
@@ -29,12 +32,26 @@ pub enum KvTarget {
     Plain,
     /// The same with every operation a batch by itself: values are written by [`Session::put_alone`].
     Alone,
+    /// With values of up to three extents, on 40 segments that are all there are.
+    Large,
     /// With as many classes as a large pool has, on 32 segments that are all there are; and between one cleaning and the
     /// next but one somebody reads, so that what was emptied meanwhile is not free.
     Classes,
+    /// As [`KvTarget::Plain`], with a cleaner that moves two records at a time: operations, crashes and FLUSHALL come between two
+    /// slices of a pass.
+    Slices,
 }
 
 const SEGMENT_BYTES: u64 = 4 << 10;
+
+/// Segments that explored opens have read by their maps, in this process.
+static SEGMENTS_MAPPED: AtomicU64 = AtomicU64::new(0);
+
+/// How many segments explored opens have read by their maps in this process so far.
+#[must_use]
+pub fn segments_mapped() -> u64 {
+    SEGMENTS_MAPPED.load(Relaxed)
+}
 const SESSIONS: usize = 2;
 /// Every explored pool's, so that the same calls make the same bytes.
 pub const IDENTITY: Identity = Identity {
@@ -45,15 +62,36 @@ pub const IDENTITY: Identity = Identity {
 impl KvTarget {
     fn batches(self) -> Batches {
         match self {
-            KvTarget::Plain | KvTarget::Classes => Batches::Many,
+            KvTarget::Plain | KvTarget::Large | KvTarget::Classes | KvTarget::Slices => {
+                Batches::Many
+            }
             KvTarget::Alone => Batches::OfOne,
         }
+    }
+
+    /// Records of one slice of the cleaner.
+    fn slice_records(self) -> u32 {
+        match self {
+            KvTarget::Plain | KvTarget::Alone | KvTarget::Large | KvTarget::Classes => 1_024,
+            KvTarget::Slices => 2,
+        }
+    }
+
+    /// Cleans a little: a slice, or until a segment is free.
+    fn clean<M: Medium>(self, kv: &Kv<M>) -> Result<(), String> {
+        let is_whole = self != KvTarget::Slices || kv.engine.now_ms().is_multiple_of(5);
+        let done = match is_whole {
+            true => kv.clean().map(drop),
+            false => kv.clean_slice().map(drop),
+        };
+        done.map_err(|e| e.to_string())
     }
 
     fn config(self, machine: &Machine) -> Config {
         let (wall, uptime) = (Arc::clone(&machine.wall), Arc::clone(&machine.uptime));
         let (classes, pool_bytes_max) = match self {
-            KvTarget::Plain | KvTarget::Alone => (0, pool_bytes(24)),
+            KvTarget::Plain | KvTarget::Alone | KvTarget::Slices => (0, pool_bytes(24)),
+            KvTarget::Large => (0, 0),
             KvTarget::Classes => (CLASSES, 0),
         };
         Config {
@@ -63,6 +101,7 @@ impl KvTarget {
             cleaning: Cleaning::Inline,
             pool_bytes_max,
             classes,
+            slice_records: self.slice_records(),
             copies: Copies::Refuse,
             keys_expected: 0,
             // A row a stripe: keys meet there.
@@ -77,6 +116,7 @@ impl KvTarget {
         let machine = Machine::new(behind(now_ms));
         let kv = Kv::open(sim, self.config(&machine)).map_err(|e| e.to_string())?;
         machine.set_time(&kv, now_ms);
+        SEGMENTS_MAPPED.fetch_add(kv.opened().segments_mapped, Relaxed);
         match kv.opened().damage.first() {
             Some(damage) => Err(format!("damage where there is none: {damage}")),
             None => Ok(KvShared {
@@ -93,7 +133,9 @@ impl Target for KvTarget {
         match self {
             KvTarget::Plain => "kv",
             KvTarget::Alone => "kv-alone",
+            KvTarget::Large => "kv-large",
             KvTarget::Classes => "kv-classes",
+            KvTarget::Slices => "kv-slices",
         }
     }
 
@@ -101,21 +143,32 @@ impl Target for KvTarget {
         true
     }
 
+    fn modes(&self) -> &'static [Persistency] {
+        match self {
+            // An operation that is durable when it returns needs tickets that promise it.
+            KvTarget::Alone => &Persistency::ALL,
+            _ => &Persistency::EVERY,
+        }
+    }
+
     fn shape(&self) -> Shape {
-        let segments = match self {
-            KvTarget::Plain | KvTarget::Alone => 16,
-            KvTarget::Classes => 32,
+        // The longest values do not fit into the log.
+        let (segments, keys, value_bytes) = match self {
+            KvTarget::Plain | KvTarget::Alone | KvTarget::Slices => (16, 12, (8, 1_500)),
+            KvTarget::Large => (40, 6, (8, 9_000)),
+            KvTarget::Classes => (32, 12, (8, 1_500)),
         };
         Shape {
             pool_bytes: pool_bytes(segments),
-            keys: 12,
-            // The longest do not fit into the log.
-            value_bytes: (8, 1_500),
+            keys,
+            value_bytes,
             sessions: SESSIONS,
             batches: self.batches() == Batches::Many,
             deletes: true,
-            groups: true,
+            // A member of a group has no extents of its own.
+            groups: self != &KvTarget::Large,
             updates: true,
+            decides: true,
             expiry: true,
             flush_all: true,
             abandons: self.batches() == Batches::Many,
@@ -125,19 +178,25 @@ impl Target for KvTarget {
     }
 
     fn faults(&self) -> &'static [Named] {
-        &crate::faults::ALL
+        match self {
+            KvTarget::Large => &crate::faults::LARGE,
+            KvTarget::Slices => &crate::faults::IN_SLICES,
+            KvTarget::Plain | KvTarget::Alone | KvTarget::Classes => &crate::faults::ALL,
+        }
     }
 
     fn faults_in_threads(&self) -> &'static [Named] {
         match self {
-            KvTarget::Plain | KvTarget::Classes => &crate::faults::IN_THREADS,
+            KvTarget::Plain | KvTarget::Large | KvTarget::Classes => &crate::faults::IN_THREADS,
+            KvTarget::Slices => &[],
             KvTarget::Alone => &crate::faults::IN_THREADS_ALONE,
         }
     }
 
     fn shape_in_threads(&self) -> Shape {
         let segments = match self {
-            KvTarget::Plain | KvTarget::Alone => 14,
+            KvTarget::Plain | KvTarget::Alone | KvTarget::Slices => 14,
+            KvTarget::Large => 40,
             KvTarget::Classes => 32,
         };
         Shape {
@@ -254,7 +313,9 @@ enum Reader {
 impl<M: Medium> KvSubject<M> {
     fn over(kv: Kv<M>, machine: Machine, target: KvTarget) -> Box<dyn Subject> {
         let reader = match target {
-            KvTarget::Plain | KvTarget::Alone => Reader::Nobody,
+            KvTarget::Plain | KvTarget::Alone | KvTarget::Large | KvTarget::Slices => {
+                Reader::Nobody
+            }
             KvTarget::Classes => Reader::Outside(kv.engine.epochs.slot()),
         };
         Box::new(KvSubject {
@@ -324,7 +385,7 @@ impl<M: Medium> Shared for KvShared<M> {
     }
 
     fn clean(&self) -> Result<(), String> {
-        self.kv.clean().map(|_| ()).map_err(|e| e.to_string())
+        self.target.clean(&self.kv)
     }
 
     fn alone(self: Box<Self>) -> Box<dyn Subject> {
@@ -339,7 +400,7 @@ pub struct SessionClient {
 }
 
 impl SessionClient {
-    /// A client whose operations are `session`'s, in database 0.
+    /// A client whose operations are `session`'s.
     #[must_use]
     pub fn new(mut session: Box<dyn Session>, batches: Batches) -> SessionClient {
         session.on_conflict(Conflicts::Commit);
@@ -349,11 +410,7 @@ impl SessionClient {
     /// Everything stored now, each key once.
     pub fn contents(&mut self) -> Result<Vec<(u64, Stored)>, String> {
         let mut contents = Vec::new();
-        for name in self.names()? {
-            let name: [u8; 8] = name
-                .try_into()
-                .map_err(|k| format!("a key nobody wrote: {k:?}"))?;
-            let key = u64::from_le_bytes(name);
+        for key in self.keys()? {
             if let Answer::Found(Some(value)) = self.get(key, Seen::Durable)? {
                 contents.push((key, value));
             }
@@ -378,9 +435,10 @@ impl SessionClient {
         let value = Value {
             bytes: &bytes,
             expires_ms: *expires_ms,
+            flags: names::flags_of(*value),
             ..Value::default()
         };
-        let done = self.session.put_alone(key_of(&key.to_le_bytes()), value);
+        let done = self.session.put_alone(Name::of(*key).as_key(), value);
         if let Ok((_, ticket)) = done {
             self.session.wait(ticket).map_err(|e| e.to_string())?;
         }
@@ -389,40 +447,50 @@ impl SessionClient {
 
     fn apply_staged(&mut self, op: &Op) -> Result<Answer, String> {
         match op {
-            Op::Write(write) => {
-                answer(apply_write(&mut *self.session, write).map(|()| Answer::Done))
-            }
+            Op::Write(write) => answer(apply_write(&mut *self.session, write)),
             Op::Group(writes) => self.group(writes),
-            Op::Update { key, value } => self.update(*key, *value),
+            Op::Update { key, change } => self.update(*key, *change),
             Op::Get { key, view } => self.get(*key, *view),
             Op::FlushAll => answer(self.session.flush_all().map(|()| Answer::Done)),
         }
     }
 
     fn group(&mut self, writes: &[Write]) -> Result<Answer, String> {
-        let names: Vec<[u8; 8]> = writes.iter().map(|w| w.key().to_le_bytes()).collect();
-        let keys: Vec<Key<'_>> = names.iter().map(key_of).collect();
+        let names: Vec<Name> = writes.iter().map(|w| Name::of(w.key())).collect();
+        let keys: Vec<Key<'_>> = names.iter().map(Name::as_key).collect();
+        let mut saw = Vec::new();
         let mut body = |ops: &mut dyn Ops| {
-            writes
-                .iter()
-                .try_for_each(|write| apply_write(ops, write))?;
+            saw.clear();
+            for key in &keys {
+                saw.push(read(ops, *key, View::Pending)?);
+            }
+            for write in writes {
+                apply_write(ops, write)?;
+            }
             Ok(Verdict::Apply)
         };
-        answer(self.session.group(&keys, &mut body).map(|_| Answer::Done))
+        let done = self.session.group(&keys, &mut body);
+        let saw = saw.into_iter().collect::<Result<_, _>>()?;
+        answer(done.map(|_| Answer::Saw(saw)))
     }
 
-    fn update(&mut self, key: u64, value: Stored) -> Result<Answer, String> {
+    fn update(&mut self, key: u64, change: Decision) -> Result<Answer, String> {
         let mut old = Ok(None);
         let mut decide = |item: Option<Item<'_>>| {
-            old = item.map(|item| Stored::decode(item.bytes)).transpose();
-            Change::Put {
-                bytes: value.encode(),
-                expires_ms: 0,
-                flags: 0,
-                kind: 0,
+            let decoded = item.map(|item| names::decode(item.bytes, item.meta.flags));
+            old = decoded.transpose();
+            match change {
+                Decision::Keep => Change::Keep,
+                Decision::Delete => Change::Delete,
+                Decision::Put(value) => Change::Put {
+                    bytes: value.encode(),
+                    expires_ms: 0,
+                    flags: names::flags_of(value),
+                    kind: 0,
+                },
             }
         };
-        let done = self.session.update(key_of(&key.to_le_bytes()), &mut decide);
+        let done = self.session.update(Name::of(key).as_key(), &mut decide);
         let old = old?;
         answer(done.map(|_| Answer::Found(old)))
     }
@@ -432,31 +500,42 @@ impl SessionClient {
             Seen::Durable => View::Durable,
             Seen::Own => View::Pending,
         };
-        let mut out = Vec::new();
-        let key = key.to_le_bytes();
-        let found = self
-            .session
-            .get(key_of(&key), view, &mut out, &mut |_, _| true)
-            .map_err(|e| e.to_string())?;
-        let value = found.then(|| Stored::decode(&out)).transpose()?;
-        Ok(Answer::Found(value))
+        let found = read(&mut *self.session, Name::of(key).as_key(), view);
+        Ok(Answer::Found(found.map_err(|e| e.to_string())??))
     }
 
-    /// The names of all keys.
-    fn names(&mut self) -> Result<Vec<Vec<u8>>, String> {
-        let mut names = Vec::new();
-        let mut cursor = 0;
-        loop {
-            let mut each = |key: &[u8], _: &_| names.push(key.to_vec());
-            cursor = self
-                .session
-                .scan(0, cursor, usize::MAX, &mut each)
-                .map_err(|e| e.to_string())?;
-            if cursor == 0 {
-                return Ok(names);
+    /// All keys.
+    fn keys(&mut self) -> Result<Vec<u64>, String> {
+        let mut keys = Vec::new();
+        for db in Name::databases() {
+            let mut cursor = 0;
+            loop {
+                let mut each = |name: &[u8], _: &_| keys.push(Name::key_of(db, name.to_vec()));
+                cursor = self
+                    .session
+                    .scan(db, cursor, usize::MAX, &mut each)
+                    .map_err(|e| e.to_string())?;
+                if cursor == 0 {
+                    break;
+                }
             }
         }
+        keys.into_iter().collect()
     }
+}
+
+/// The value of `key`. An error inside `Ok` is a value that was never stored.
+fn read<O: Ops + ?Sized>(
+    ops: &mut O,
+    key: Key<'_>,
+    view: View,
+) -> Result<Result<Option<Stored>, String>, Error> {
+    let (mut bytes, mut flags) = (Vec::new(), 0);
+    let found = ops.get(key, view, &mut bytes, &mut |meta, _| {
+        flags = meta.flags;
+        true
+    })?;
+    Ok(found.then(|| names::decode(&bytes, flags)).transpose())
 }
 
 impl Client for SessionClient {
@@ -476,11 +555,7 @@ impl Client for SessionClient {
     }
 }
 
-fn key_of(bytes: &[u8; 8]) -> Key<'_> {
-    Key { db: 0, bytes }
-}
-
-fn apply_write<O: Ops + ?Sized>(ops: &mut O, write: &Write) -> Result<(), Error> {
+fn apply_write<O: Ops + ?Sized>(ops: &mut O, write: &Write) -> Result<Answer, Error> {
     match write {
         Write::Put {
             key,
@@ -491,11 +566,13 @@ fn apply_write<O: Ops + ?Sized>(ops: &mut O, write: &Write) -> Result<(), Error>
             let value = Value {
                 bytes: &bytes,
                 expires_ms: *expires_ms,
+                flags: names::flags_of(*value),
                 ..Value::default()
             };
-            ops.put(key_of(&key.to_le_bytes()), value).map(|_| ())
+            ops.put(Name::of(*key).as_key(), value)
+                .map(|_| Answer::Done)
         }
-        Write::Delete { key } => ops.delete(key_of(&key.to_le_bytes())).map(|_| ()),
+        Write::Delete { key } => ops.delete(Name::of(*key).as_key()).map(Answer::Was),
     }
 }
 
@@ -516,7 +593,10 @@ impl<M: Medium> Subject for KvSubject<M> {
     fn commit(&mut self, session: usize) -> Result<Ticket, String> {
         self.staged[session].clear();
         self.began[session] = None;
-        self.clients[session].commit()
+        let ticket = self.clients[session].commit()?;
+        // The background thread of a server does so ten times a second.
+        let written = self.kv.engine.write_all_maps();
+        written.map_err(|e| e.to_string()).map(|()| ticket)
     }
 
     fn durable(&mut self, session: usize, ticket: Ticket) -> Result<bool, String> {
@@ -546,7 +626,7 @@ impl<M: Medium> Subject for KvSubject<M> {
     fn clean(&mut self) -> Result<(), String> {
         self.turn_reader();
         // Only that one may be in segments: the sessions hold nothing between batches.
-        self.kv.clean().map_err(|e| e.to_string())?;
+        self.target.clean(&self.kv)?;
         match self.kv.engine.now_ms().is_multiple_of(2) {
             true => self.machine.set_back(&self.kv),
             false => Ok(()),
@@ -568,6 +648,9 @@ impl<M: Medium> Subject for KvSubject<M> {
             slot.unpin();
         }
         drop(clients);
-        kv.close().map(|_| ()).map_err(|e| e.to_string())
+        match kv.close() {
+            Ok(_) | Err(Error::NoSnapshot { .. }) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
     }
 }

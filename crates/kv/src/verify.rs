@@ -11,7 +11,8 @@ use crate::segment::State;
 use crate::store::Key;
 
 /// Checks that every segment is accounted for, that no two have the same generation (S1), that live
-/// bytes are what the index names, and that no delete can be forgotten (C3).
+/// bytes are what the index names, that segment maps mark what counts (KV-MAP-1), and that no delete can be
+/// forgotten (C3).
 pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
     let mut free = 0;
     let mut extents = 0;
@@ -37,7 +38,10 @@ pub(crate) fn verify<M: Medium>(engine: &Engine<M>) -> Result<(), String> {
                 extents += 1;
                 keys += count(engine, segment)?;
             }
-            State::Open | State::Sealed | State::Cleaning => keys += count(engine, segment)?,
+            State::Open | State::Sealed | State::Cleaning => {
+                keys += count(engine, segment)?;
+                crate::segment_map::verify(engine, segment)?;
+            }
         }
     }
     let expect = |what: &str, found: u64, expected: u64| {

@@ -9,10 +9,14 @@ use farbank_pm::media::Mapped;
 use farbank_pm::sim::{Persistency, Sim};
 use support::{Time, User, key, kill, memory, reopen};
 
+#[path = "engine/closing.rs"]
+mod closing;
 #[path = "engine/full.rs"]
 mod full;
 #[path = "engine/growing.rs"]
 mod growing;
+#[path = "engine/maps.rs"]
+mod maps;
 mod support;
 
 /// A small, fixed sequence of pseudo-random numbers.

@@ -13,7 +13,9 @@ use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
 /// Bytes of a segment, of what one holds besides its head and tail, and before the first.
 const S: usize = 4096;
-const PAYLOAD: usize = S - 128;
+const PAYLOAD: usize = S - 128 - MAP;
+/// Bytes of a segment's map.
+const MAP: usize = 64;
 const F: usize = 8192;
 /// Few segments: sessions keep one open segment.
 const POOL: usize = F + 60 * S;
@@ -176,7 +178,7 @@ fn the_superblock_and_its_root_words() {
     let pool = Bytes::of(false, |session| put(session, b"a", b"1"));
     for at in [0, 4096] {
         assert_eq!(&pool.0[at..at + 8], b"FARBANK\n");
-        assert_eq!((pool.u32(at + 8), pool.u32(at + 12)), (1, 512));
+        assert_eq!((pool.u32(at + 8), pool.u32(at + 12)), (2, 512));
         assert_eq!([16, 24, 32].map(|bits| pool.u64(at + bits)), [0; 3]);
         assert_eq!(pool.u64(at + 56), S as u64);
         assert_eq!(pool.u64(at + 64), 60);

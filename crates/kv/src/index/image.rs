@@ -6,12 +6,24 @@ use farbank_pm::{LINE, Off};
 use super::{GONE, Group, HOME_BITS, Index, OFFSET_BITS, at_of};
 
 impl Index {
+    /// Bytes of what [`Index::export`] appends.
+    pub(crate) fn export_bytes(&self) -> usize {
+        let runs = self.runs();
+        let lines: usize = runs.iter().map(|run| run.lines).sum();
+        8 + 2 * runs.len() + lines * LINE
+    }
+
+    /// Where each group's lines are.
+    fn runs(&self) -> Vec<Group> {
+        let groups = self.groups.load(Ordering::Acquire) as usize;
+        let words = (0..groups).map(|number| self.directory.get(number).load(Ordering::Acquire));
+        words.map(Group::from_word).collect()
+    }
+
     /// The groups, their lengths in lines, and their rows, as bytes: what [`Index::import`] takes.
     pub(crate) fn export(&self, out: &mut Vec<u8>) {
-        let groups = self.groups.load(Ordering::Acquire) as usize;
-        out.extend_from_slice(&(groups as u64).to_le_bytes());
-        let words = (0..groups).map(|number| self.directory.get(number).load(Ordering::Acquire));
-        let runs: Vec<Group> = words.map(Group::from_word).collect();
+        let runs = self.runs();
+        out.extend_from_slice(&(runs.len() as u64).to_le_bytes());
         for run in &runs {
             out.extend_from_slice(&(run.lines as u16).to_le_bytes());
         }

@@ -1,0 +1,444 @@
+//! Segment maps: which records of a full segment an open must read.
+//!
+//! ```text
+//!   segment  │ head │ records ...                                        │ map │ tail │
+//!
+//!   map       0              8         12        16       32
+//!             ┌──────────────┬─────────┬─────────┬────────┬───────────────────────────┐
+//!             │ checksum u64 │ end u32 │ marks   │ unused │ a bit for each 32 bytes   │
+//!             └──────────────┴─────────┴─────────┴────────┴───────────────────────────┘
+//! ```
+//!
+//! A segment of a used pool is mostly dead records. Its map marks the others: values that the index names, and
+//! tombstones. An open reads those and nothing else of the segment. The background thread writes the map when the
+//! segment is full, and again when an eighth of the segment has died since.
+//!
+//! # Invariants
+//! KV-MAP-1  A value is left out of a map only after the index has stopped naming it. Then a newer record of its
+//!     key, or the floor of FLUSHALL above it, is durable; where drains are relaxed, the writer settles before it
+//!     writes the map. The newer record is found: it lies in a segment without a map, or its map marks it until
+//!     the index stops naming it in turn.
+//! KV-MAP-2  A segment has a map only once it is sealed and settled: each of its records is published or never will
+//!     be. No record comes to life after that, so each map of a life marks what a later one marks, and more.
+//! KV-MAP-3  A map that fails its checksum does not count. The checksum's seed has the segment's place, its generation and
+//!     the opening of the pool in which it was opened (a rebirth that a crash cut short may leave a free segment in its former generation),
+//!     so a map of a former life fails it. A segment whose map does not count is scanned from end to end.
+//! KV-MAP-4  Tombstones stay marked until their segment is reborn; C3 alone says when that may be. Segments with
+//!     records of large groups have no map, and neither has one in which an open found damage.
+//!
+//! # Crash argument
+//! By KV-MAP-2 an older map is right, and so is none: both only make an open read more. So a map needs no second
+//! copy, no flush and no drain: its words leave the cache with their lines, as `sealed` does.
+//!
+//! | crash                           | recovery sees              | and does                         |
+//! |---------------------------------|----------------------------|----------------------------------|
+//! | before the map is durable       | none, or the one before    | scans, or reads a few dead records |
+//! | while it is written             | a checksum that fails      | scans the segment                |
+//! | after a kill, not durable yet   | the map, visible only      | relies on what is durable (KV-MAP-1) |
+//!
+//! # Damage
+//! Of a record that is marked a header that fails makes the open scan the whole segment, which reports what is
+//! lost. A body that fails is reported as in a scan. Damage in dead records is not looked for.
+
+use std::collections::HashSet;
+
+use farbank_pm::fault;
+use farbank_pm::simd::ones;
+use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
+use farbank_pm::{LINE, Medium, Off, Poisoned, Ticket, WORD};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::engine::{Engine, Geometry};
+use crate::record::{ALIGN, RECORD_MIN, Type, u32_at, u64_at};
+use crate::segment::{FIRST, Info, State};
+
+/// Bytes before the bits.
+const HEAD: usize = 32;
+/// A map is written again when one part in so many of its segment has died.
+const STALE_SHARE: usize = 8;
+/// Bytes of segments whose maps are written while the cleaner's lock is held.
+const BATCH_BYTES: usize = 32 << 20;
+/// Batches of one step of the background thread, at most.
+const BATCHES: usize = 4;
+
+/// Bytes of a segment of `segment_bytes` that its map takes.
+pub(crate) const fn map_bytes(segment_bytes: usize) -> usize {
+    (HEAD + segment_bytes / RECORD_MIN / 8).next_multiple_of(LINE)
+}
+
+/// When a segment was opened: a life of it, and which opening of the pool.
+#[derive(Clone, Copy, Debug)]
+struct Opening {
+    generation: u64,
+    /// The seed of its records, which has the opening of the pool.
+    seed: u32,
+}
+
+impl Opening {
+    fn of(info: &Info) -> Opening {
+        Opening {
+            generation: info.generation.load(Relaxed),
+            seed: info.seed.load(Relaxed),
+        }
+    }
+}
+
+/// What a map on the medium says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct SegmentMap {
+    /// Where the segment's records end, in bytes from its start.
+    pub end: usize,
+    /// A bit for each 32 bytes of the segment: a record that counts begins there.
+    words: Vec<u64>,
+}
+
+impl SegmentMap {
+    /// For each mark the two places in the segment where the record may begin.
+    pub(crate) fn places(&self) -> impl Iterator<Item = [usize; 2]> {
+        let words = self.words.iter().enumerate();
+        words.flat_map(|(number, word)| {
+            let base = number * 64 * RECORD_MIN;
+            ones(*word).map(move |bit| {
+                let first = base + bit as usize * RECORD_MIN;
+                [first, first + ALIGN]
+            })
+        })
+    }
+
+    /// Whether the record that begins at `within` is marked.
+    fn marks(&self, within: usize) -> bool {
+        let bit = within / RECORD_MIN;
+        self.words[bit / 64] >> (bit % 64) & 1 == 1
+    }
+
+    fn encode(&self, geometry: &Geometry, segment: u32, life: Opening) -> Vec<u8> {
+        let mut bytes = vec![0; 8];
+        let marks: u32 = self.words.iter().map(|word| word.count_ones()).sum();
+        bytes.extend_from_slice(&(self.end as u32).to_le_bytes());
+        bytes.extend_from_slice(&marks.to_le_bytes());
+        bytes.resize(HEAD, 0);
+        for word in &self.words {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        bytes.resize(geometry.map_bytes, 0);
+        let checksum = checksum(geometry, segment, life, &bytes);
+        bytes[..8].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    fn decode(
+        bytes: &[u8],
+        geometry: &Geometry,
+        segment: u32,
+        life: Opening,
+    ) -> Option<SegmentMap> {
+        let is_whole = u64_at(bytes, 0) == checksum(geometry, segment, life, bytes)
+            || fault!("kv.map_unchecked");
+        let end = u32_at(bytes, 8) as usize;
+        let words = bytes[HEAD..HEAD + geometry.segment_bytes / RECORD_MIN / 8].chunks_exact(8);
+        let is_sound = is_whole && (FIRST..=geometry.records_end()).contains(&end);
+        is_sound.then(|| SegmentMap {
+            end,
+            words: words.map(|word| u64_at(word, 0)).collect(),
+        })
+    }
+}
+
+fn checksum(geometry: &Geometry, segment: u32, life: Opening, bytes: &[u8]) -> u64 {
+    let life = [
+        life.generation.to_le_bytes(),
+        u64::from(life.seed).to_le_bytes(),
+        place(geometry, segment).0.to_le_bytes(),
+    ];
+    let seed = xxh3_64_with_seed(life.as_flattened(), geometry.pool_key);
+    xxh3_64_with_seed(&bytes[8..], seed)
+}
+
+fn place(geometry: &Geometry, segment: u32) -> Off {
+    geometry.base(segment).plus(geometry.records_end() as u64)
+}
+
+/// Reads the map of `segment` as it was opened last; `None` if it has none that counts.
+pub(crate) fn read<M: Medium>(engine: &Engine<M>, segment: u32) -> Option<SegmentMap> {
+    let geometry = &engine.geometry;
+    if geometry.map_bytes == 0 {
+        return None;
+    }
+    let life = Opening::of(engine.info(segment));
+    let decode = |bytes: &[u8]| SegmentMap::decode(bytes, geometry, segment, life);
+    let vouched = |bytes: &[u8]| decode(bytes).map_or(0, |_| bytes.len());
+    let mut bytes = vec![0; geometry.map_bytes];
+    let holds = engine
+        .medium()
+        .copy_out_if(place(geometry, segment), &mut bytes, &vouched);
+    holds.then(|| decode(&bytes)).flatten()
+}
+
+/// What the writer of maps keeps of a segment.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    /// The life of the segment that this is about.
+    generation: u64,
+    /// Bytes of values that its last map marks; `None`: it is not to have a map in this life.
+    marked_bytes: Option<u32>,
+}
+
+/// The writer of maps: what it keeps between steps.
+#[derive(Default)]
+pub(crate) struct Maps {
+    written: Vec<Option<Written>>,
+    /// Segments whose tombstones are still to be found: a snapshot does not say where they are.
+    tombs_unknown: HashSet<u32>,
+    /// Maps written since the open.
+    count: u64,
+}
+
+impl Maps {
+    /// Maps written since the open.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Notes that the map of `segment` marks so many bytes of values; `None`: it is not to have one in this life.
+    pub(crate) fn note(&mut self, segment: u32, generation: u64, marked_bytes: Option<u32>) {
+        let number = segment as usize;
+        if self.written.len() <= number {
+            self.written.resize(number + 1, None);
+        }
+        self.written[number] = Some(Written {
+            generation,
+            marked_bytes,
+        });
+    }
+
+    /// Notes that the tombstones of `segment` are still to be found.
+    pub(crate) fn note_tombs_unknown(&mut self, segment: u32) {
+        self.tombs_unknown.insert(segment);
+    }
+
+    fn of(&self, segment: u32, generation: u64) -> Option<Written> {
+        let written = self.written.get(segment as usize).copied().flatten();
+        written.filter(|written| written.generation == generation)
+    }
+}
+
+impl<M: Medium> Engine<M> {
+    /// A step of the background thread: writes the maps that are due. Where drains are relaxed that takes a sync,
+    /// and is done when there is a whole batch.
+    pub(crate) fn write_maps_in_background(&self) -> Result<(), Poisoned> {
+        let batch = self.maps_a_batch();
+        let least = match self.drains_are_real() {
+            true => 1,
+            false => batch,
+        };
+        for _ in 0..BATCHES {
+            if self.stop.load(Acquire) || self.write_maps(least)? < batch {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes every map that is due.
+    pub(crate) fn write_all_maps(&self) -> Result<(), Poisoned> {
+        while self.write_maps(1)? > 0 {}
+        Ok(())
+    }
+
+    fn maps_a_batch(&self) -> usize {
+        (BATCH_BYTES / self.geometry.segment_bytes).clamp(1, 1024)
+    }
+
+    /// Writes a batch of maps if at least `least` are due. Returns how many. The caller holds no lock.
+    fn write_maps(&self, least: usize) -> Result<usize, Poisoned> {
+        if self.geometry.map_bytes == 0 {
+            return Ok(0);
+        }
+        // No segment is reborn meanwhile.
+        let mut cleaner = self.cleaner.lock().expect("no holder panics");
+        let mut maps = self.maps.lock().expect("no holder panics");
+        let due: Vec<u32> = (0..self.pool.segments())
+            .filter(|segment| self.needs_map(&maps, *segment))
+            .collect();
+        if due.is_empty() || due.len() < least {
+            return Ok(0);
+        }
+        let mut batch = Vec::new();
+        for segment in due {
+            if batch.len() == self.maps_a_batch() {
+                break;
+            }
+            let marked_bytes = self.info(segment).live_bytes();
+            if let Some(map) = self.marks_of(&mut maps, segment) {
+                batch.push((segment, marked_bytes, map));
+            }
+        }
+        if !self.drains_are_real() {
+            self.settle(Ticket::DURABLE)?; // KV-MAP-1
+        }
+        for (segment, _, map) in &batch {
+            let life = Opening::of(self.info(*segment));
+            let bytes = map.encode(&self.geometry, *segment, life);
+            let first = place(&self.geometry, *segment);
+            for (at, word) in (first.0..).step_by(WORD).zip(bytes.chunks_exact(WORD)) {
+                let word = u64_at(word, 0);
+                if self.medium().load(Off(at)) != word {
+                    self.medium().store(&mut cleaner.lane, Off(at), word);
+                }
+            }
+        }
+        maps.count += batch.len() as u64;
+        for (segment, marked_bytes, _) in &batch {
+            let generation = self.info(*segment).generation.load(Relaxed);
+            maps.note(*segment, generation, Some(*marked_bytes));
+        }
+        Ok(batch.len())
+    }
+
+    /// Whether a segment is to have a map (KV-MAP-2) and has none, or one that marks too much.
+    fn needs_map(&self, maps: &Maps, segment: u32) -> bool {
+        let info = self.info(segment);
+        let is_settled = info.unsettled.load(Acquire) == 0 || fault!("kv.map_unsettled");
+        if info.state() != State::Sealed || !is_settled || info.groups.load(Relaxed) != 0 {
+            return false;
+        }
+        let Some(written) = maps.of(segment, info.generation.load(Relaxed)) else {
+            return true;
+        };
+        written.marked_bytes.is_some_and(|marked| {
+            let dead = marked.saturating_sub(info.live_bytes()) as usize;
+            dead * STALE_SHARE >= self.geometry.payload()
+        })
+    }
+
+    /// What the map of `segment` is to say. `None` if that is not known now, or the segment is damaged.
+    fn marks_of(&self, maps: &mut Maps, segment: u32) -> Option<SegmentMap> {
+        let info = self.info(segment);
+        let (base, bytes) = (self.geometry.base(segment), self.geometry.segment_bytes);
+        let end = info.used.load(Relaxed) as usize;
+        if maps.tombs_unknown.remove(&segment) {
+            let whole = self.walk(segment, end, &mut |at, header| {
+                if header.what == Type::Tomb {
+                    self.tomb_map.set(at);
+                }
+            });
+            if !whole {
+                maps.note(segment, info.generation.load(Relaxed), None);
+                return None;
+            }
+        }
+        let mut words: Vec<u64> = self.live_map.words_of(base, bytes).collect();
+        let marks: u32 = words.iter().map(|word| word.count_ones()).sum();
+        if marks != info.live_records() {
+            return None; // A thread is about to count one less.
+        }
+        if fault!("kv.map_before_durable") {
+            self.leave_out_pending(base, &mut words);
+        }
+        for (word, tombs) in words.iter_mut().zip(self.tomb_map.words_of(base, bytes)) {
+            *word |= tombs;
+        }
+        Some(SegmentMap { end, words })
+    }
+
+    /// The fault: takes out the marks of values that a session has staged a newer record for.
+    fn leave_out_pending(&self, base: Off, words: &mut [u64]) {
+        let marked = SegmentMap {
+            end: 0,
+            words: words.to_vec(),
+        };
+        for places in marked.places() {
+            let hash = places
+                .iter()
+                .find_map(|at| self.rehash(base.plus(*at as u64)));
+            let staged = |hash: u64| self.stripe(hash).lock().of(hash).next().is_some();
+            if hash.is_some_and(staged) {
+                let bit = places[0] / RECORD_MIN;
+                words[bit / 64] &= !(1 << (bit % 64));
+            }
+        }
+    }
+}
+
+/// Checks that the map of `segment`, if one counts, marks every record that the index names and every tombstone
+/// that counts.
+pub(crate) fn verify<M: Medium>(engine: &Engine<M>, segment: u32) -> Result<(), String> {
+    let info = engine.info(segment);
+    let generation = info.generation.load(Relaxed);
+    let Some(map) = read(engine, segment) else {
+        let maps = engine.maps.lock().expect("no holder panics");
+        let written = maps.of(segment, generation).and_then(|w| w.marked_bytes);
+        return match written {
+            None => Ok(()),
+            Some(_) => Err(format!("segment {segment}: its map does not count")),
+        };
+    };
+    let end = info.used.load(Relaxed) as usize;
+    if map.end != end {
+        return Err(format!(
+            "segment {segment}: its map ends at {}, its records at {end}",
+            map.end
+        ));
+    }
+    let mut unmarked = None;
+    engine.walk_own(segment, end, &mut |at, header| {
+        let counts = match header.what {
+            Type::Put => engine
+                .rehash(at)
+                .is_some_and(|hash| engine.index.names(hash, at)),
+            Type::Tomb => engine.tomb_map.has(at),
+            Type::Group | Type::Pad => false,
+        };
+        if counts && !map.marks(engine.geometry.within(at)) {
+            unmarked.get_or_insert(at);
+        }
+    });
+    match unmarked {
+        None => Ok(()),
+        Some(at) => Err(format!(
+            "segment {segment}: its map does not mark the record at {:#x}",
+            at.0
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Kv;
+    use crate::config::{Cleaning, Config};
+    use farbank_pm::media::Mapped;
+
+    #[test]
+    fn a_map_says_what_it_was_told_in_its_own_life_only() {
+        let config = Config {
+            cleaning: Cleaning::Inline,
+            ..Config::default()
+        };
+        let medium = Mapped::anonymous(1 << 20).expect("memory");
+        let kv = Kv::create(medium, 16 << 10, config).expect("a fresh store");
+        let geometry = &kv.engine.geometry;
+        assert_eq!(geometry.map_bytes, 128);
+        let mut words = vec![0; 8];
+        words[0] = 1 << 2 | 1 << 63;
+        words[7] = 1;
+        let map = SegmentMap { end: 8_000, words };
+        let places: Vec<[usize; 2]> = map.places().collect();
+        assert_eq!(places, [[64, 80], [2_016, 2_032], [14_336, 14_352]]);
+        assert!(map.marks(80) && map.marks(14_336) && !map.marks(96));
+        let life = |generation, seed| Opening { generation, seed };
+        let bytes = map.encode(geometry, 3, life(9, 1));
+        assert_eq!(bytes.len(), 128);
+        let decode =
+            |bytes: &[u8], segment, life| SegmentMap::decode(bytes, geometry, segment, life);
+        assert_eq!(decode(&bytes, 3, life(9, 1)), Some(map));
+        assert_eq!(decode(&bytes, 3, life(10, 1)), None, "another life");
+        assert_eq!(decode(&bytes, 3, life(9, 2)), None, "another opening");
+        assert_eq!(decode(&bytes, 4, life(9, 1)), None, "another segment");
+        for at in 0..bytes.len() {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 1;
+            assert_eq!(decode(&bytes, 3, life(9, 1)), None, "byte {at}");
+        }
+    }
+}
