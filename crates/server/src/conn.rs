@@ -27,11 +27,14 @@ use crate::memcached::Talk;
 use crate::resp::{Parser, ReplyBuffer};
 use crate::settings::Protocol;
 use crate::shared::Card;
+use crate::shelf::{SMALL_BYTES, Shelf, size_class};
 
 /// Bytes read at once from a connection that owes nothing.
-pub(crate) const READ_BYTES: usize = 64 << 10;
-/// Empty buffers of either direction a worker keeps.
-const SHELF: usize = 64;
+pub(crate) const READ_BYTES: usize = SMALL_BYTES;
+/// Most bytes read at once, so that others are visited in between.
+const READ_BYTES_MAX: usize = 1 << 20;
+/// Most bytes that are made ready for a request when little of it has arrived: a value of 1 MiB.
+const READY_BYTES_MAX: usize = 5 << 18;
 /// Sent bytes in front of unsent ones that are worth moving the latter.
 const COMPACT_BYTES: usize = 1 << 20;
 
@@ -41,6 +44,9 @@ pub(crate) struct Input {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
+    /// Largest `end` since the buffer was taken, and that of the buffer before.
+    peak: usize,
+    last_peak: usize,
 }
 
 impl Input {
@@ -59,15 +65,16 @@ impl Input {
         }
     }
 
-    /// Room to read into. `needed` bytes, from the first unread one, are known to come; no more than
-    /// double what has arrived is made ready for them.
-    fn space(&mut self, needed: usize, shelf: &mut Vec<Vec<u8>>) -> &mut [u8] {
+    /// Room to read into. `needed` bytes, from the first unread one, are known to come; beyond [`READY_BYTES_MAX`] no
+    /// more than double what has arrived is made ready for them.
+    fn space(&mut self, needed: usize, shelf: &mut Shelf) -> &mut [u8] {
         let unread = self.end - self.start;
         if self.buffer.len() < READ_BYTES {
-            let mut buffer = shelf.pop().unwrap_or_else(|| vec![0; READ_BYTES]);
-            buffer[..unread].copy_from_slice(self.unread());
-            self.buffer = buffer;
-            (self.start, self.end) = (0, unread);
+            // What was large the last time is likely to be large again.
+            let large = Some(self.last_peak).filter(|&peak| peak > READ_BYTES);
+            let large = large.and_then(|peak| shelf.take_large(peak));
+            let buffer = large.or_else(|| shelf.take_small());
+            self.move_to(buffer.unwrap_or_else(|| vec![0; READ_BYTES]));
         }
         let tight = self.end == self.buffer.len() || self.start + needed > self.buffer.len();
         if self.start > 0 && tight {
@@ -75,26 +82,39 @@ impl Input {
             (self.start, self.end) = (0, unread);
         }
         if self.end == self.buffer.len() {
-            let len = self.buffer.len();
-            self.buffer
-                .resize((len * 2).min(needed.max(len + READ_BYTES)), 0);
+            let needed = needed.max(self.end + READ_BYTES);
+            // One that is there already takes no more memory, however little will come.
+            let buffer = shelf.take_large(needed).unwrap_or_else(|| {
+                let most = READY_BYTES_MAX.max(self.buffer.len() * 2);
+                vec![0; size_class(needed).min(most)]
+            });
+            shelf.put(self.move_to(buffer));
         }
-        &mut self.buffer[self.end..]
+        let room = &mut self.buffer[self.end..];
+        let len = room.len().min(READ_BYTES_MAX);
+        &mut room[..len]
+    }
+
+    /// Copies the unread bytes to the front of `buffer`, which takes the place of the one it returns.
+    fn move_to(&mut self, mut buffer: Vec<u8>) -> Vec<u8> {
+        let unread = self.end - self.start;
+        buffer[..unread].copy_from_slice(self.unread());
+        (self.start, self.end) = (0, unread);
+        std::mem::replace(&mut self.buffer, buffer)
     }
 
     /// Gives the buffer back if little or nothing is left in it, so that an idle connection keeps
     /// none.
-    pub(crate) fn rest(&mut self, shelf: &mut Vec<Vec<u8>>) {
+    pub(crate) fn rest(&mut self, shelf: &mut Shelf) {
         let unread = self.end - self.start;
         if unread > READ_BYTES / 16 || self.buffer.len() < READ_BYTES {
             return;
         }
+        (self.last_peak, self.peak) = (self.peak, 0);
         let rest = self.unread().to_vec();
         let buffer = std::mem::replace(&mut self.buffer, rest);
         (self.start, self.end) = (0, unread);
-        if shelf.len() < SHELF && buffer.len() == READ_BYTES {
-            shelf.push(buffer);
-        }
+        shelf.put(buffer);
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -217,9 +237,9 @@ impl Output {
     }
 
     /// Takes a buffer from the shelf if there is none, and sets how many bytes of replies it may hold.
-    pub(crate) fn open(&mut self, shelf: &mut Vec<Vec<u8>>, bytes_max: usize) {
+    pub(crate) fn open(&mut self, shelf: &mut Shelf, bytes_max: usize) {
         if self.buffer.capacity() == 0 {
-            self.buffer = ReplyBuffer::reusing(shelf.pop().unwrap_or_default());
+            self.buffer = ReplyBuffer::reusing(shelf.take_small().unwrap_or_default());
         }
         if self.sent > 0 && self.buffer.len() > bytes_max / 2 {
             self.remove_sent();
@@ -228,12 +248,9 @@ impl Output {
     }
 
     /// Puts the buffer back once it is empty.
-    pub(crate) fn shelve(&mut self, shelf: &mut Vec<Vec<u8>>) {
+    pub(crate) fn shelve(&mut self, shelf: &mut Shelf) {
         if self.buffer.is_empty() && self.buffer.capacity() > 0 && !self.holds() {
-            let buffer = std::mem::take(&mut self.buffer).into_bytes();
-            if shelf.len() < SHELF && buffer.capacity() <= READ_BYTES {
-                shelf.push(buffer);
-            }
+            shelf.put(std::mem::take(&mut self.buffer).into_bytes());
         }
     }
 }
@@ -263,6 +280,10 @@ pub(crate) struct Conn {
     pub(crate) stalled: bool,
     /// The next request waits until the store has made room for it.
     pub(crate) awaits_room: bool,
+    /// The next request is long: the worker lends the connection to the thread that executes it.
+    pub(crate) awaits_long: bool,
+    /// The medium failed while it was lent: closed once what was promised before has left.
+    pub(crate) is_forsaken: bool,
     /// Its turn ended before all that has arrived was executed.
     pub(crate) unfinished: bool,
     /// Is on the worker's list of connections to visit.
@@ -294,6 +315,8 @@ impl Conn {
             closing: false,
             stalled: false,
             awaits_room: false,
+            awaits_long: false,
+            is_forsaken: false,
             unfinished: false,
             listed: false,
             touched: false,
@@ -305,7 +328,7 @@ impl Conn {
     ///
     /// A read that leaves room has drained the socket, so the next event tells of more; only an end
     /// that was announced together with data must be read for again.
-    pub(crate) fn fill(&mut self, shelf: &mut Vec<Vec<u8>>) -> io::Result<Option<usize>> {
+    pub(crate) fn fill(&mut self, shelf: &mut Shelf) -> io::Result<Option<usize>> {
         let needed = match &self.speech {
             Speech::Resp { parser, .. } => parser.needed(),
             Speech::Memcached(talk) => talk.needed(),
@@ -321,6 +344,7 @@ impl Conn {
                 }
                 Ok(n) => {
                     self.input.end += n;
+                    self.input.peak = self.input.peak.max(self.input.end);
                     self.readable = n == room || self.ending;
                     return Ok(Some(n));
                 }
@@ -429,30 +453,65 @@ mod tests {
 
     #[test]
     fn the_input_grows_with_what_arrives_not_with_what_was_announced() {
-        let (mut input, mut shelf) = (Input::default(), Vec::new());
+        let (mut input, mut shelf) = (Input::default(), Shelf::new(usize::MAX));
         assert_eq!(input.space(512 << 20, &mut shelf).len(), READ_BYTES);
         input.end = READ_BYTES;
-        assert_eq!(input.space(512 << 20, &mut shelf).len(), READ_BYTES);
-        input.end = 2 * READ_BYTES;
-        assert_eq!(input.space(512 << 20, &mut shelf).len(), 2 * READ_BYTES);
-        input.consume(2 * READ_BYTES);
+        assert_eq!(input.space(512 << 20, &mut shelf).len(), READ_BYTES_MAX);
+        assert_eq!(input.bytes(), READY_BYTES_MAX);
+        input.end = READY_BYTES_MAX;
+        assert_eq!(input.space(512 << 20, &mut shelf).len(), READ_BYTES_MAX);
+        assert_eq!(input.bytes(), 2 * READY_BYTES_MAX);
+        input.consume(READY_BYTES_MAX);
         input.rest(&mut shelf);
-        assert_eq!((input.bytes(), shelf.len()), (0, 0));
+        let bytes = READ_BYTES + 3 * READY_BYTES_MAX;
+        assert_eq!((input.bytes(), shelf.bytes()), (0, bytes));
+    }
+
+    #[test]
+    fn the_input_takes_a_large_buffer_that_is_there_and_reads_a_bounded_part() {
+        let (mut input, mut shelf) = (Input::default(), Shelf::new(usize::MAX));
+        let large = vec![0; 4 << 20];
+        let place = large.as_ptr();
+        shelf.put(large);
+        input.space(3 << 20, &mut shelf)[..3].copy_from_slice(b"abc");
+        input.end = READ_BYTES;
+        assert_eq!(input.space(3 << 20, &mut shelf).len(), READ_BYTES_MAX);
+        assert_eq!(
+            (input.buffer.as_ptr(), &input.unread()[..3]),
+            (place, b"abc".as_slice())
+        );
+        input.consume(READ_BYTES);
+        input.rest(&mut shelf);
+        assert_eq!((input.bytes(), shelf.bytes()), (0, (4 << 20) + READ_BYTES));
+    }
+
+    #[test]
+    fn a_connection_whose_last_request_was_large_begins_with_a_large_buffer() {
+        let (mut input, mut shelf) = (Input::default(), Shelf::new(usize::MAX));
+        let large = 4 * READ_BYTES;
+        shelf.put(vec![0; large]);
+        for (peak, bytes) in [(READ_BYTES + 1, READ_BYTES), (9, large), (9, READ_BYTES)] {
+            input.space(0, &mut shelf);
+            assert_eq!(input.bytes(), bytes);
+            (input.end, input.peak) = (9, peak);
+            input.consume(9);
+            input.rest(&mut shelf);
+        }
     }
 
     #[test]
     fn a_partial_request_keeps_little() {
-        let (mut input, mut shelf) = (Input::default(), Vec::new());
+        let (mut input, mut shelf) = (Input::default(), Shelf::new(usize::MAX));
         input.space(0, &mut shelf)[..3].copy_from_slice(b"abc");
         input.end = 3;
         input.consume(1);
         input.rest(&mut shelf);
         assert_eq!(
-            (input.bytes(), shelf.len(), input.unread()),
-            (2, 1, b"bc".as_slice())
+            (input.bytes(), shelf.bytes(), input.unread()),
+            (2, READ_BYTES, b"bc".as_slice())
         );
         input.space(0, &mut shelf)[0] = b'd';
         input.end += 1;
-        assert_eq!((input.unread(), shelf.len()), (b"bcd".as_slice(), 0));
+        assert_eq!((input.unread(), shelf.bytes()), (b"bcd".as_slice(), 0));
     }
 }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A [`Server`] binds, then runs a few worker threads. Each owns its connections and one session of
-//! the store, and executes requests in place: nothing is handed to another thread. All requests that
+//! the store, and executes requests in place: nothing but a long request is handed to another thread. All requests that
 //! one turn of its loop finds, of all its connections, are one batch with one commit; a reply that
 //! tells of an undurable write is withheld until the batch's ticket turns, and the worker does other
 //! things meanwhile.
@@ -16,7 +16,10 @@
 //! What a connection speaks is said by the address it came to ([`Endpoint`]); all of them share workers,
 //! batches and values.
 //!
-//! * `conn` is one connection: its buffers, and what is withheld. `turn` is what it lends its protocol.
+//! * `conn` is one connection: its buffers, and what is withheld. `turn` is what it lends its protocol; `shelf` has
+//!   buffers that connections take in turn.
+//! * `executor` is what a thread executes requests with; `long` is the thread that executes the long ones, so that
+//!   requests of other clients do not wait for them.
 //! * `worker` is the loop; `listener` accepts and starts it all; `unix_socket` is an address that is a file.
 //! * [`resp`] reads Redis's requests and writes replies; `cmd` has a file for each family of commands, and
 //!   the one table of them all.
@@ -26,13 +29,16 @@
 
 mod cmd;
 mod conn;
+mod executor;
 pub mod glob;
 mod hotkeys;
 mod listener;
+mod long;
 pub mod memcached;
 pub mod resp;
 mod settings;
 mod shared;
+mod shelf;
 mod turn;
 mod unix_socket;
 mod worker;

@@ -17,6 +17,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
+use crate::long;
 use crate::memcached::Memo;
 use crate::settings::{Endpoint, Options, Protocol, Settings};
 use crate::shared::{Clients, Desk, Floor, Mail, Peer, Shared, Tally};
@@ -217,6 +218,13 @@ impl Server {
         };
         std::thread::scope(|scope| {
             let shared = &shared;
+            let _none_without_all = EndTogether(&shared.floor);
+            let long = move || {
+                let _all_or_none = EndTogether(&shared.floor);
+                long::run(shared);
+            };
+            let builder = std::thread::Builder::new().name("long-requests".into());
+            let long = builder.spawn_scoped(scope, long)?;
             let mut workers = Vec::new();
             for (number, poll) in self.polls.into_iter().enumerate() {
                 let worker = move || {
@@ -238,12 +246,15 @@ impl Server {
                     Err(panic) => std::panic::resume_unwind(panic),
                 }
             }
+            if let Err(panic) = long.join() {
+                std::panic::resume_unwind(panic);
+            }
             accepted
         })
     }
 }
 
-/// A worker that ends, be it by a panic, must not leave its clients waiting: all of them end.
+/// A thread that ends, or cannot be started, be it by a panic, must not leave its clients waiting: all of them end.
 struct EndTogether<'a>(&'a Floor);
 
 impl Drop for EndTogether<'_> {

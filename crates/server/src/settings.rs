@@ -152,7 +152,7 @@ fn machine_bytes() -> u64 {
 /// What a server is told at its start.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Threads that serve connections; 0 is as many as there are CPUs, at most 4.
+    /// Threads that serve connections; 0 is one for every two CPUs, at least 1 and at most 4.
     pub workers: usize,
     /// Most connections at a time. Lowered if the process may not have as many files open.
     pub clients_max: u64,
@@ -199,12 +199,16 @@ impl Options {
     #[must_use]
     pub fn workers(&self) -> usize {
         match self.workers {
-            0 => std::thread::available_parallelism()
-                .map_or(1, usize::from)
-                .min(4),
+            0 => default_workers(std::thread::available_parallelism().map_or(1, usize::from)),
             n => n,
         }
     }
+}
+
+/// Workers on a machine with `cpus` CPUs. The kernel's half of a request, which is most of it, and the store's own
+/// threads need CPUs, too: on two CPUs, one worker serves more requests than two.
+fn default_workers(cpus: usize) -> usize {
+    (cpus / 2).clamp(1, 4)
 }
 
 /// What CONFIG SET can change. Read with every request, so each is one atomic.
@@ -268,4 +272,20 @@ impl Settings {
 /// A setting that counts bytes.
 pub(crate) fn size(setting: &AtomicU64) -> usize {
     usize::try_from(setting.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_cpus_have_a_worker() {
+        let workers = [1, 2, 3, 4, 7, 8, 64].map(default_workers);
+        assert_eq!(workers, [1, 1, 1, 2, 3, 4, 4]);
+        let options = Options {
+            workers: 7,
+            ..Options::default()
+        };
+        assert_eq!(options.workers(), 7);
+    }
 }

@@ -12,6 +12,7 @@ use mio::Waker;
 use mio::net::TcpStream;
 
 use crate::hotkeys::{self, Hot, HotKeys};
+use crate::long::{Lent, LongRequests};
 use crate::memcached::Memo;
 use crate::settings::{Endpoint, Options, Protocol, Settings};
 
@@ -92,24 +93,25 @@ impl Shared<'_> {
 
     /// The keys asked for most.
     pub(crate) fn hot_keys(&self) -> Vec<Hot> {
-        hotkeys::report(self.floor.desks.iter().map(|desk| &desk.hot))
+        hotkeys::report(self.floor.figures().map(|figures| &figures.hot))
     }
 
-    /// Totals over all workers since the start.
+    /// Totals over all threads since the start.
     pub(crate) fn totals(&self) -> Tally {
         let mut sum = Tally::default();
-        for desk in &self.floor.desks {
-            sum.add(&desk.tally());
+        for figures in self.floor.figures() {
+            sum.add(&figures.tally());
         }
         sum
     }
 }
 
-/// The workers' desks, and the signal that ends them. Outlives the server, so that the store may
+/// The workers' desks, the long requests, and the signal that ends them. Outlives the server, so that the store may
 /// still call what it was given.
 pub(crate) struct Floor {
     pub(crate) desks: Vec<Desk>,
     pub(crate) door: Waker,
+    pub(crate) long: LongRequests,
     stopping: AtomicBool,
 }
 
@@ -118,6 +120,7 @@ impl Floor {
         Floor {
             desks,
             door,
+            long: LongRequests::default(),
             stopping: AtomicBool::new(false),
         }
     }
@@ -126,9 +129,21 @@ impl Floor {
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         wake(&self.door);
+        self.long.wake();
+        self.wake_workers();
+    }
+
+    /// Wakes every worker.
+    pub(crate) fn wake_workers(&self) {
         for desk in &self.desks {
             wake(&desk.waker);
         }
+    }
+
+    /// What each thread that executes requests has done.
+    fn figures(&self) -> impl Iterator<Item = &Figures> {
+        let workers = self.desks.iter().map(|desk| &desk.figures);
+        workers.chain([&self.long.figures])
     }
 
     /// Whether the server is to end.
@@ -160,6 +175,8 @@ pub(crate) enum Mail {
     Welcome(TcpStream, Arc<Card>),
     /// Close the connection of this number.
     Kill(u64),
+    /// Go on with this connection, whose long request was executed.
+    Back(Lent),
 }
 
 /// Where a worker is reached, and what it has done.
@@ -169,9 +186,7 @@ pub(crate) struct Desk {
     /// Connections assigned to this worker.
     pub(crate) connections: AtomicUsize,
     waiting: AtomicBool,
-    /// The keys its connections ask for most.
-    pub(crate) hot: HotKeys,
-    figures: [AtomicU64; TALLIES],
+    pub(crate) figures: Figures,
 }
 
 impl Desk {
@@ -181,8 +196,7 @@ impl Desk {
             waker,
             connections: AtomicUsize::new(0),
             waiting: AtomicBool::new(false),
-            hot: HotKeys::default(),
-            figures: Default::default(),
+            figures: Figures::default(),
         }
     }
 
@@ -201,17 +215,27 @@ impl Desk {
     pub(crate) fn will_wait(&self) {
         self.waiting.swap(true, Ordering::AcqRel);
     }
+}
 
-    /// Shows the worker's counts to the others.
+/// What a thread that executes requests shows to the others.
+#[derive(Default)]
+pub(crate) struct Figures {
+    /// The keys its connections ask for most.
+    pub(crate) hot: HotKeys,
+    counts: [AtomicU64; TALLIES],
+}
+
+impl Figures {
+    /// Shows the thread's counts to the others.
     pub(crate) fn publish(&self, tally: &Tally) {
-        for (figure, value) in self.figures.iter().zip(tally.0) {
+        for (figure, value) in self.counts.iter().zip(tally.0) {
             figure.store(value, Ordering::Relaxed);
         }
     }
 
     fn tally(&self) -> Tally {
         let mut tally = Tally::default();
-        for (value, figure) in tally.0.iter_mut().zip(&self.figures) {
+        for (value, figure) in tally.0.iter_mut().zip(&self.counts) {
             *value = figure.load(Ordering::Relaxed);
         }
         tally
@@ -236,6 +260,8 @@ pub(crate) enum Count {
     /// Connections closed because of client-output-buffer-limit, and because of maxmemory-clients.
     OutputLimits,
     Evictions,
+    /// Requests that the thread of long requests executed.
+    Long,
     /// From here on what memcached's clients do.
     Sets,
     Stored,

@@ -1,6 +1,6 @@
 //! One connection's turn: what its protocol works with while requests are executed.
 //!
-//! The worker lends its session and tally, the connection its buffers; `cmd::pipeline`
+//! The thread lends its session and tally, the connection its buffers; `cmd::pipeline`
 //! and `memcached` read requests from the one, a window ahead, and append replies
 //! to the other. Neither knows a socket or a ticket: what must wait is behind the output's mark.
 
@@ -10,7 +10,8 @@ use farbank_kv::store::Session;
 
 use crate::conn::{Input, Output};
 use crate::hotkeys::Stride;
-use crate::shared::{Desk, Shared, Tally};
+use crate::shared::{Figures, Shared, Tally};
+use crate::shelf::Shelf;
 
 /// Requests of a connection that are read ahead.
 pub(crate) const WINDOW: usize = 16;
@@ -19,15 +20,19 @@ pub(crate) const WINDOW: usize = 16;
 pub(crate) const STALL_BYTES: usize = 64 << 20;
 
 /// How long a connection executes requests while others wait. A request that takes longer ends its turn.
-pub(crate) const TURN: Duration = Duration::from_millis(2);
+pub(crate) const TURN: Duration = Duration::from_micros(500);
 
 pub(crate) struct Turn<'a> {
     /// When the turn ends.
     pub(crate) deadline: Instant,
+    /// The thread executes one request, however long it is. Else a long request stays in the input.
+    pub(crate) executes_long: bool,
     pub(crate) session: &'a mut dyn Session,
     pub(crate) shared: &'a Shared<'a>,
-    /// The worker's desk, where others see what it does.
-    pub(crate) desk: &'a Desk,
+    /// Where others see what the thread does.
+    pub(crate) figures: &'a Figures,
+    /// Buffers for large replies.
+    pub(crate) shelf: &'a mut Shelf,
     pub(crate) stride: &'a mut Stride,
     pub(crate) tally: &'a mut Tally,
     pub(crate) input: &'a mut Input,
@@ -38,6 +43,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) stalled: &'a mut bool,
     /// Set when the store is making room for the next request, which waits.
     pub(crate) awaits_room: &'a mut bool,
+    /// Set when the next request is long, and this thread does not execute such.
+    pub(crate) awaits_long: &'a mut bool,
     /// Set when the turn ended before all that has arrived was executed.
     pub(crate) unfinished: &'a mut bool,
     /// Requests executed since the last commit.

@@ -13,29 +13,34 @@
 //!     store.
 //! W4  The worker never waits until the store has made room: before a write it asks, and if there is none yet
 //!     this connection's request stays in the input until the store wakes the worker. Others go on.
+//! W5  A request that is long is not executed here: its connection is lent to another thread (`long`). Of a lent
+//!     connection the worker has the events of its socket, and whether it was killed.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use farbank_kv::store::{Conflicts, Error, Session};
+use farbank_kv::store::Error;
 use farbank_pm::{Poisoned, Ticket};
+use mio::event::Event;
 use mio::{Events, Interest, Poll, Token};
 
-use crate::conn::{Conn, READ_BYTES, Speech};
-use crate::hotkeys::Stride;
+use crate::conn::{Conn, READ_BYTES};
+use crate::executor::Executor;
+use crate::long::Lent;
 use crate::settings::size;
-use crate::shared::{Card, Count, Mail, Shared, Tally};
-use crate::turn::{STALL_BYTES, TURN, Turn};
-use crate::{cmd, memcached};
+use crate::shared::{Card, Count, Mail, Shared};
+use crate::shelf::Shelf;
+use crate::turn::{STALL_BYTES, TURN};
 
 /// The token of the worker's own waker.
 pub(crate) const WAKE: Token = Token(usize::MAX);
 
 /// Requests after which a batch is committed though more connections are ready.
 const BATCH_REQUESTS: usize = 4096;
-/// Bytes read after which a batch is committed though more connections are ready.
+/// Bytes read, or replied, after which a batch is committed though more connections are ready: replies are sent
+/// while the processor's cache has them, and from few buffers.
 const BATCH_BYTES: usize = 1 << 20;
 /// How often idle and slow connections are looked for.
 const TICK: Duration = Duration::from_secs(1);
@@ -43,6 +48,34 @@ const TICK: Duration = Duration::from_secs(1);
 const ROOM_TICK: Duration = Duration::from_millis(5);
 /// How long a closing server tries to send what clients are owed.
 const FAREWELL: Duration = Duration::from_millis(200);
+
+/// What is known of a lent connection.
+struct Away {
+    id: u64,
+    readable: bool,
+    writable: bool,
+    ending: bool,
+    is_killed: bool,
+}
+
+impl Away {
+    fn of(conn: &Conn) -> Away {
+        Away {
+            id: conn.card.id,
+            readable: false,
+            writable: false,
+            ending: false,
+            is_killed: false,
+        }
+    }
+
+    /// Remembers what its socket has become able to do.
+    fn note(&mut self, event: &Event) {
+        self.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
+        self.ending |= event.is_read_closed() || event.is_error();
+        self.writable |= event.is_writable();
+    }
+}
 
 /// Connections that a ticket holds replies of.
 struct Batch {
@@ -54,8 +87,10 @@ pub(crate) struct Worker<'a> {
     shared: &'a Shared<'a>,
     number: usize,
     poll: Poll,
-    session: Box<dyn Session>,
+    executor: Executor<'a>,
     conns: Vec<Option<Box<Conn>>>,
+    /// Slots whose connections are lent to the thread of long requests.
+    away: HashMap<usize, Away>,
     free: Vec<usize>,
     /// Connections to visit.
     listed: VecDeque<usize>,
@@ -64,36 +99,30 @@ pub(crate) struct Worker<'a> {
     /// Connections whose next request waits for room in the store.
     awaiting_room: Vec<usize>,
     held: VecDeque<Batch>,
-    tally: Tally,
-    stride: Stride,
-    batch_requests: usize,
     batch_bytes: usize,
-    inputs: Vec<Vec<u8>>,
-    outputs: Vec<Vec<u8>>,
+    inputs: Shelf,
     ticked_ms: u64,
 }
 
 impl<'a> Worker<'a> {
     pub(crate) fn new(shared: &'a Shared<'a>, number: usize, poll: Poll) -> Worker<'a> {
-        let mut session = shared.store.session();
-        session.on_conflict(Conflicts::Commit); // Every reply waits for the batch's ticket.
+        let figures = &shared.floor.desks[number].figures;
+        let mut executor = Executor::new(shared, figures, false);
+        executor.outputs = Shelf::new(shelf_bytes(shared));
         Worker {
             shared,
             number,
             poll,
-            session,
+            executor,
             conns: Vec::new(),
+            away: HashMap::new(),
             free: Vec::new(),
             listed: VecDeque::new(),
             touched: Vec::new(),
             awaiting_room: Vec::new(),
             held: VecDeque::new(),
-            tally: Tally::default(),
-            stride: Stride::default(),
-            batch_requests: 0,
             batch_bytes: 0,
-            inputs: Vec::new(),
-            outputs: Vec::new(),
+            inputs: Shelf::new(shelf_bytes(shared)),
             ticked_ms: 0,
         }
     }
@@ -125,7 +154,7 @@ impl<'a> Worker<'a> {
                 if let Some(slot) = self.listed.pop_front() {
                     self.visit(slot);
                 }
-                if self.batch_requests >= BATCH_REQUESTS || self.batch_bytes >= BATCH_BYTES {
+                if self.executor.requests >= BATCH_REQUESTS || self.batch_bytes >= BATCH_BYTES {
                     self.settle();
                 }
             }
@@ -134,7 +163,7 @@ impl<'a> Worker<'a> {
                 self.shared.floor.desks[self.number].will_wait();
                 self.release_turned();
             }
-            self.shared.floor.desks[self.number].publish(&self.tally);
+            self.executor.publish();
             self.tick();
         }
         self.farewell();
@@ -149,6 +178,9 @@ impl<'a> Worker<'a> {
             }
             let slot = event.token().0;
             let Some(conn) = self.conns.get_mut(slot).and_then(Option::as_mut) else {
+                if let Some(away) = self.away.get_mut(&slot) {
+                    away.note(event);
+                }
                 continue;
             };
             conn.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
@@ -197,6 +229,7 @@ impl<'a> Worker<'a> {
                 Mail::Kill(id) => {
                     doomed.insert(id);
                 }
+                Mail::Back(lent) => self.take_back(lent),
             }
         }
         if doomed.is_empty() {
@@ -207,12 +240,60 @@ impl<'a> Worker<'a> {
                 self.close(slot);
             }
         }
+        let mut called_back = Vec::new();
+        for (&slot, away) in &mut self.away {
+            if doomed.contains(&away.id) {
+                // What has begun is executed to its end: the connection is closed when it is back.
+                away.is_killed = true;
+                called_back.extend(self.shared.floor.long.take_back(away.id).map(|c| (slot, c)));
+            }
+        }
+        for (slot, conn) in called_back {
+            self.away.remove(&slot);
+            self.conns[slot] = Some(conn);
+            self.close(slot);
+        }
+    }
+
+    /// Lends a connection whose next request is long; what its socket becomes able to do meanwhile is remembered.
+    fn lend(&mut self, slot: usize) {
+        let Some(mut conn) = self.conns.get_mut(slot).and_then(Option::take) else {
+            return;
+        };
+        conn.listed = false;
+        self.away.insert(slot, Away::of(&conn));
+        let worker = self.number;
+        self.shared.floor.long.lend(Lent { worker, slot, conn });
+    }
+
+    /// Goes on with a connection whose long request was executed (LONG-2).
+    fn take_back(&mut self, lent: Lent) {
+        let Lent { slot, mut conn, .. } = lent;
+        let Some(away) = self.away.remove(&slot) else {
+            return;
+        };
+        conn.readable |= away.readable;
+        conn.writable |= away.writable;
+        conn.ending |= away.ending;
+        let is_forsaken = conn.is_forsaken;
+        let kept = self.check_cut(&conn);
+        conn.show();
+        self.conns[slot] = Some(conn);
+        if away.is_killed || kept.is_err() {
+            return self.close(slot);
+        }
+        self.finish(slot);
+        if is_forsaken {
+            self.close(slot);
+        }
+        self.list(slot);
+        self.evict_clients();
     }
 
     /// Sends what tickets held that have turned.
     fn release_turned(&mut self) {
         while let Some(ticket) = self.held.front().map(|batch| batch.ticket) {
-            match self.session.durable(ticket) {
+            match self.executor.session.durable(ticket) {
                 Ok(false) => break,
                 Ok(true) => {
                     let slots = self
@@ -237,10 +318,14 @@ impl<'a> Worker<'a> {
 
     /// Removes everything, if a client of memcached's asked for it ahead and the time has come.
     fn flush_if_due(&mut self) {
-        if !self.shared.memo.flush_is_due(self.session.as_ref()) {
+        if !self
+            .shared
+            .memo
+            .flush_is_due(self.executor.session.as_ref())
+        {
             return;
         }
-        match self.session.flush_all() {
+        match self.executor.session.flush_all() {
             Ok(()) => self.shared.memo.note_flush(self.shared.clock_ms() / 1000),
             Err(error) => tracing::error!(%error, "flush_all with a delay failed"),
         }
@@ -252,6 +337,10 @@ impl<'a> Worker<'a> {
             return;
         };
         conn.listed = false;
+        if conn.awaits_long {
+            self.conns[slot] = Some(conn); // It is lent when its tickets have turned.
+            return;
+        }
         let kept = self.serve(&mut conn);
         self.conns[slot] = Some(conn);
         match kept {
@@ -278,39 +367,31 @@ impl<'a> Worker<'a> {
             return Ok(());
         }
         let bytes_max = self.shared.reply_bytes_max(&conn.card);
-        conn.output.open(&mut self.outputs, bytes_max);
+        conn.output.open(&mut self.executor.outputs, bytes_max);
+        let pending = conn.output.pending();
         let deadline = Instant::now() + TURN;
         if !conn.closing {
             // What a stall left behind comes first.
-            self.execute(conn, deadline);
+            self.executor.execute(conn, deadline);
         }
-        let waits = conn.stalled || conn.awaits_room || conn.unfinished;
+        let waits = conn.stalled || conn.awaits_room || conn.awaits_long || conn.unfinished;
         if conn.readable && !conn.closing && !waits {
             if let Some(bytes) = conn.fill(&mut self.inputs)? {
-                self.tally.count(Count::BytesIn, bytes);
-                self.tally.count(Count::Reads, 1);
+                self.executor.tally.count(Count::BytesIn, bytes);
+                self.executor.tally.count(Count::Reads, 1);
                 self.batch_bytes += bytes;
                 conn.card
                     .active_ms
                     .store(self.shared.clock_ms(), Ordering::Relaxed);
-                self.execute(conn, deadline);
+                self.executor.execute(conn, deadline);
             }
             if conn.input.unread().len() > size(&self.shared.settings.input_bytes_max) {
                 return Err(io::Error::other("request above client-query-buffer-limit"));
             }
         }
-        if conn.output.buffer.is_cut() {
-            self.tally.count(Count::OutputLimits, 1);
-            let (client, bytes) = (conn.card.id, conn.output.pending());
-            tracing::warn!(
-                client,
-                bytes,
-                bytes_max,
-                "closed: its replies exceed client-output-buffer-limit"
-            );
-            return Err(io::Error::other("replies above client-output-buffer-limit"));
-        }
+        self.check_cut(conn)?;
         conn.input.rest(&mut self.inputs);
+        self.batch_bytes += conn.output.pending().saturating_sub(pending);
         conn.show();
         conn.card
             .input_bytes
@@ -321,38 +402,32 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Executes what has arrived whole.
-    fn execute(&mut self, conn: &mut Conn, deadline: Instant) {
-        let turn = Turn {
-            deadline,
-            session: self.session.as_mut(),
-            shared: self.shared,
-            desk: &self.shared.floor.desks[self.number],
-            stride: &mut self.stride,
-            tally: &mut self.tally,
-            input: &mut conn.input,
-            output: &mut conn.output,
-            closing: &mut conn.closing,
-            stalled: &mut conn.stalled,
-            awaits_room: &mut conn.awaits_room,
-            unfinished: &mut conn.unfinished,
-            requests: &mut self.batch_requests,
-        };
-        match &mut conn.speech {
-            Speech::Resp { client, parser } => cmd::pipeline::execute(turn, client, parser),
-            Speech::Memcached(talk) => memcached::execute(turn, talk),
+    /// A connection whose replies did not fit is closed.
+    fn check_cut(&mut self, conn: &Conn) -> io::Result<()> {
+        if !conn.output.buffer.is_cut() {
+            return Ok(());
         }
+        self.executor.tally.count(Count::OutputLimits, 1);
+        let (client, bytes) = (conn.card.id, conn.output.pending());
+        let bytes_max = conn.output.buffer.bytes_max();
+        tracing::warn!(
+            client,
+            bytes,
+            bytes_max,
+            "closed: its replies exceed client-output-buffer-limit"
+        );
+        Err(io::Error::other("replies above client-output-buffer-limit"))
     }
 
     /// Ends the batch: one commit, then every connection touched holds or sends its replies.
     fn settle(&mut self) {
         // What a connection staged that is lost by now keeps its keys until it is committed.
-        let executed = std::mem::take(&mut self.batch_requests) > 0;
+        let executed = std::mem::take(&mut self.executor.requests) > 0;
         self.batch_bytes = 0;
         if self.touched.is_empty() && !executed {
             return;
         }
-        self.tally.count(Count::Batches, 1);
+        self.executor.tally.count(Count::Batches, 1);
         let ticket = match self.commit() {
             Ok(ticket) => ticket,
             Err(Error::Poisoned(poisoned)) => {
@@ -384,22 +459,13 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Commits. The ticket covers all that this session's reads may have seen, so while an earlier
-    /// one has not turned it is at least that one.
+    /// Commits, if anything waits for it that can still be had.
     fn commit(&mut self) -> Result<Ticket, Error> {
         if self.shared.poisoned.get().is_some() && !self.owes() {
             return Ok(Ticket::DURABLE);
         }
-        let ticket = self.session.commit()?;
-        let earlier = self
-            .held
-            .back()
-            .map_or(Ticket::DURABLE, |batch| batch.ticket);
-        let ticket = ticket.max(earlier);
-        if ticket == Ticket::DURABLE || self.session.durable(ticket)? {
-            return Ok(Ticket::DURABLE);
-        }
-        Ok(ticket)
+        let earlier = self.held.back().map(|batch| batch.ticket);
+        self.executor.commit(earlier.unwrap_or(Ticket::DURABLE))
     }
 
     /// Whether a connection touched in this batch has replies that must wait.
@@ -411,10 +477,7 @@ impl<'a> Worker<'a> {
 
     /// The medium failed: what is withheld will never be acknowledged.
     fn forsake(&mut self, poisoned: &Poisoned) {
-        let reason = poisoned.reason.to_string();
-        if self.shared.poisoned.set(reason).is_ok() {
-            tracing::error!("{poisoned}");
-        }
+        self.executor.note_poisoned(poisoned);
         self.close_unacknowledged();
     }
 
@@ -440,8 +503,8 @@ impl<'a> Worker<'a> {
         if conn.writable && conn.output.can_send() {
             match conn.send() {
                 Ok(bytes) => {
-                    self.tally.count(Count::BytesOut, bytes);
-                    self.tally.count(Count::Writes, 1);
+                    self.executor.tally.count(Count::BytesOut, bytes);
+                    self.executor.tally.count(Count::Writes, 1);
                 }
                 Err(error) => {
                     tracing::debug!(%error, "connection lost");
@@ -452,7 +515,7 @@ impl<'a> Worker<'a> {
         let pending = conn.output.pending();
         conn.card.output_bytes.store(pending, Ordering::Relaxed);
         if pending > self.shared.settings.output_bytes_max() {
-            self.tally.count(Count::OutputLimits, 1);
+            self.executor.tally.count(Count::OutputLimits, 1);
             tracing::warn!(
                 client = conn.card.id,
                 pending,
@@ -463,9 +526,15 @@ impl<'a> Worker<'a> {
         if conn.closing && pending == 0 && !conn.output.holds() {
             return self.close(slot);
         }
-        conn.output.shelve(&mut self.outputs);
+        conn.output.shelve(&mut self.executor.outputs);
         let memory_bytes = conn.memory_bytes();
         self.shared.clients.count_memory(&conn.card, memory_bytes);
+        if conn.awaits_long {
+            if !conn.output.holds() && !self.shared.floor.stopping() {
+                self.lend(slot); // LONG-1
+            }
+            return;
+        }
         let resumes = conn.stalled && pending < STALL_BYTES / 2;
         let ready = conn.readable && !conn.stalled && !conn.closing;
         if conn.awaits_room {
@@ -491,7 +560,7 @@ impl<'a> Worker<'a> {
             let bytes = card.counted_bytes.load(Ordering::Relaxed);
             if self.shared.clients.doom(&card) {
                 tracing::warn!(client = card.id, bytes, "closed: maxmemory-clients");
-                self.tally.count(Count::Evictions, 1);
+                self.executor.tally.count(Count::Evictions, 1);
                 let mut slots = self.conns.iter();
                 match slots.position(|c| matches!(c, Some(c) if c.card.id == card.id)) {
                     Some(slot) => self.close(slot),
@@ -527,6 +596,8 @@ impl<'a> Worker<'a> {
             return;
         }
         self.ticked_ms = now;
+        self.inputs.tick(shelf_bytes(self.shared));
+        self.executor.outputs.tick(shelf_bytes(self.shared));
         let settings = &self.shared.settings;
         let idle_ms = settings
             .timeout_secs
@@ -548,8 +619,12 @@ impl<'a> Worker<'a> {
             let slow = since.is_some_and(|since| now - since >= soft_ms);
             if slow || (idle_ms > 0 && idle > idle_ms && !conn.output.holds()) {
                 tracing::debug!(client = conn.card.id, slow, "closed: idle or slow");
-                self.tally.count(Count::IdleKicks, usize::from(!slow));
-                self.tally.count(Count::OutputLimits, usize::from(slow));
+                self.executor
+                    .tally
+                    .count(Count::IdleKicks, usize::from(!slow));
+                self.executor
+                    .tally
+                    .count(Count::OutputLimits, usize::from(slow));
                 self.close(slot);
             }
         }
@@ -558,14 +633,29 @@ impl<'a> Worker<'a> {
     /// The server ends: waits for what was committed, sends what is owed, leaves.
     fn farewell(&mut self) {
         self.settle();
+        let mut events = Events::with_capacity(64);
+        while !self.away.is_empty() {
+            let was_over = self.shared.floor.long.is_over();
+            self.take_mail();
+            if was_over {
+                break; // LONG-3
+            }
+            match self.poll.poll(&mut events, Some(TICK)) {
+                Ok(()) => self.note(&events),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::error!(%error, "long requests are not waited for");
+                    break;
+                }
+            }
+        }
         if let Some(batch) = self.held.back() {
-            match self.session.wait(batch.ticket) {
+            match self.executor.session.wait(batch.ticket) {
                 Ok(()) => self.release_turned(),
                 Err(poisoned) => self.forsake(&poisoned),
             }
         }
         let deadline = Instant::now() + FAREWELL;
-        let mut events = Events::with_capacity(64);
         loop {
             let owing = self
                 .conns
@@ -590,6 +680,11 @@ impl<'a> Worker<'a> {
             }
         }
     }
+}
+
+/// Memory that unused buffers may take for each direction: a small part of what clients may.
+fn shelf_bytes(shared: &Shared<'_>) -> usize {
+    shared.settings.clients_bytes_max() / 8
 }
 
 const _: () = assert!(READ_BYTES <= BATCH_BYTES, "a read fits a batch");

@@ -34,6 +34,7 @@ pub(super) fn decrby(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
 /// Adds `by` to the number at `key`; an absent key counts from 0. The expiry stays.
 fn add(ctx: &mut Ctx<'_>, key: &[u8], by: i64) -> Result<(), Fail> {
     let key = ctx.key(key);
+    ctx.refuse_long_value(key)?;
     let mut outcome = Ok(0);
     ctx.ops().update(key, &mut |item| {
         let old = match item {

@@ -120,6 +120,7 @@ fn expire_by(ctx: &mut Ctx<'_>, args: Args<'_>, unit: Unit, name: &str) -> Resul
     let amount = parse_i64(args.at(2)).ok_or(NOT_INTEGER)?;
     let (key, now) = (ctx.key(args.at(1)), ctx.ops().now_ms());
     let moment = unit.moment(amount, now).ok_or_else(|| invalid(name))?;
+    ctx.refuse_long_value(key)?;
     let mut done = false;
     ctx.ops().update(key, &mut |item| {
         let old = item.map(expiry_of);
@@ -175,6 +176,7 @@ pub(super) fn pexpireat(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
 /// `PERSIST key`
 pub(super) fn persist(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let key = ctx.key(args.at(1));
+    ctx.refuse_long_value(key)?;
     let mut done = false;
     ctx.ops().update(key, &mut |item| {
         let expiring = item.filter(|i| i.meta.expires_ms != 0);

@@ -215,6 +215,7 @@ fn stats(shared: &Shared<'_>, figures: &Stats, out: &mut String) -> std::fmt::Re
         "total_reads_processed": counts.get(Count::Reads),
         "total_writes_processed": counts.get(Count::Writes),
         "farbank_batches": counts.get(Count::Batches),
+        "farbank_long_requests": counts.get(Count::Long),
         "farbank_read_cache_hits": figures.read_cache_hits,
         "farbank_read_cache_misses": figures.read_cache_misses,
     )

@@ -3,11 +3,13 @@
 use farbank_kv::store::{Key, Verdict};
 
 use super::strings::STRING;
-use super::{Ctx, Fail, NOT_INTEGER, SYNTAX};
+use super::{Ctx, Door, Fail, NOT_IN_GROUP, NOT_INTEGER, SYNTAX};
 use crate::glob::{Case, matches};
 use crate::resp::number::parse_i64;
 use crate::resp::{Args, reply};
 
+/// A request that visits all keys does not hold up the end of the server.
+const STOPPING: Fail = Fail::Is("ERR the server is shutting down");
 /// Keys visited at a time by commands that visit them all.
 const STRIDE: usize = 1000;
 /// Most keys that SCAN visits for one request, whatever its COUNT: others wait meanwhile.
@@ -168,8 +170,11 @@ fn all_keys(
     bytes_max: usize,
     wanted: &dyn Fn(&[u8]) -> bool,
 ) -> Result<Option<Vec<Vec<u8>>>, Fail> {
-    let db = ctx.client.db;
-    let session = ctx.session()?;
+    let (db, floor) = (ctx.client.db, &ctx.shared.floor);
+    let session = match &mut ctx.door {
+        Door::Session(session) => session,
+        Door::Group(_) => return Err(NOT_IN_GROUP),
+    };
     let (mut all, mut cursor, mut bytes) = (Vec::new(), 0, 0);
     loop {
         cursor = session.scan(db, cursor, STRIDE, &mut |key, _| {
@@ -183,6 +188,9 @@ fn all_keys(
         }
         if cursor == 0 {
             break;
+        }
+        if floor.stopping() {
+            return Err(STOPPING);
         }
     }
     all.sort_unstable();
@@ -252,6 +260,9 @@ pub(super) fn flushdb(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
         }
         if cursor == 0 {
             break;
+        }
+        if ctx.shared.floor.stopping() {
+            return Err(STOPPING);
         }
     }
     reply::ok(ctx.out);

@@ -22,6 +22,7 @@ mod counters;
 mod expiry;
 pub(crate) mod info;
 mod keys;
+pub(crate) mod long;
 pub(crate) mod pipeline;
 mod server;
 mod strings;
@@ -35,6 +36,7 @@ use farbank_kv::store::{Error, KEY_BYTES_MAX, Key, Ops, Session, Verdict, View};
 
 use crate::resp::{Args, ReplyBuffer, Resp, reply};
 use crate::shared::{Card, Count, Shared, Tally, lock};
+use crate::shelf::Shelf;
 use table::{Command, flag};
 use transactions::Queue;
 
@@ -45,6 +47,7 @@ pub(crate) const SYNTAX: Fail = Fail::Is("ERR syntax error");
 pub(crate) const NOT_INTEGER: Fail = Fail::Is("ERR value is not an integer or out of range");
 pub(crate) const WRONG_TYPE: Fail =
     Fail::Is("WRONGTYPE Operation against a key holding the wrong kind of value");
+pub(crate) const NOT_IN_GROUP: Fail = Fail::Is("ERR Command not allowed inside a transaction");
 pub(crate) const TOO_LONG: Fail =
     Fail::Is("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
@@ -57,6 +60,17 @@ pub(crate) enum Fail {
     Says(Vec<u8>),
     /// What the store said.
     Store(Error),
+    /// It takes long, and others wait for this thread: nothing has happened yet, and another thread is to execute it.
+    Long,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ran {
+    /// It was executed, or refused.
+    Done,
+    /// As [`Fail::Long`].
+    Long,
 }
 
 impl From<Error> for Fail {
@@ -80,6 +94,7 @@ impl Fail {
             Fail::Store(error @ Error::CannotGrow(_)) => format!("OOM {error}").into_bytes(),
             Fail::Store(Error::Poisoned(p)) => misconf(&p.reason),
             Fail::Store(error) => format!("ERR {error}").into_bytes(),
+            Fail::Long => b"ERR the request takes too long here".to_vec(),
         }
     }
 }
@@ -199,10 +214,16 @@ pub(crate) struct Ctx<'a> {
     pub(crate) door: Door<'a>,
     pub(crate) client: &'a mut Client,
     pub(crate) out: &'a mut ReplyBuffer,
+    /// Buffers for large replies.
+    pub(crate) shelf: &'a mut Shelf,
     /// Where the first reply starts that must wait for this batch's ticket.
     pub(crate) mark: &'a mut Option<usize>,
     /// Whether replies of earlier batches still wait.
     pub(crate) unacknowledged: bool,
+    /// Whether this is the thread of long requests, for which no other client waits.
+    pub(crate) executes_long: bool,
+    /// Where the request's reply starts.
+    pub(crate) from: usize,
     pub(crate) shared: &'a Shared<'a>,
     pub(crate) tally: &'a mut Tally,
 }
@@ -230,7 +251,7 @@ impl Ctx<'_> {
     pub(crate) fn session(&mut self) -> Result<&mut dyn Session, Fail> {
         match &mut self.door {
             Door::Session(session) => Ok(&mut **session),
-            Door::Group(_) => Err(Fail::Is("ERR Command not allowed inside a transaction")),
+            Door::Group(_) => Err(NOT_IN_GROUP),
         }
     }
 
@@ -285,17 +306,21 @@ impl Ctx<'_> {
 }
 
 /// Executes one request, whose name was looked up: appends exactly one reply, unless the client wants
-/// none.
+/// none, or nothing if the request is long.
 #[inline]
-pub(crate) fn run(ctx: &mut Ctx<'_>, command: Option<&'static Command>, args: Args<'_>) {
+pub(crate) fn run(ctx: &mut Ctx<'_>, command: Option<&'static Command>, args: Args<'_>) -> Ran {
     let from = ctx.out.len();
-    ctx.tally.count(Count::Commands, 1);
+    ctx.from = from;
     match resolve(command, args) {
-        Ok(command) => admit(ctx, command, args),
+        Ok(command) => {
+            if admit(ctx, command, args) == Ran::Long {
+                return Ran::Long;
+            }
+        }
         Err(fail) => {
             if is_http(args.at(0)) {
                 ctx.client.leaving = true;
-                return;
+                return Ran::Done;
             }
             ctx.client.last_command = lookup(command, args).map_or("NULL", |found| found.name);
             match command {
@@ -304,9 +329,11 @@ pub(crate) fn run(ctx: &mut Ctx<'_>, command: Option<&'static Command>, args: Ar
             }
         }
     }
+    ctx.tally.count(Count::Commands, 1);
     if ctx.client.replies != Replies::On {
         withhold_reply(ctx, from);
     }
+    Ran::Done
 }
 
 /// What a browser, tricked into talking to us, would send.
@@ -413,23 +440,25 @@ fn reject(ctx: &mut Ctx<'_>, fail: &Fail) {
 
 /// Queues a command in a MULTI, or executes it, if it may run now.
 #[inline]
-fn admit(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>) {
+fn admit(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>) -> Ran {
     ctx.client.last_command = command.name;
     // PING is refused with writes, as Redis does: it is what clients judge health by.
     if (command.is(flag::WRITE) || command.name == "ping")
         && let Some(reason) = ctx.shared.poisoned.get()
     {
-        return reject(ctx, &Fail::Says(misconf(reason)));
+        reject(ctx, &Fail::Says(misconf(reason)));
+        return Ran::Done;
     }
     if ctx.client.queue.is_some() && !command.is(flag::AT_ONCE) {
-        return transactions::queue(ctx, command, args);
+        transactions::queue(ctx, command, args);
+        return Ran::Done;
     }
-    execute(ctx, command, args);
+    execute(ctx, command, args)
 }
 
 /// Executes a command outside any group.
 #[inline]
-fn execute(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>) {
+fn execute(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>) -> Ran {
     let from = ctx.out.len();
     let clean = ctx.mark.is_none();
     let tells =
@@ -437,13 +466,21 @@ fn execute(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>) {
     if tells && clean {
         *ctx.mark = Some(from); // C1, C2
     }
-    if let Err(fail) = check_keys(command, args).and_then(|()| (command.run)(ctx, args)) {
-        failed(ctx, from, clean, &fail);
+    match check_keys(command, args).and_then(|()| (command.run)(ctx, args)) {
+        Ok(()) => Ran::Done,
+        Err(fail) => failed(ctx, from, clean, &fail),
     }
 }
 
 #[cold]
-fn failed(ctx: &mut Ctx<'_>, from: usize, clean: bool, fail: &Fail) {
+fn failed(ctx: &mut Ctx<'_>, from: usize, clean: bool, fail: &Fail) -> Ran {
+    if let Fail::Long = fail {
+        ctx.out.rewind(from);
+        if clean {
+            *ctx.mark = None;
+        }
+        return Ran::Long;
+    }
     if let Fail::Store(Error::Poisoned(poisoned)) = fail {
         if ctx.shared.poisoned.set(poisoned.reason.to_string()).is_ok() {
             tracing::error!("{poisoned}");
@@ -453,6 +490,7 @@ fn failed(ctx: &mut Ctx<'_>, from: usize, clean: bool, fail: &Fail) {
         }
     }
     ctx.refuse(from, fail);
+    Ran::Done
 }
 
 #[inline]

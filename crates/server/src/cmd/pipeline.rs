@@ -5,7 +5,7 @@ use std::time::Instant;
 use farbank_kv::store::{Key, Room};
 
 use super::table::{self, Command, flag};
-use super::{Client, Ctx, Door, Need, run};
+use super::{Client, Ctx, Door, Need, Ran, long, run};
 use crate::resp::{Args, Parser, reply};
 use crate::shared::Count;
 use crate::turn::{STALL_BYTES, Turn, WINDOW};
@@ -21,11 +21,14 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut Client, parser: &mut Parser) 
         closing,
         stalled,
         awaits_room,
+        awaits_long,
         unfinished,
         requests,
-        desk,
+        figures,
+        shelf,
         stride,
         deadline,
+        executes_long,
     } = turn;
     let limits = shared.settings.limits();
     let unacknowledged = output.holds();
@@ -34,29 +37,42 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut Client, parser: &mut Parser) 
         door: Door::Session(session),
         client,
         out: &mut output.buffer,
+        shelf,
         mark: &mut output.mark,
         unacknowledged,
+        executes_long,
+        from: 0,
         shared,
         tally,
     };
     while !*closing {
         let read = parser.read(input.unread(), limits, WINDOW);
-        let mut pass = |keys: &[Key<'_>]| stride.pass(keys, &desk.hot);
+        let mut pass = |keys: &[Key<'_>]| stride.pass(keys, &figures.hot);
         let (window, count) = look_ahead(&mut ctx, parser, input.unread(), &mut pass);
         for (index, &command) in window[..count].iter().enumerate() {
             let args = parser.args(input.unread(), index);
-            if needs_room(ctx.client, command, args).is_some_and(|need| !has_room(&mut ctx, need)) {
-                // The request, and what was read ahead, is read again when there is room.
-                *awaits_room = true;
-                input.consume(index.checked_sub(1).map_or(0, |before| parser.end(before)));
+            let start = index.checked_sub(1).map_or(0, |before| parser.end(before));
+            let bytes = parser.end(index) - start;
+            if !executes_long {
+                *awaits_long = long::is_long(ctx.client, shared, command, args, bytes);
+                *awaits_room = !*awaits_long
+                    && needs_room(ctx.client, command, args)
+                        .is_some_and(|need| !has_room(&mut ctx, need));
+            }
+            if !*awaits_room && !*awaits_long {
+                *awaits_long = run(&mut ctx, command, args) == Ran::Long;
+            }
+            if *awaits_room || *awaits_long {
+                // The request, and what was read ahead, is read again when there is room, or where it may take long.
+                ctx.client.last_command = command.map_or("NULL", |command| command.name);
+                input.consume(start);
                 return parser.reset();
             }
             let is_short = command.is_some_and(Command::is_short);
-            run(&mut ctx, command, args);
             *requests += 1;
             *closing = ctx.client.leaving || ctx.out.is_cut();
             *stalled = ctx.out.len() - sent_before >= STALL_BYTES;
-            *unfinished = !is_short && Instant::now() >= deadline;
+            *unfinished = executes_long || !is_short && Instant::now() >= deadline;
             if *closing || *stalled || *unfinished {
                 // What was read ahead is read again when the client has caught up, or has its next turn.
                 input.consume(parser.end(index));

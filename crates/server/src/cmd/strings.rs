@@ -7,6 +7,10 @@ use super::{Ctx, Door, Fail, SYNTAX, TOO_LONG, WRONG_TYPE};
 use crate::resp::{Args, ReplyBuffer, Sink, reply};
 use crate::settings::size;
 use crate::shared::Count;
+use crate::shelf::make_room;
+
+/// Most bytes that frame a value in a reply.
+const FRAME_BYTES_MAX: usize = 32;
 
 /// The kind of a string; the only one so far.
 pub(super) const STRING: u8 = 0;
@@ -20,18 +24,24 @@ pub(super) fn get(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
 /// Whether a value and what frames it may be appended to `out`, which holds at most `most` bytes.
 #[inline]
 fn value_fits(out: &[u8], value_bytes: usize, most: usize) -> bool {
-    const FRAME_BYTES_MAX: usize = 32;
     most.saturating_sub(out.len()) >= value_bytes.saturating_add(FRAME_BYTES_MAX)
 }
 
 /// Appends the value of `key` as a reply.
 fn get_into(ctx: &mut Ctx<'_>, key: Key<'_>, view: View) -> Result<(), Fail> {
     let (most, is_cut) = (ctx.out.bytes_max(), ctx.out.is_cut());
-    let (mut kind, mut fits) = (STRING, true);
+    let (mut kind, mut fits, mut is_long) = (STRING, true, false);
+    let bytes_left = ctx.bytes_left();
+    let shelf = &mut *ctx.shelf;
     let mut head = |meta: &Meta, out: &mut Vec<u8>| {
         kind = meta.type_of();
+        is_long = meta.value_bytes > bytes_left;
+        if is_long {
+            return false;
+        }
         fits = !is_cut && value_fits(out, meta.value_bytes, most);
         if fits {
+            make_room(out, meta.value_bytes + FRAME_BYTES_MAX, shelf);
             reply::bulk_header(out, meta.value_bytes);
         }
         fits && kind == STRING
@@ -41,6 +51,9 @@ fn get_into(ctx: &mut Ctx<'_>, key: Key<'_>, view: View) -> Result<(), Fail> {
         Door::Session(session) => session.get(key, view, out, &mut head)?,
         Door::Group(ops) => ops.get(key, view, out, &mut head)?,
     };
+    if is_long {
+        return Err(Fail::Long);
+    }
     if kind != STRING {
         return Err(WRONG_TYPE);
     }
@@ -60,20 +73,29 @@ pub(super) fn mget(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     reply::array(ctx.out, args.len() - 1);
     let view = ctx.view();
     let (db, resp) = (ctx.client.db, ctx.client.resp);
+    let (mut bytes_left, mut is_long) = (ctx.bytes_left(), false);
     let Door::Session(session) = &mut ctx.door else {
         return mget_in_group(ctx, args);
     };
     let keys: Vec<_> = args.from(1).map(|bytes| Key { db, bytes }).collect();
     let most = ctx.out.bytes_max();
     let (mut hits, mut misses, mut fits, mut in_value) = (0, 0, true, false);
+    let shelf = &mut *ctx.shelf;
     let mut head = |meta: Option<&Meta>, out: &mut Vec<u8>| {
         if std::mem::take(&mut in_value) {
             out.extend_from_slice(b"\r\n");
         }
         let string = meta.filter(|meta| meta.type_of() == STRING);
+        let value_bytes = string.map_or(0, |meta| meta.value_bytes);
+        is_long = value_bytes > bytes_left;
+        if is_long {
+            return Wanted::Nothing;
+        }
+        bytes_left -= value_bytes;
         match string {
             Some(meta) if value_fits(out, meta.value_bytes, most) => {
                 (hits, in_value) = (hits + 1, true);
+                make_room(out, meta.value_bytes + FRAME_BYTES_MAX, shelf);
                 reply::bulk_header(out, meta.value_bytes);
                 Wanted::Value
             }
@@ -89,6 +111,9 @@ pub(super) fn mget(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
         }
     };
     session.get_many_into(&keys, view, ctx.out.bytes_mut(), &mut head)?;
+    if is_long {
+        return Err(Fail::Long);
+    }
     if !fits {
         ctx.out.cut();
     }
@@ -242,6 +267,7 @@ fn set_conditionally(
     options: &SetOptions,
 ) -> Result<(), Fail> {
     check_length(ctx, bytes.len())?;
+    ctx.refuse_long_value(key)?;
     let (mut had_old, mut done, mut wrong) = (false, false, false);
     let from = ctx.out.len();
     let (ops, out) = ctx.ops_and_out();
@@ -298,6 +324,7 @@ fn reply_old(out: &mut ReplyBuffer, from: usize, item: Option<Item<'_>>) -> bool
 pub(super) fn setnx(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let (key, bytes) = (ctx.key(args.at(1)), args.at(2));
     check_length(ctx, bytes.len())?;
+    ctx.refuse_long_value(key)?;
     let mut done = false;
     ctx.ops().update(key, &mut |item| {
         done = item.is_none();
@@ -339,6 +366,7 @@ pub(super) fn getset(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
 
 /// Changes `key` by `change`, which sees a string, and replies with what it held.
 fn take(ctx: &mut Ctx<'_>, key: Key<'_>, change: &dyn Fn(Item<'_>) -> Change) -> Result<(), Fail> {
+    ctx.refuse_long_value(key)?;
     let (mut had_old, mut wrong) = (false, false);
     let from = ctx.out.len();
     let (ops, out) = ctx.ops_and_out();
@@ -430,6 +458,7 @@ pub(super) fn append(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let (key, tail) = (ctx.key(args.at(1)), args.at(2));
     let most = size(&ctx.shared.settings.bulk_bytes_max).min(VALUE_BYTES_MAX);
     let mut outcome = Ok(0);
+    ctx.refuse_long_value(key)?;
     ctx.ops().update(key, &mut |item| {
         let old = item.map_or(&[][..], |i| i.bytes);
         outcome = match item {

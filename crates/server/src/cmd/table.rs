@@ -77,6 +77,10 @@ pub(crate) mod flag {
     pub(crate) const GROUPED: u32 = 1 << 17;
     /// Tells what it read, though it is not called a read. Not told to clients.
     pub(crate) const READS: u32 = 1 << 18;
+    /// Visits all keys: always a long request. Not told to clients.
+    pub(crate) const WALKS: u32 = 1 << 19;
+    /// May visit much, by its arguments (`long`). Not told to clients.
+    pub(crate) const MAY_WALK: u32 = 1 << 20;
 }
 
 /// One row.
@@ -232,19 +236,19 @@ pub(crate) static COMMANDS: &[Command] = table! {
     "type" 2 [READONLY FAST] ONE "RO" "@keyspace"
         "" "generic" "1.0.0" keys::kind:
         "The type of a value."
-    "keys" 2 [READONLY] NONE "" "@keyspace @dangerous"
+    "keys" 2 [READONLY WALKS] NONE "" "@keyspace @dangerous"
         "request_policy:all_shards nondeterministic_output_order" "generic" "1.0.0" keys::keys:
         "All keys that match a pattern."
-    "scan" -2 [READONLY] NONE "" "@keyspace"
+    "scan" -2 [READONLY MAY_WALK] NONE "" "@keyspace"
         "nondeterministic_output request_policy:special" "generic" "2.8.0" keys::scan:
         "Some keys, and the cursor that leads to more."
-    "dbsize" 1 [READONLY FAST] NONE "" "@keyspace"
+    "dbsize" 1 [READONLY FAST MAY_WALK] NONE "" "@keyspace"
         "request_policy:all_shards response_policy:agg_sum" "server" "1.0.0" keys::dbsize:
         "How many keys the database has."
-    "flushall" -1 [WRITE] NONE "" "@keyspace @dangerous"
+    "flushall" -1 [WRITE WALKS] NONE "" "@keyspace @dangerous"
         "request_policy:all_shards response_policy:all_succeeded" "server" "1.0.0" keys::flushall:
         "Removes every key of every database."
-    "flushdb" -1 [WRITE] NONE "" "@keyspace @dangerous"
+    "flushdb" -1 [WRITE WALKS] NONE "" "@keyspace @dangerous"
         "request_policy:all_shards response_policy:all_succeeded" "server" "1.0.0" keys::flushdb:
         "Removes every key of this database."
     "expire" -3 [WRITE FAST] ONE "RW update" "@keyspace"
@@ -311,7 +315,7 @@ pub(crate) static COMMANDS: &[Command] = table! {
     "quit" -1 [NOSCRIPT LOADING STALE FAST NO_AUTH ALLOW_BUSY AT_ONCE] NONE "" "@connection"
         "" "connection" "1.0.0" connection::quit:
         "Closes the connection."
-    "client" -2 [] NONE "" ""
+    "client" -2 [MAY_WALK] NONE "" ""
         "" "connection" "2.4.0" server::container [CLIENT]:
         "Commands about connections."
     "command" -1 [LOADING STALE] NONE "" "@connection"

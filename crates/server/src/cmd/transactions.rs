@@ -15,7 +15,7 @@ use std::ops::Range;
 use farbank_kv::store::{Error, Key, Verdict, View};
 
 use super::table::{Command, flag};
-use super::{Ctx, Door, Fail, Need, check_keys, execute, misconf, reject};
+use super::{Ctx, Door, Fail, Need, Ran, check_keys, execute, misconf, reject};
 use crate::resp::number::parse_u64;
 use crate::resp::parse::Kept;
 use crate::resp::{Args, reply};
@@ -33,6 +33,16 @@ pub(crate) struct Queue {
 impl Queue {
     pub(crate) fn len(&self) -> usize {
         self.commands.len()
+    }
+
+    /// How many arguments the requests have together, their names included.
+    pub(super) fn args(&self) -> usize {
+        self.requests.arg_count()
+    }
+
+    /// Whether a queued command has one of these flags.
+    pub(super) fn has(&self, flags: u32) -> bool {
+        self.commands.iter().any(|command| command.is(flags))
     }
 
     /// Bytes of memory the queue takes.
@@ -205,15 +215,18 @@ pub(super) fn exec(ctx: &mut Ctx<'_>, _: Args<'_>) -> Result<(), Fail> {
     let Some(queue) = ctx.client.queue.take() else {
         return Err(Fail::Is("ERR EXEC without MULTI"));
     };
+    let watched = std::mem::take(&mut ctx.client.watched);
     ctx.client.executing = Some(queue.len());
-    let outcome = run_queue(ctx, &queue);
+    let outcome = run_queue(ctx, &queue, &watched);
     ctx.client.executing = None;
+    if let Err(Fail::Long) = outcome {
+        (ctx.client.queue, ctx.client.watched) = (Some(queue), watched);
+    }
     outcome
 }
 
 /// Executes what was queued, if nothing speaks against it.
-fn run_queue(ctx: &mut Ctx<'_>, queue: &Queue) -> Result<(), Fail> {
-    let watched = std::mem::take(&mut ctx.client.watched);
+fn run_queue(ctx: &mut Ctx<'_>, queue: &Queue, watched: &Watches) -> Result<(), Fail> {
     if queue.broken {
         let text = "EXECABORT Transaction discarded because of previous errors.";
         return Err(Fail::Is(text));
@@ -228,10 +241,11 @@ fn run_queue(ctx: &mut Ctx<'_>, queue: &Queue) -> Result<(), Fail> {
     let mut at = 0;
     while at < queue.len() || at == 0 {
         let range = queue.groupable(at);
-        let watched = (at == 0).then_some(&*watched);
+        let watched = (at == 0).then_some(watched);
         match run_group(ctx, queue, range.clone(), watched) {
-            Ok(Verdict::Apply) => {}
-            Ok(Verdict::Abandon) => {
+            Ok(Group::Applied) => {}
+            Ok(Group::Long) => return Err(Fail::Long),
+            Ok(Group::Abandoned) => {
                 ctx.out.truncate(start);
                 reply::null_array(ctx.out, ctx.client.resp);
                 return Ok(());
@@ -259,13 +273,23 @@ fn abandoned(ctx: &Ctx<'_>, error: Error) -> Fail {
     }
 }
 
-/// Runs the commands in `range` as one group, if the watched keys are as they were.
+/// What became of a group.
+enum Group {
+    Applied,
+    /// A watched key has changed.
+    Abandoned,
+    /// As [`Fail::Long`].
+    Long,
+}
+
+/// Runs the commands in `range` as one group, if the watched keys are as they were. Only the first group, the one that has
+/// watched keys, may turn out to be long: what precedes others is done.
 fn run_group(
     ctx: &mut Ctx<'_>,
     queue: &Queue,
     range: Range<usize>,
     watched: Option<&Watches>,
-) -> Result<Verdict, Error> {
+) -> Result<Group, Error> {
     let mut keys = queue.keys(range.clone(), ctx.client.db);
     keys.extend(
         watched
@@ -277,7 +301,7 @@ fn run_group(
         for at in range {
             execute(ctx, queue.commands[at], queue.requests.args(at));
         }
-        return Ok(Verdict::Apply);
+        return Ok(Group::Applied);
     }
     let (from, was_cut, db) = (ctx.out.len(), ctx.out.is_cut(), ctx.client.db);
     ctx.mark.get_or_insert(from); // a group sees the newest values, durable or not
@@ -285,15 +309,19 @@ fn run_group(
         door,
         client,
         out,
+        shelf,
         mark,
         unacknowledged,
+        executes_long,
+        from: request_from,
         shared,
         tally,
     } = ctx;
     let Door::Session(session) = door else {
-        return Ok(Verdict::Abandon);
+        return Ok(Group::Abandoned);
     };
-    session.group(&keys, &mut |ops| {
+    let mut is_long = false;
+    let verdict = session.group(&keys, &mut |ops| {
         match was_cut {
             true => out.truncate(from),
             false => out.rewind(from),
@@ -309,30 +337,42 @@ fn run_group(
             door: Door::Group(ops),
             client,
             out,
+            shelf,
             mark,
             unacknowledged: *unacknowledged,
+            executes_long: *executes_long || watched.is_none(),
+            from: *request_from,
             shared,
             tally,
         };
         for at in range.clone() {
-            run_in_group(&mut ctx, queue.commands[at], queue.requests.args(at))?;
+            if run_in_group(&mut ctx, queue.commands[at], queue.requests.args(at))? == Ran::Long {
+                is_long = true;
+                return Ok(Verdict::Abandon);
+            }
         }
         Ok(Verdict::Apply)
+    })?;
+    Ok(match verdict {
+        Verdict::Apply => Group::Applied,
+        Verdict::Abandon if is_long => Group::Long,
+        Verdict::Abandon => Group::Abandoned,
     })
 }
 
 /// Runs one command of a group. What its own request is to blame for is its reply; what the pool is
 /// to blame for ends the group.
-fn run_in_group(ctx: &mut Ctx<'_>, command: &Command, args: Args<'_>) -> Result<(), Error> {
+fn run_in_group(ctx: &mut Ctx<'_>, command: &Command, args: Args<'_>) -> Result<Ran, Error> {
     let from = ctx.out.len();
     match (command.run)(ctx, args) {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(Ran::Done),
+        Err(Fail::Long) => Ok(Ran::Long),
         Err(Fail::Store(error)) if error.is_full() || matches!(error, Error::Poisoned(_)) => {
             Err(error)
         }
         Err(fail) => {
             ctx.refuse(from, &fail);
-            Ok(())
+            Ok(Ran::Done)
         }
     }
 }

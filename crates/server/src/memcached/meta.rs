@@ -16,6 +16,7 @@ use super::{BAD_FORMAT, Ctx, ERROR, KEY_BYTES_MAX, Start, Words, base64, key};
 use crate::resp::Sink;
 use crate::resp::number::Decimal;
 use crate::shared::Count;
+use crate::shelf::make_room;
 
 /// Most flags of a request, and words of one with its name and key.
 const FLAGS_MAX: usize = 17;
@@ -330,11 +331,15 @@ fn look(ctx: &mut Ctx<'_>, asked: &Asked<'_>) -> Option<bool> {
     };
     let mut wins = false;
     let (most, mut fits) = (ctx.out.bytes_max(), true);
+    let shelf = &mut *ctx.shelf;
     let mut head = |meta: &Meta, out: &mut Vec<u8>| {
         wins = meta.kind & (KIND_STALE | KIND_WON) == KIND_STALE;
         show(meta).line(asked, out);
         let value_bytes = if asked.value { meta.value_bytes + 2 } else { 0 };
         fits = out.len().saturating_add(value_bytes) <= most;
+        if fits {
+            make_room(out, value_bytes, shelf);
+        }
         fits
     };
     let out = ctx.out.bytes_mut();

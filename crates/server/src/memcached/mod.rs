@@ -32,15 +32,21 @@ use std::time::Instant;
 
 use farbank_kv::store::{Absence, Error, Key, Room, Session, View};
 
+use crate::cmd::{Ran, long};
 use crate::hotkeys::Stride;
 use crate::resp::{ReplyBuffer, Sink};
-use crate::shared::{Card, Count, Desk, Shared, Tally};
+use crate::shared::{Card, Count, Figures, Shared, Tally};
+use crate::shelf::Shelf;
 use crate::turn::{STALL_BYTES, Turn, WINDOW};
 use items::Cas;
 use parse::{BAD_FORMAT, ERROR, KEY_BYTES_MAX, Limits, Request, Step, Words};
 use prefixes::Prefixes;
 use recency::{Recency, Use};
 
+/// Most words of a line that reads values and writes them again.
+const TOUCHED_WORDS: usize = 6;
+/// Longest line that names keys and is not a long request: hundreds of keys.
+const LINE_BYTES_LONG: usize = 16 << 10;
 /// The version that clients are told: the one this protocol is that of.
 pub(crate) const VERSION: &str = "1.6.18";
 
@@ -120,7 +126,9 @@ impl Talk {
 struct Ctx<'a> {
     session: &'a mut dyn Session,
     shared: &'a Shared<'a>,
-    desk: &'a Desk,
+    figures: &'a Figures,
+    /// Buffers for large replies.
+    shelf: &'a mut Shelf,
     stride: &'a mut Stride,
     tally: &'a mut Tally,
     out: &'a mut ReplyBuffer,
@@ -128,6 +136,8 @@ struct Ctx<'a> {
     mark: &'a mut Option<usize>,
     /// Whether replies of earlier batches still wait.
     unacknowledged: bool,
+    /// Whether this is the thread of long requests, for which no other client waits.
+    executes_long: bool,
     limits: Limits,
     cas: Cas,
     /// The server's clock, in seconds.
@@ -252,7 +262,8 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
     let Turn {
         session,
         shared,
-        desk,
+        figures,
+        shelf,
         stride,
         tally,
         input,
@@ -260,18 +271,22 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
         closing,
         stalled,
         awaits_room,
+        awaits_long,
         unfinished,
         requests,
         deadline,
+        executes_long,
     } = turn;
     let sent_before = output.buffer.len() - output.pending();
     let mut ctx = Ctx {
         session,
         shared,
-        desk,
+        figures,
+        shelf,
         stride,
         tally,
         unacknowledged: output.holds(),
+        executes_long,
         out: &mut output.buffer,
         mark: &mut output.mark,
         limits: Limits {
@@ -284,7 +299,7 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
         now_secs: shared.clock_ms() / 1000,
         leaving: false,
     };
-    while !*closing && !*stalled && !*awaits_room && !*unfinished {
+    while !*closing && !*stalled && !*awaits_room && !*awaits_long && !*unfinished {
         let skipped = talk.skip.min(input.unread().len());
         talk.skip -= skipped;
         input.consume(skipped);
@@ -296,23 +311,28 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
         prefetch(&mut ctx, &window[..count]);
         let mut consumed = 0;
         for (request, used) in &window[..count] {
-            *awaits_room = !has_room(&mut ctx, request, *used);
-            if *awaits_room {
+            if !executes_long {
+                *awaits_long = is_long(request, *used);
+                *awaits_room = !*awaits_long && !has_room(&mut ctx, request, *used);
+            }
+            if !*awaits_room && !*awaits_long {
+                *awaits_long = run(&mut ctx, request) == Ran::Long;
+            }
+            if *awaits_room || *awaits_long {
                 break;
             }
             ctx.count(Count::Commands);
-            run(&mut ctx, request);
             *requests += 1;
             consumed += used;
             *closing = ctx.leaving || ctx.out.is_cut();
             *stalled = ctx.out.len() - sent_before >= STALL_BYTES;
             let is_short = matches!(request, Request::Store(_) | Request::MetaSet { .. });
-            *unfinished = !is_short && Instant::now() >= deadline;
+            *unfinished = executes_long || !is_short && Instant::now() >= deadline;
             if *closing || *stalled || *unfinished {
                 break;
             }
         }
-        let all = !*closing && !*stalled && !*awaits_room && !*unfinished;
+        let all = !*closing && !*stalled && !*awaits_room && !*awaits_long && !*unfinished;
         input.consume(consumed);
         match end {
             // What was read ahead is read again when the client has caught up, or there is room.
@@ -403,7 +423,7 @@ fn prefetch(ctx: &mut Ctx<'_>, window: &[(Request<'_>, usize)]) {
             found += 1;
         }
     }
-    ctx.stride.pass(&keys[..found], &ctx.desk.hot);
+    ctx.stride.pass(&keys[..found], &ctx.figures.hot);
     if found > 1 {
         ctx.session.prefetch(&keys[..found], reads);
     }
@@ -425,10 +445,27 @@ fn has_room(ctx: &mut Ctx<'_>, request: &Request<'_>, bytes: usize) -> bool {
     !matches!(ctx.session.prepare(bytes, deletes), Ok(Room::Wait))
 }
 
+/// Whether a request of `bytes` is more than a worker executes while other clients wait.
 #[inline]
-fn run(ctx: &mut Ctx<'_>, request: &Request<'_>) {
+fn is_long(request: &Request<'_>, bytes: usize) -> bool {
+    match request {
+        Request::Store(_) | Request::MetaSet { .. } => bytes > long::BYTES,
+        Request::Line(words) => {
+            bytes > LINE_BYTES_LONG
+                || match words.clone().next() {
+                    Some(b"flush_all") => true,
+                    Some(b"gat" | b"gats") => words.clone().nth(TOUCHED_WORDS).is_some(),
+                    _ => false,
+                }
+        }
+        _ => bytes > LINE_BYTES_LONG,
+    }
+}
+
+#[inline]
+fn run(ctx: &mut Ctx<'_>, request: &Request<'_>) -> Ran {
     match *request {
-        Request::Get { keys, cas } => text::get(ctx, keys, cas),
+        Request::Get { keys, cas } => return text::get(ctx, keys, cas),
         Request::Store(store) => text::store(ctx, &store),
         Request::MetaSet {
             key,
@@ -438,6 +475,7 @@ fn run(ctx: &mut Ctx<'_>, request: &Request<'_>) {
         Request::Line(words) => line(ctx, words),
         Request::Fault { text, quiet } => ctx.say(text, quiet),
     }
+    Ran::Done
 }
 
 /// Executes a request that is a line by itself.

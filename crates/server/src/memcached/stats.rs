@@ -42,7 +42,7 @@ pub(super) fn stats(ctx: &mut Ctx<'_>, mut args: Words<'_>) {
     let what = args.next();
     let figures = ctx.shared.store.stats();
     // The worker's own counts are shown to the others once a turn; its client wants to see the last.
-    ctx.desk.publish(ctx.tally);
+    ctx.figures.publish(ctx.tally);
     let lines = &mut Lines(ctx.out);
     match what {
         None => general(ctx.shared, &figures, lines),

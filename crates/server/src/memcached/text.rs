@@ -7,9 +7,11 @@ use super::items::{self, Cas, Outcome, Sign, Sum, Total, Write, expires_ms};
 use super::parse::{How, Payload, Store, i32_of, u32_of, u64_of};
 use super::prefixes::Deed;
 use super::{BAD_FORMAT, Ctx, ERROR, KEY_BYTES_MAX, Start, Words, key};
+use crate::cmd::{Ran, long};
 use crate::resp::Sink;
 use crate::resp::number::Decimal;
 use crate::shared::Count;
+use crate::shelf::make_room;
 use crate::turn::WINDOW;
 
 pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
@@ -18,8 +20,8 @@ pub(super) const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 pub(super) const REPLY_TOO_LONG: &str = "SERVER_ERROR out of memory writing get response";
 
-/// Most bytes of a value that are made ready for it before it is copied.
-const RESERVED_BYTES_MAX: usize = 64 << 10;
+/// Most bytes of a reply's line before a value, and of its end, besides the key.
+const LINE_BYTES_MAX: usize = 64;
 
 /// Appends what comes before a value's bytes.
 #[inline]
@@ -44,29 +46,41 @@ fn value_line(out: &mut impl Sink, key: &[u8], meta: &Meta, cas: Option<Cas>) {
 
 /// `get key...`, `gets key...`
 #[inline]
-pub(super) fn get(ctx: &mut Ctx<'_>, keys: Words<'_>, cas: bool) {
+pub(super) fn get(ctx: &mut Ctx<'_>, keys: Words<'_>, cas: bool) -> Ran {
     let from = ctx.out.len();
     let view = ctx.reads();
     let mut rest = keys;
     let Some(first) = rest.next() else {
-        return ctx.refuse(ERROR);
+        ctx.refuse(ERROR);
+        return Ran::Done;
+    };
+    let mut left = match ctx.executes_long {
+        true => usize::MAX,
+        false => long::BYTES,
     };
     let one = rest.clone().next().is_none();
     let got = if one {
-        get_one(ctx, first, view, cas)
+        get_one(ctx, first, view, cas, &mut left)
     } else {
-        get_all(ctx, keys, view, cas)
+        get_all(ctx, keys, view, cas, &mut left)
     };
     match got {
         Ok(()) => ctx.out.extend_from_slice(b"END\r\n"),
+        Err(Fail::Long) => {
+            ctx.out.rewind(from);
+            return Ran::Long;
+        }
         Err(fail) => fail.reply(ctx, from),
     }
+    Ran::Done
 }
 
 /// Why a retrieval has another reply than items.
 enum Fail {
     Is(&'static str),
     Store(Error),
+    /// The values are so large that others would wait for long: another thread is to read them.
+    Long,
 }
 
 impl Fail {
@@ -80,27 +94,44 @@ impl Fail {
                 let (first, quiet) = (false, false);
                 ctx.failed(error, Start { from, first, quiet });
             }
+            Fail::Long => {}
         }
     }
 }
 
-/// Appends the item called `name`, if there is one.
+/// Appends the item called `name`, if there is one. `left` bytes of values may be read yet.
 #[inline]
-fn get_one(ctx: &mut Ctx<'_>, name: &[u8], view: View, cas: bool) -> Result<(), Fail> {
+fn get_one(
+    ctx: &mut Ctx<'_>,
+    name: &[u8],
+    view: View,
+    cas: bool,
+    left: &mut usize,
+) -> Result<(), Fail> {
     if name.len() > KEY_BYTES_MAX {
         return Err(Fail::Is(BAD_FORMAT));
     }
     let cas = cas.then_some(ctx.cas);
-    let (most, mut fits) = (ctx.out.bytes_max(), true);
+    let (most, mut fits, mut value_bytes) = (ctx.out.bytes_max(), true, 0);
+    let bytes_left = *left;
+    let shelf = &mut *ctx.shelf;
     let mut head = |meta: &Meta, out: &mut Vec<u8>| {
-        out.reserve(name.len() + meta.value_bytes.min(RESERVED_BYTES_MAX) + 64);
-        value_line(out, name, meta, cas);
-        fits = out.len().saturating_add(meta.value_bytes + 2) <= most;
+        value_bytes = meta.value_bytes;
+        if value_bytes > bytes_left {
+            return false;
+        }
+        let bytes = name.len() + meta.value_bytes + LINE_BYTES_MAX;
+        fits = out.len().saturating_add(bytes) <= most;
+        if fits {
+            make_room(out, bytes, shelf);
+            value_line(out, name, meta, cas);
+        }
         fits
     };
     let out = ctx.out.bytes_mut();
     let found = ctx.session.get(key(name), view, out, &mut head);
     let hit = found.map_err(Fail::Store)?;
+    *left = bytes_left.checked_sub(value_bytes).ok_or(Fail::Long)?;
     if !fits {
         return Err(Fail::Is(REPLY_TOO_LONG));
     }
@@ -116,8 +147,15 @@ fn get_one(ctx: &mut Ctx<'_>, name: &[u8], view: View, cas: bool) -> Result<(), 
 }
 
 /// Appends the items called `names`, fetching ahead.
-fn get_all(ctx: &mut Ctx<'_>, mut names: Words<'_>, view: View, cas: bool) -> Result<(), Fail> {
+fn get_all(
+    ctx: &mut Ctx<'_>,
+    mut names: Words<'_>,
+    view: View,
+    cas: bool,
+    left: &mut usize,
+) -> Result<(), Fail> {
     let mut first = true;
+    let counted = *ctx.tally;
     loop {
         let mut keys = [key(&[]); WINDOW];
         let mut count = 0;
@@ -130,11 +168,15 @@ fn get_all(ctx: &mut Ctx<'_>, mut names: Words<'_>, view: View, cas: bool) -> Re
         }
         // The first of all was passed when it was read ahead.
         ctx.stride
-            .pass(&keys[count.min(first.into())..count], &ctx.desk.hot);
+            .pass(&keys[count.min(first.into())..count], &ctx.figures.hot);
         first = false;
         ctx.session.prefetch(&keys[..count], true);
         for key in &keys[..count] {
-            get_one(ctx, key.bytes, view, cas)?;
+            get_one(ctx, key.bytes, view, cas, left).inspect_err(|fail| {
+                if let Fail::Long = fail {
+                    *ctx.tally = counted;
+                }
+            })?;
         }
         if count < WINDOW {
             return Ok(());

@@ -13,8 +13,11 @@
 //! B1  `bytes` has at most `bytes_max` bytes.
 //! B2  Once cut, a buffer stays cut, until it is rewound to before the reply that did not fit.
 
-/// Most memory that a buffer keeps when it holds less.
+/// Most memory that a buffer with something in it keeps when it holds less than half of it.
 const CAPACITY_KEPT: usize = 256 << 10;
+
+/// Most memory that an empty buffer keeps.
+const EMPTY_CAPACITY_KEPT: usize = 4 << 20;
 
 /// What bytes of a reply are appended to.
 pub trait Sink {
@@ -135,7 +138,14 @@ impl ReplyBuffer {
     /// Gives back memory that a large reply has needed.
     #[inline]
     fn shrink(&mut self) {
-        if self.bytes.capacity() > CAPACITY_KEPT && self.bytes.len() < self.bytes.capacity() / 2 {
+        let (len, capacity) = (self.bytes.len(), self.bytes.capacity());
+        // An empty one is kept, or freed, by its thread's shelf.
+        let kept = if len > 0 {
+            CAPACITY_KEPT
+        } else {
+            EMPTY_CAPACITY_KEPT
+        };
+        if capacity > kept && len < capacity / 2 {
             self.bytes.shrink_to(CAPACITY_KEPT);
         }
     }

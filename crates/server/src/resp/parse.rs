@@ -143,53 +143,120 @@ impl<'a> Args<'a> {
     }
 }
 
+/// Bytes of kept requests after which a chunk is full; a larger request has one of its own.
+const CHUNK_BYTES: usize = 64 << 10;
+
 /// Requests kept for later: what MULTI queues.
+///
+/// They lie in chunks, so that many take no more memory than their bytes and spans, and none is copied when more come.
 #[derive(Debug, Default)]
 pub struct Kept {
+    chunks: Vec<Chunk>,
+    requests: usize,
+    args: usize,
+    /// Bytes of memory that all chunks but the last take.
+    full_bytes: usize,
+}
+
+/// Requests that were kept one after another.
+#[derive(Debug)]
+struct Chunk {
+    /// How many requests are in chunks before this one.
+    first: usize,
     bytes: Vec<u8>,
     spans: Vec<Span>,
+    /// Where each request's spans end.
     ends: Vec<usize>,
+}
+
+impl Chunk {
+    /// Gives back memory that no request will use.
+    fn shrink(&mut self) {
+        self.bytes.shrink_to_fit();
+        self.spans.shrink_to_fit();
+        self.ends.shrink_to_fit();
+    }
+
+    /// Bytes of memory it takes.
+    fn memory_bytes(&self) -> usize {
+        size_of::<Chunk>()
+            + self.bytes.capacity()
+            + self.spans.capacity() * size_of::<Span>()
+            + self.ends.capacity() * size_of::<usize>()
+    }
 }
 
 impl Kept {
     /// Copies a request.
     pub fn push(&mut self, args: Args<'_>) {
+        let bytes = args.from(0).map(<[u8]>::len).sum();
+        let chunk = self.chunk_for(bytes);
         for arg in args.from(0) {
-            let start = self.bytes.len();
-            self.bytes.extend_from_slice(arg);
-            self.spans.push(Span {
+            let start = chunk.bytes.len();
+            chunk.bytes.extend_from_slice(arg);
+            chunk.spans.push(Span {
                 start,
-                end: self.bytes.len(),
+                end: chunk.bytes.len(),
             });
         }
-        self.ends.push(self.spans.len());
+        chunk.ends.push(chunk.spans.len());
+        self.requests += 1;
+        self.args += args.len();
+    }
+
+    /// The chunk that takes a request of `bytes`.
+    fn chunk_for(&mut self, bytes: usize) -> &mut Chunk {
+        let has_room = |chunk: &Chunk| chunk.bytes.len() + bytes <= CHUNK_BYTES;
+        if !self.chunks.last().is_some_and(has_room) {
+            if let Some(full) = self.chunks.last_mut() {
+                full.shrink();
+                self.full_bytes += full.memory_bytes();
+            }
+            self.chunks.push(Chunk {
+                first: self.requests,
+                bytes: Vec::with_capacity(bytes),
+                spans: Vec::new(),
+                ends: Vec::new(),
+            });
+        }
+        let last = self.chunks.len() - 1;
+        &mut self.chunks[last]
     }
 
     /// How many requests are kept.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.ends.len()
+        self.requests
     }
 
     /// Whether none is kept.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.requests == 0
     }
 
-    /// Bytes the kept requests take.
+    /// How many arguments the kept requests have together, their names included.
+    #[must_use]
+    pub fn arg_count(&self) -> usize {
+        self.args
+    }
+
+    /// Bytes of memory the kept requests take.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.bytes.len() + self.spans.len() * size_of::<Span>()
+        self.full_bytes + self.chunks.last().map_or(0, Chunk::memory_bytes)
     }
 
     /// The arguments of the request at `index`.
     #[must_use]
     pub fn args(&self, index: usize) -> Args<'_> {
-        let from = if index == 0 { 0 } else { self.ends[index - 1] };
+        let after = self.chunks.partition_point(|chunk| chunk.first <= index);
+        let chunk = &self.chunks[after - 1];
+        let index = index - chunk.first;
+        let from = index.checked_sub(1).map_or(0, |before| chunk.ends[before]);
         Args {
-            bytes: &self.bytes,
-            spans: &self.spans[from..self.ends[index]],
+            bytes: &chunk.bytes,
+            spans: &chunk.spans[from..chunk.ends[index]],
         }
     }
 }

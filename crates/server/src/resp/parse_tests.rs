@@ -161,3 +161,34 @@ fn kept_requests_are_what_was_kept() {
     assert_eq!(kept.args(1).at(1), b"a");
     assert_eq!(kept.args(1).get(2), None);
 }
+
+#[test]
+fn many_kept_requests_take_little_more_memory_than_their_bytes() {
+    let request = |value: &str| {
+        let mut bytes = Vec::new();
+        crate::resp::request(&mut bytes, &["SET", "k", value]);
+        bytes
+    };
+    let mut kept = Kept::default();
+    let mut sum = 0;
+    let lengths = || (0..4_000).map(|at| (at * 37) % 400 + if at % 500 == 0 { 300_000 } else { 0 });
+    for length in lengths() {
+        let input = request(&"v".repeat(length));
+        let mut parser = Parser::default();
+        assert_eq!(parser.read(&input, LIMITS, 16), Ok(1));
+        kept.push(parser.args(&input, 0));
+        sum += "SETk".len() + length + 3 * size_of::<Span>() + size_of::<usize>();
+    }
+    for (at, length) in lengths().enumerate() {
+        let args = kept.args(at);
+        let words = [args.at(0), args.at(1), args.at(2)].map(<[u8]>::len);
+        assert_eq!((args.len(), words), (3, [3, 1, length]), "request {at}");
+    }
+    assert_eq!((kept.len(), kept.arg_count()), (4_000, 12_000));
+    assert!(kept.bytes() >= sum);
+    assert!(
+        kept.bytes() < sum + sum / 20 + 2 * CHUNK_BYTES,
+        "{} for {sum}",
+        kept.bytes()
+    );
+}

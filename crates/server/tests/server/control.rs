@@ -40,6 +40,29 @@ impl Volatile {
         }
     }
 
+    /// From now on operations on many keys wait.
+    pub(crate) fn close_gate(&self) {
+        self.inner.gate().is_closed = true;
+    }
+
+    /// Waits until an operation on many keys waits.
+    pub(crate) fn await_waiting(&self) {
+        while self.inner.gate().waiting == 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether an operation on many keys waits.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.inner.gate().waiting > 0
+    }
+
+    /// From now on no operation waits; those that do go on.
+    pub(crate) fn open_gate(&self) {
+        self.inner.gate().is_closed = false;
+        self.inner.opened.notify_all();
+    }
+
     /// The medium fails.
     pub(crate) fn poison(&self, reason: &str) {
         let mut state = self.inner.state();

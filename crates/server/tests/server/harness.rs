@@ -89,6 +89,11 @@ impl Running {
         }
     }
 
+    /// Whether clients can connect.
+    pub(crate) fn accepts(&self) -> bool {
+        TcpStream::connect(self.addr).is_ok()
+    }
+
     /// Waits until the server has ended by itself.
     pub(crate) fn join(mut self) {
         self.thread.take().unwrap().join().unwrap().unwrap();
@@ -97,6 +102,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        self.store.open_gate(); // Of a test that has failed: no thread may wait there.
         self.handle.stop();
         if let Some(thread) = self.thread.take() {
             let ended = thread.join();

@@ -9,6 +9,7 @@ mod control;
 mod durability;
 mod harness;
 mod limits;
+mod long;
 mod memcached;
 mod memcached_wire;
 mod protected;

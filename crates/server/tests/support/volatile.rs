@@ -1,11 +1,11 @@
 //! A store in a hash map, for tests: volatile, slow, and honest about tickets.
 //!
 //! Writes are invisible to other sessions until their ticket turns: at once, or when a test says so
-//! (`control` in the tests, which also makes the medium fail, or the pool full).
+//! (`control` in the tests, which also makes the medium fail, or the pool full, or operations on many keys wait).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use farbank_kv::store::{
@@ -123,8 +123,17 @@ impl State {
     }
 }
 
+/// Where operations on many keys wait while a test has it closed.
+#[derive(Default)]
+pub(crate) struct Gate {
+    pub(crate) is_closed: bool,
+    pub(crate) waiting: usize,
+}
+
 pub(crate) struct Inner {
     state: Mutex<State>,
+    gate: Mutex<Gate>,
+    pub(crate) opened: Condvar,
     /// Milliseconds since 1970; 0 is the real clock.
     pub(crate) clock_ms: AtomicU64,
 }
@@ -132,6 +141,22 @@ pub(crate) struct Inner {
 impl Inner {
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn gate(&self) -> MutexGuard<'_, Gate> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An operation on `keys` keys begins.
+    fn pass(&self, keys: usize) {
+        const MANY: usize = 40;
+        let mut gate = self.gate();
+        gate.waiting += 1;
+        while keys >= MANY && gate.is_closed {
+            let woken = self.opened.wait(gate);
+            gate = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+        gate.waiting -= 1;
     }
 
     fn now_ms(&self) -> u64 {
@@ -162,6 +187,8 @@ impl Volatile {
     pub(crate) fn new() -> Volatile {
         let inner = Inner {
             state: Mutex::default(),
+            gate: Mutex::default(),
+            opened: Condvar::new(),
             clock_ms: AtomicU64::new(0),
         };
         let caps = Caps {
@@ -383,6 +410,7 @@ impl Session for Door {
         out: &mut Vec<u8>,
         head: Heads<'_>,
     ) -> Result<(), Error> {
+        self.inner.pass(keys.len());
         let state = self.inner.state();
         for &key in keys {
             state.check(&name(key))?;
@@ -403,6 +431,7 @@ impl Session for Door {
         keys: &[Key<'_>],
         body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
     ) -> Result<Verdict, Error> {
+        self.inner.pass(keys.len());
         let state = self.inner.state();
         let mut group = Group {
             inner: &self.inner,
@@ -442,6 +471,7 @@ impl Session for Door {
         count: usize,
         each: &mut dyn FnMut(&[u8], &Meta),
     ) -> Result<u64, Error> {
+        self.inner.pass(count);
         let ticket = self.commit()?;
         self.wait(ticket)?;
         let state = self.inner.state();
@@ -469,6 +499,7 @@ impl Session for Door {
     }
 
     fn flush_all(&mut self) -> Result<(), Error> {
+        self.inner.pass(usize::MAX);
         let ticket = self.commit()?;
         self.wait(ticket)?;
         let mut state = self.inner.state();
