@@ -7,16 +7,19 @@ use crate::Size;
 use crate::run::{farbank, output, root, succeed, target, works};
 
 /// The seeds a lane explores in each persistency mode: a bit more than a minute on two CPUs.
-const LANE_SEEDS: [(&str, &str); 4] = [
-    ("adr", "0..32"),
-    ("eadr", "0..4"),
-    ("word", "0..16"),
-    ("page", "0..24"),
+const LANE_SEEDS: [(&str, &str); 5] = [
+    ("adr", "0..20"),
+    ("eadr", "0..3"),
+    ("word", "0..10"),
+    ("page", "0..16"),
+    ("relaxed", "0..12"),
 ];
 /// Those of the engine with batches of one, in each mode.
 const ALONE_SEEDS: &str = "0..4";
 /// Those of the engine with four classes, in each mode.
 const CLASSES_SEEDS: [(&str, &str); 2] = [("adr", "0..3"), ("page", "0..3")];
+/// Those of the engine with values of several extents.
+const LARGE_SEEDS: [(&str, &str); 2] = [("adr", "0..3"), ("page", "0..3")];
 /// The persistent hash indexes, each with the seeds in which a release finds a million distinct images of it.
 pub(crate) const TABLES: [(&str, &str); 7] = [
     ("cceh", "0..700"),
@@ -107,10 +110,16 @@ pub(crate) fn crash(size: Size) -> Result<(), String> {
     };
     for (mode, seeds) in LANE_SEEDS {
         kv("kv", mode, seeds)?;
-        kv("kv-alone", mode, ALONE_SEEDS)?;
+        if mode != "relaxed" {
+            kv("kv-alone", mode, ALONE_SEEDS)?; // Its operations are durable when they return.
+        }
     }
     for (mode, seeds) in CLASSES_SEEDS {
         kv("kv-classes", mode, seeds)?;
+        kv("kv-slices", mode, seeds)?;
+    }
+    for (mode, seeds) in LARGE_SEEDS {
+        kv("kv-large", mode, seeds)?;
     }
     if size == Size::Lane {
         return Ok(());
@@ -171,7 +180,13 @@ pub(crate) fn faults(_: Size) -> Result<(), String> {
     let tables = TABLE_FAULTS
         .iter()
         .map(|(table, only)| (*table, Some(*only)));
-    for (target, only) in [("kv", None), ("mdb", None)].into_iter().chain(tables) {
+    let engines = [
+        ("kv", None),
+        ("kv-large", Some("kv.")),
+        ("kv-slices", Some("kv.slice_")),
+        ("mdb", None),
+    ];
+    for (target, only) in engines.into_iter().chain(tables) {
         let mut command = Command::new(&binary);
         command.args(["check", "faults", "--target", target]);
         if let Some(only) = only {

@@ -6,6 +6,7 @@
 //! ```text
 //!   cargo xtask lanes [NAME...]     all of them, or those named; for CI
 //!   cargo xtask gate [NAME...]      the same at release size; takes about an hour
+//!   cargo xtask lanes soak [--seconds N]   what must not grow in a long run; only if it is named
 //!   cargo xtask dependencies        every dependency is as deny.toml asks
 //!   cargo xtask sbom                prints what the program is made of, as CycloneDX
 //!   cargo xtask release             builds the program to give away, into target/dist
@@ -26,6 +27,7 @@ mod disks;
 mod filesystems;
 mod fuzz;
 mod guest;
+mod hostile;
 mod media_errors;
 mod memcached;
 mod model;
@@ -34,6 +36,7 @@ mod release;
 mod run;
 mod sanitize;
 mod serving;
+mod soak;
 mod wire;
 mod zero_cost;
 
@@ -68,6 +71,11 @@ const LANES: &[Lane] = &[
         "memcached",
         "memcached's own tests pass, and nothing acknowledged is lost when it is killed",
         memcached::run,
+    ),
+    Lane(
+        "hostile",
+        "the worst requests of one client do not keep another waiting",
+        hostile::run,
     ),
     Lane(
         "kill",
@@ -178,7 +186,7 @@ const WITHOUT_BINARY: [&str; 11] = [
     "contest-cpp",
 ];
 
-const USAGE: &str = "usage: cargo xtask lanes [NAME...] | gate [NAME...] | dependencies | sbom | release | \
+const USAGE: &str = "usage: cargo xtask lanes [NAME...] | lanes soak [--seconds N] | gate [NAME...] | dependencies | sbom | release | \
                      release-check";
 
 fn main() -> ExitCode {
@@ -193,6 +201,15 @@ fn main() -> ExitCode {
         _ => return wrong(USAGE),
     };
     let names = &args[1..];
+    if size == Size::Lane && names.first().is_some_and(|name| name == "soak") {
+        return match soak_seconds(&names[1..]) {
+            Ok(seconds) => {
+                let built = run::cargo(&["build", "--release", "--package", "farbank-cli"]);
+                ended(built.and_then(|()| soak::run(seconds)))
+            }
+            Err(why) => wrong(&why),
+        };
+    }
     if let Some(name) = names
         .iter()
         .find(|name| LANES.iter().all(|lane| lane.0 != **name))
@@ -207,6 +224,20 @@ fn main() -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// How long a soak runs.
+fn soak_seconds(args: &[String]) -> Result<u64, String> {
+    let seconds = match args {
+        [] => Some(soak::SECONDS),
+        [option, seconds] if option == "--seconds" => seconds.parse().ok(),
+        _ => None,
+    };
+    let least = soak::SECONDS_MIN;
+    let seconds = seconds.filter(|seconds| *seconds >= least);
+    seconds.ok_or(format!(
+        "usage: cargo xtask lanes soak [--seconds N], of {least} at least"
+    ))
 }
 
 fn ended(done: Result<(), String>) -> ExitCode {

@@ -9,6 +9,8 @@ use crate::run::succeed;
 pub(crate) struct Serving {
     child: Child,
     pub(crate) port: String,
+    /// Where it speaks memcached, if its banner says so.
+    pub(crate) memcached_addr: Option<String>,
 }
 
 impl Serving {
@@ -19,6 +21,7 @@ impl Serving {
         let mut server = Serving {
             child,
             port: String::new(),
+            memcached_addr: None,
         };
         let stdout = server
             .child
@@ -28,7 +31,14 @@ impl Serving {
         for line in BufReader::new(stdout).lines().take(4) {
             let line = line.map_err(|e| e.to_string())?;
             println!("{line}");
+            let memcached = line.split_once("memcached://").map(|(_, rest)| rest);
+            let end = |c: char| c != '.' && c != ':' && !c.is_ascii_digit();
+            let addr = memcached.and_then(|rest| rest.split(end).next());
+            if let Some(addr) = addr {
+                server.memcached_addr = Some(addr.into());
+            }
             if let Some((_, addr)) = line.split_once(scheme) {
+                let addr = addr.split(end).next().unwrap_or_default();
                 server.port = addr.rsplit(':').next().unwrap_or_default().into();
             }
         }
@@ -40,6 +50,11 @@ impl Serving {
 }
 
 impl Serving {
+    /// The process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends the server by SIGTERM, and waits until its pool is closed.
     pub(crate) fn end(mut self) -> Result<(), String> {
         let id = self.child.id().to_string();

@@ -5,7 +5,7 @@
 //! | amplification | updates a nearly full pool for eight turns       | whole writes a user write            |
 //! |               | changes every value's size, always as full       | writes that were refused             |
 //! | load          | sets new keys, alone and sixteen a commit        | fences, reads, index bytes, slowest  |
-//! | reopen        | opens a pool again after a kill and after a close| how long that takes                  |
+//! | reopen        | opens a pool again after a kill and after a close| how long that takes; see `reopen`    |
 //! | full          | writes to a full pool, see `full`                | the slowest refused and accepted ones|
 //!
 //! The first three run in one thread, with a cleaner that works only when a session finds no room, so that
@@ -30,11 +30,11 @@ use crate::stat;
 use crate::temp::TempFile;
 
 /// Bytes of a value in the load and reopen experiments.
-const LOAD_VALUE_BYTES: usize = 100;
+pub(crate) const LOAD_VALUE_BYTES: usize = 100;
 /// Bytes of its record: header, an 8-byte key, the value.
-const LOAD_RECORD_BYTES: u64 = 144;
+pub(crate) const LOAD_RECORD_BYTES: u64 = 144;
 /// Times a pool is opened again after each way of leaving it.
-const OPENS: u64 = 5;
+pub(crate) const OPENS: u64 = 5;
 /// Refusals after which a change of sizes is given up.
 const REFUSALS_MAX: u64 = 1000;
 /// The smallest pool for [`Experiment::Amplification`]: its largest values still lie in the log.
@@ -159,10 +159,15 @@ fn make_file(path: &Path, bytes: u64, watch: Watch<'_>) -> Result<(TempFile, Any
 
 /// An empty store on all of `medium`.
 fn store_on(medium: AnyMedium) -> Result<Box<dyn Store>, Error> {
+    store_with(medium, config())
+}
+
+/// A fresh store on `medium`.
+pub(crate) fn store_with(medium: AnyMedium, config: Config) -> Result<Box<dyn Store>, Error> {
     let segment_bytes = segment_bytes_for(medium.bytes());
     Ok(match medium {
-        AnyMedium::Mapped(medium) => Box::new(Kv::create(medium, segment_bytes, config())?),
-        AnyMedium::File(medium) => Box::new(Kv::create(medium, segment_bytes, config())?),
+        AnyMedium::Mapped(medium) => Box::new(Kv::create(medium, segment_bytes, config)?),
+        AnyMedium::File(medium) => Box::new(Kv::create(medium, segment_bytes, config)?),
     })
 }
 
@@ -189,7 +194,7 @@ fn counted_store_on(medium: AnyMedium) -> Result<(Box<dyn Store>, Meter), Error>
     })
 }
 
-fn put(session: &mut dyn Session, key: u64, bytes: &[u8]) -> Result<(), Refusal> {
+pub(crate) fn put(session: &mut dyn Session, key: u64, bytes: &[u8]) -> Result<(), Refusal> {
     let name = key.to_le_bytes();
     let value = Value {
         bytes,
@@ -618,7 +623,7 @@ fn reopen(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<()
         Place::Dram => TempFile::on_tmpfs("kv")?,
         Place::File(path) => path.clone(),
     };
-    let (_file, medium) = Place::File(path.clone()).make(pool_bytes_for(options.keys), watch)?;
+    let (file, medium) = Place::File(path.clone()).make(pool_bytes_for(options.keys), watch)?;
     let mut store = store_on(medium)?;
     fill(&*store, options.keys, watch)?;
     for (clean, how, bound) in [
@@ -652,10 +657,11 @@ fn reopen(options: &Options, report: &mut Report, watch: Watch<'_>) -> Result<()
             figure(format!("{how}: best"), best),
         ]);
     }
-    Ok(())
+    drop((store, file));
+    crate::reopen::run(options.keys, &path, report, watch)
 }
 
-fn fill(store: &dyn Store, keys: u64, watch: Watch<'_>) -> Result<(), Error> {
+pub(crate) fn fill(store: &dyn Store, keys: u64, watch: Watch<'_>) -> Result<(), Error> {
     const BATCH: u64 = 64;
     let value = [7; LOAD_VALUE_BYTES];
     let mut session = store.session();
@@ -715,7 +721,7 @@ mod tests {
         let path = folder.path().join("pool");
         let options = tiny(&[Experiment::Reopen], Place::File(path.clone()));
         let report = run(&options, &mut |_| true).unwrap();
-        assert_eq!(report.figures.len(), 4);
+        assert_eq!(report.figures.len(), 16);
         assert!(!path.exists());
     }
 

@@ -15,6 +15,7 @@ pub mod machine;
 mod misses;
 pub mod modelled;
 pub mod power;
+mod reopen;
 mod scale;
 pub mod server;
 mod stat;

@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum, value_parser};
 use farbank_bench::figure::{Error, Figure, Report, Scores, Step, Verdict};
-use farbank_bench::{kv, machine, modelled, server};
+use farbank_bench::{kv, machine, modelled};
 use farbank_kv::POOL_BYTES_MAX;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::bench_server::BenchServer;
 use crate::cache::BenchCache;
 use crate::index::BenchIndex;
 use crate::judge::BenchJudge;
@@ -37,17 +37,6 @@ Examples:
       what hot keys cost, as the file says
   farbank bench kv --medium sim --workers 1,8,32
       what the engine costs persistent memory, counted, and how fast the model makes it";
-
-const SERVER_EXAMPLES: &str = "\
-Examples:
-  farbank bench server
-      five rounds each of SET and GET in pipelines of 64, 16 and 1, in about five minutes
-  farbank bench server --pipelines 32 --rounds 9
-      another pipeline, more rounds
-  farbank bench server --peer memcached
-      the cache against memcached, with clients of memcached
-  farbank bench server --redis /opt/redis/bin/redis-server --pool /mnt/pmem0/bench.pool
-      another redis-server; the pool on persistent memory, removed afterwards";
 
 /// Measure what Farbank states of itself; an error if a bound does not hold.
 #[derive(Subcommand)]
@@ -233,86 +222,18 @@ impl BenchKv {
     }
 }
 
-/// Measure the server against redis-server or memcached.
-#[derive(Args)]
-#[command(after_help = SERVER_EXAMPLES)]
-pub(crate) struct BenchServer {
-    /// Beside whom: redis, then it is the durable store, or memcached, then it is the cache.
-    #[arg(long, value_enum, default_value = "redis")]
-    peer: PeerChoice,
-    /// redis-server, run without persistence.
-    #[arg(long, value_name = "PATH", default_value = "redis-server")]
-    redis: PathBuf,
-    /// redis-benchmark, which loads both.
-    #[arg(long, value_name = "PATH", default_value = "redis-benchmark")]
-    redis_benchmark: PathBuf,
-    /// memcached, run with one thread; what loads both is built in.
-    #[arg(long, value_name = "PATH", default_value = "memcached")]
-    memcached: PathBuf,
-    /// Rounds of each pipeline and operation, the servers taking turns.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u64).range(1..=1000))]
-    rounds: u64,
-    /// Requests of a round; without pipelining a sixth of them.
-    #[arg(long, value_name = "N", default_value_t = 3_000_000, value_parser = value_parser!(u64).range(1..=1_000_000_000))]
-    requests: u64,
-    /// Requests a client sends before it waits.
-    #[arg(long, value_name = "N,N,...", default_value = "64,16,1", value_delimiter = ',', value_parser = value_parser!(u64).range(1..=10_000))]
-    pipelines: Vec<u64>,
-    /// Farbank's pool, a file that is not there yet; one in /dev/shm if not given. It is removed
-    /// afterwards.
-    #[arg(long, value_name = "PATH", value_parser = NonEmptyStringValueParser::new())]
-    pool: Option<String>,
-    /// Print one JSON object on the last line.
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum PeerChoice {
-    Redis,
-    Memcached,
-}
-
-impl BenchServer {
-    fn run(self) -> Result<(), Failure> {
-        let farbank = std::env::current_exe()
-            .map_err(|e| Failure::failed(format!("cannot find this program: {e}")))?;
-        let peer = match self.peer {
-            PeerChoice::Redis => server::Peer::Redis {
-                server: self.redis,
-                benchmark: self.redis_benchmark,
-            },
-            PeerChoice::Memcached => server::Peer::Memcached {
-                server: self.memcached,
-            },
-        };
-        let options = server::Options {
-            farbank,
-            peer,
-            rounds: self.rounds,
-            requests: self.requests,
-            pipelines: self.pipelines,
-            pool: self.pool.map(PathBuf::from),
-        };
-        let settings = json!({ "rounds": options.rounds, "requests": options.requests });
-        measure("server", settings, &Show::json(self.json), table, |watch| {
-            server::run(&options, watch)
-        })
-    }
-}
-
 /// In what form figures are shown besides the table.
 #[derive(Args)]
 pub(crate) struct Show {
     /// Print one JSON object on the last line.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     /// Draw the curves that were found, as a picture. A file that is there is replaced.
     #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    pub(crate) svg: Option<PathBuf>,
     /// Print the figures that have a published value as a Markdown table, and nothing else.
     #[arg(long, conflicts_with = "json")]
-    markdown: bool,
+    pub(crate) markdown: bool,
 }
 
 impl Show {

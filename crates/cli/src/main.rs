@@ -10,6 +10,7 @@ mod output;
 
 mod apart;
 mod bench;
+mod bench_server;
 mod cache;
 mod check;
 mod index;

@@ -93,6 +93,17 @@ pub(crate) struct Dump {
     accept_file_system: bool,
 }
 
+/// Closes the pool. One that is too full for its index snapshot is sound all the same: that is a warning.
+fn close(db: Db) -> Result<(), Failure> {
+    match db.close() {
+        Err(full @ Error::NoSnapshot { .. }) => {
+            eprintln!("warning: {full}");
+            Ok(())
+        }
+        closed => closed.map_err(Failure::failed),
+    }
+}
+
 /// How a key is written out.
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
@@ -194,6 +205,7 @@ fn nothing_at(path: &Path) -> Failure {
 impl At {
     fn info(&self) -> Result<(), Failure> {
         let Summary {
+            version,
             segment_bytes,
             segments,
             pool_bytes,
@@ -214,7 +226,7 @@ impl At {
         };
         if self.json {
             let object = serde_json::json!({
-                "pool": self.path, "engine": engine, "pool_bytes": pool_bytes,
+                "pool": self.path, "format_version": version, "engine": engine, "pool_bytes": pool_bytes,
                 "segment_bytes": segment_bytes, "segments": segments, "created_unix_s": created_unix_s, "opened": opened,
                 "closed_cleanly": closed_cleanly, "superblock_whole": !mended_at_open,
                 "copy": copy,
@@ -225,7 +237,7 @@ impl At {
         let made = SystemTime::UNIX_EPOCH + Duration::from_secs(created_unix_s);
         let age = SystemTime::now().duration_since(made).unwrap_or_default();
         println!(
-            "pool {}, format version 1, engine {engine}",
+            "pool {}, format version {version}, engine {engine}",
             self.path.display()
         );
         println!(
@@ -278,7 +290,7 @@ impl At {
         };
         let sum = db.verify().err();
         damage.extend(sum.map(|what| format!("does not add up: {what}")));
-        db.close().map_err(Failure::failed)?;
+        close(db)?;
         if self.json {
             let object = serde_json::json!({
                 "pool": self.path, "holds": damage.is_empty(), "keys": stats.keys.iter().sum::<u64>(),
@@ -393,7 +405,7 @@ impl Dump {
             damaged += 1;
             eprintln!("damage: {}", of_key(key, Error::Damaged(at)));
         });
-        db.close().map_err(Failure::failed)?;
+        close(db)?;
         flushed?;
         match damaged {
             0 => Ok(()),

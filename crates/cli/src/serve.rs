@@ -159,7 +159,7 @@ pub(crate) struct Serve {
     /// Give memcached's items no cas numbers: all are 0, and no cas succeeds.
     #[arg(long)]
     memcached_no_cas: bool,
-    /// Threads that serve clients, at most 256; 0 is one a CPU, at most 4.
+    /// Threads that serve clients, at most 256; 0 is one for every two CPUs, at most 4.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = workers())]
     workers: usize,
     /// Most clients at a time, at least 1. Fewer if the process may not have as many files open.

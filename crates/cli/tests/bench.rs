@@ -1,5 +1,6 @@
 //! `farbank bench` as a process: what it prints for programs, and what it says when it cannot run.
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -21,7 +22,7 @@ fn every_figure_of_bench_kv_is_in_its_last_line() {
     for (experiment, options, figures) in [
         ("amplification", &["--size", "16mb"][..], 5),
         ("load", &["--keys", "5000"], 8),
-        ("reopen", &["--keys", "5000", "--medium", pool], 4),
+        ("reopen", &["--keys", "5000", "--medium", pool], 16),
     ] {
         let mut arguments = vec!["kv", "--json", "--experiment", experiment];
         arguments.extend(options);
@@ -120,6 +121,56 @@ fn a_missing_server_is_an_error_that_names_its_package() {
         let text = stderr(&output);
         let told = text.contains(&missing) && text.contains(&format!("package {package}"));
         assert!(told, "{text}");
+    }
+}
+
+#[test]
+fn an_open_loop_tells_percentiles_of_both_servers() {
+    if !Path::new("/dev/shm").is_dir() || Command::new("redis-server").arg("-v").output().is_err() {
+        eprintln!("skipped: redis-server or /dev/shm is not there");
+        return;
+    }
+    let small = ["--keys", "2000", "--seconds", "1", "--rounds", "1"];
+    let more = [
+        "--connections",
+        "4",
+        "--loads",
+        "5",
+        "--aged",
+        "50",
+        "--json",
+    ];
+    let output = bench(&[&["server", "--open-loop"], &small[..], &more].concat());
+    // A bound need not hold on a busy machine: the test checks the report, not the bounds.
+    let text = String::from_utf8_lossy(&output.stdout);
+    let last = text.lines().last().unwrap_or_default();
+    let object: Value =
+        serde_json::from_str(last).unwrap_or_else(|_| panic!("{}", stderr(&output)));
+    assert_eq!(object["settings"]["sync"], "none");
+    let figures = object["figures"].as_array().unwrap();
+    assert_eq!(figures.len(), 2 + 15, "{text}");
+    for who in ["redis-server", "farbank"] {
+        let name = format!(": p99.9, {who}");
+        let found = figures
+            .iter()
+            .find(|figure| figure["name"].as_str().unwrap().ends_with(&name));
+        assert!(found.unwrap()["value"].as_f64().unwrap() > 0.0, "{text}");
+    }
+}
+
+#[test]
+fn options_of_an_open_loop_are_its_own() {
+    for arguments in [
+        &["server", "--keys", "10"][..],
+        &["server", "--aged", "50"],
+        &["server", "--open-loop", "--pipelines", "16"],
+        &["server", "--open-loop", "--requests", "10"],
+        &["server", "--open-loop", "--aged", "95"],
+        &["server", "--open-loop", "--peer", "memcached"],
+    ] {
+        let output = bench(arguments);
+        let code = output.status.code();
+        assert_eq!(code, Some(2), "{arguments:?}: {}", stderr(&output));
     }
 }
 

@@ -46,7 +46,7 @@ fn a_server_killed_three_times_under_load_loses_nothing() {
             (&true.into(), &3.into()),
             "{figures}"
         );
-        assert!(figures["live_share_min"].as_f64() > Some(0.78), "{figures}");
+        assert!(figures["live_share_min"].as_f64() > Some(0.77), "{figures}");
         assert!(figures["segments_cleaned"].as_u64() > Some(0), "{figures}");
         assert!(!pool.exists(), "the pool was left behind");
     }
@@ -135,7 +135,7 @@ fn what_cannot_be_checked_is_refused() {
         (&["crash", "--image", "3"], "--crash"),
         (
             &["crash", "--persistency", "words"],
-            "possible values: adr, eadr, word, page, all",
+            "possible values: adr, eadr, word, page, relaxed, all",
         ),
         (&["kill", "--size", "1mb"], "--size must be at least"),
         (&["kill", "--pool", "/"], "is there already"),

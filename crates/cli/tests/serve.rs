@@ -247,6 +247,47 @@ fn keys_come_back_after_a_clean_end_and_after_a_kill() {
 }
 
 #[test]
+fn a_long_request_holds_up_neither_other_clients_nor_the_end() {
+    const KEYS: usize = 50_000;
+    const WALKS: usize = 300;
+    let folder = tempfile::tempdir().unwrap();
+    let pool = folder.path().join("pool");
+    let server = Serving::start_with(&pool, &["--workers", "1"]);
+    for from in (0..KEYS).step_by(100) {
+        let pairs: String = (from..from + 100).map(|at| format!(" {at} v")).collect();
+        assert_eq!(server.ask(&format!("MSET{pairs}\r\n"), 1), "+OK ");
+    }
+    // Half a minute of work, if it was done.
+    let mut long = TcpStream::connect(&server.addr).unwrap();
+    let walks = "KEYS nothing*\r\n".repeat(WALKS);
+    long.write_all(walks.as_bytes()).unwrap();
+    let mut first = [0; 4];
+    long.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"*0\r\n");
+    for _ in 0..3 {
+        assert_eq!(server.ask("PING\r\nGET 7\r\n", 3), "+PONG $1 v ");
+    }
+    server.signal(Signal::TERM);
+    assert_eq!(server.end(), Some(0));
+    let mut replies = String::new();
+    long.read_to_string(&mut replies).unwrap();
+    let answered = 1 + replies.matches("*0\r\n").count();
+    assert!(answered < WALKS, "others waited for all {WALKS} requests");
+    let server = Serving::start(&pool);
+    assert!(
+        server.banner.contains("after a clean close"),
+        "{}",
+        server.banner
+    );
+    assert_eq!(
+        server.ask(&format!("DBSIZE\r\nGET {}\r\n", KEYS - 1), 3),
+        format!(":{KEYS} $1 v ")
+    );
+    server.signal(Signal::TERM);
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
 fn a_pool_is_served_once() {
     let folder = tempfile::tempdir().unwrap();
     let pool = folder.path().join("pool");

@@ -264,6 +264,10 @@ fn ours_is_right_in_both_rounds_alone_and_together() {
         let mut wrong: Vec<&str> = broken(&report).into_iter().filter(small).collect();
         // The preliminary round's limits are too tight for records that are checked.
         wrong.retain(|name| round == Round::Final || !name.ends_with("far memory given"));
+        // Slices of the cleaner have a fence each, and segments this small one slice and a rebirth.
+        let fences = report.figures.iter().find(|f| f.name == "fences");
+        assert!(fences.is_none_or(|f| f.value < 1.05), "{fences:?}");
+        wrong.retain(|name| !name.ends_with("fences"));
         assert!(wrong.is_empty(), "{round:?}: {wrong:?}, {:?}", report.notes);
         assert!(report.figures.iter().any(|figure| figure.name == "score"));
     }

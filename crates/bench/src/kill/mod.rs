@@ -8,7 +8,7 @@
 //!
 //! Each connection owns its keys and is the only one to write them, so what may be found is exact: the
 //! last acknowledged value, or one that was sent after it. All connections share one counter. The
-//! pool is filled until more than 78 % of its bytes are live, so that the cleaner is always at work.
+//! pool is filled until more than 77 % of its bytes are live, so that the cleaner is always at work.
 //!
 //! # What is checked
 //! K1  Every acknowledged effect is there; no key is older than acknowledged; no value that nobody

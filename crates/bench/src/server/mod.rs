@@ -17,8 +17,11 @@
 //!
 //! The other server keeps nothing: redis-server runs without persistence, and memcached has none. Farbank's pool is a file on
 //! tmpfs, and it flushes and fences every batch there as it would on persistent memory.
+//!
+//! [`open_loop`] measures latency instead, at a fixed rate, beside redis-server with the same durability.
 
 mod memcached;
+pub mod open_loop;
 mod process;
 mod redis;
 

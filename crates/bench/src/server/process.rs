@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Peer;
+use super::open_loop::{Sync, check_fresh};
 use crate::figure::Error;
 use crate::stat;
 use crate::temp::TempFile;
@@ -90,6 +91,52 @@ impl Server {
         Ok(server)
     }
 
+    /// redis-server that makes writes durable as `sync` says, in `folder`.
+    pub(super) fn redis(program: &Path, sync: Sync, folder: &Path) -> Result<Server, Error> {
+        let port = free_port()?;
+        let mut command = Command::new(program);
+        command
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+            .args(["--save", "", "--loglevel", "warning", "--dir"])
+            .arg(folder);
+        match sync {
+            Sync::None => command.args(["--appendonly", "no"]),
+            Sync::Everysec | Sync::Always => {
+                command.args(["--appendonly", "yes", "--appendfsync", sync.name()])
+            }
+        };
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let mut server = Server {
+            name: "redis-server",
+            child: spawn(&mut command, program)?,
+            port,
+            _stdout: None,
+            _pool: None,
+        };
+        server.await_ready()?;
+        Ok(server)
+    }
+
+    /// `farbank serve` of the durable store with one worker, whose pool at `path` has `pool_bytes` and is synced as `sync`
+    /// says.
+    pub(super) fn farbank_alone(
+        program: &Path,
+        path: &Path,
+        pool_bytes: u64,
+        sync: Sync,
+    ) -> Result<Server, Error> {
+        check_fresh(path)?;
+        let mut command = Command::new(program);
+        command
+            .args(["serve", "--engine", "kv", "--workers", "1"])
+            .args(["--port", "0", "--memcached-port", "off"])
+            .args(["--size", &pool_bytes.to_string()]);
+        if sync != Sync::None {
+            command.args(["--sync", sync.name()]);
+        }
+        Server::serve(command, program, path)
+    }
+
     /// `farbank serve` for the peer's clients, with one worker: the durable store beside Redis, the cache beside memcached.
     pub(super) fn farbank(
         program: &Path,
@@ -97,17 +144,10 @@ impl Server {
         pool: Option<&Path>,
     ) -> Result<Server, Error> {
         let path = match pool {
-            Some(path) if path.exists() => {
-                let path = path.display();
-                return Err(Error::Failed(format!(
-                    "{path} exists already: name a file to be made"
-                )));
-            }
             Some(path) => path.to_owned(),
             None => TempFile::on_tmpfs("server")?,
         };
-        // Before the child: whatever happens to it, its pool goes.
-        let file = TempFile::new(&path);
+        check_fresh(&path)?;
         let (engine, port, memcached_port) = match peer {
             Peer::Redis { .. } => ("kv", "0", "off"),
             Peer::Memcached { .. } => ("mdb", "off", "0"),
@@ -116,9 +156,17 @@ impl Server {
         command
             .args(["serve", "--engine", engine, "--workers", "1"])
             .args(["--port", port, "--memcached-port", memcached_port])
-            .args(["--size", &POOL_BYTES.to_string()])
+            .args(["--size", &POOL_BYTES.to_string()]);
+        Server::serve(command, program, &path)
+    }
+
+    /// Runs `farbank serve`, whose pool is made at `path` and removed in the end.
+    fn serve(mut command: Command, program: &Path, path: &Path) -> Result<Server, Error> {
+        // Before the child: whatever happens to it, its pool goes.
+        let file = TempFile::new(path);
+        command
             .arg("--pool")
-            .arg(&path)
+            .arg(path)
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         let mut child = spawn(&mut command, program)?;

@@ -62,8 +62,12 @@ enum TargetChoice {
     Kv,
     /// The key-value engine, every operation a batch by itself.
     KvAlone,
+    /// The key-value engine with values of several extents.
+    KvLarge,
     /// The key-value engine with as many classes as on a large pool, and a reader that stays.
     KvClasses,
+    /// The key-value engine with a cleaner that moves two records at a time.
+    KvSlices,
     /// The Tair MDB cache.
     Mdb,
     /// The contest engine of the slides. It has known defects and fails.
@@ -96,7 +100,9 @@ impl TargetChoice {
         Some(match self {
             TargetChoice::Kv => &KvTarget::Plain,
             TargetChoice::KvAlone => &KvTarget::Alone,
+            TargetChoice::KvLarge => &KvTarget::Large,
             TargetChoice::KvClasses => &KvTarget::Classes,
+            TargetChoice::KvSlices => &KvTarget::Slices,
             TargetChoice::Mdb => &MdbTarget,
             TargetChoice::Kid => &EngineTarget(KidRecipe),
             TargetChoice::V1 => &EngineTarget(V1Recipe(v1::Tuning::PUBLISHED)),
@@ -134,6 +140,8 @@ enum PersistencyChoice {
     Eadr,
     Word,
     Page,
+    /// A file under `--sync everysec` or `never`: a power cut may take what was written since the last sync.
+    Relaxed,
     All,
 }
 
@@ -145,6 +153,7 @@ impl PersistencyChoice {
             PersistencyChoice::Eadr => &[Persistency::Eadr],
             PersistencyChoice::Word => &[Persistency::Word],
             PersistencyChoice::Page => &[Persistency::Page],
+            PersistencyChoice::Relaxed => &[Persistency::Relaxed],
             PersistencyChoice::All => return Ok(target.modes()),
         };
         if target.modes().contains(&modes[0]) {

@@ -1,0 +1,107 @@
+//! How long a used pool takes to come back: each live share, after a kill and after a clean close.
+//!
+//! A pool is filled until its live records are a given share of what it takes, then overwritten in random order
+//! until three times the pool's bytes were written. So its segments hold dead records of all ages, as those of a
+//! server do. A kill is a store that is dropped: no snapshot is left. The cleaner runs in the background.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use farbank_kv::store::{Error as Refusal, Store};
+use farbank_kv::{Config, Kv};
+use farbank_pm::media::{AnyMedium, OpenOptions, open_path};
+use farbank_pm::sim::Rng;
+
+use crate::figure::{Error, Figure, LOOK_EVERY, Report, Watch, look, median};
+use crate::kv::{LOAD_RECORD_BYTES, LOAD_VALUE_BYTES, OPENS, Place, fill, put, store_with};
+
+/// Live shares of what a pool takes, in percent.
+const SHARES: [u64; 3] = [30, 60, 90];
+/// So often a pool's bytes are written before it counts as used.
+const OVERWRITTEN: u64 = 3;
+/// Bytes of a pool that no share counts: what the cleaner and open segments have.
+const KEPT_BYTES: u64 = 32 << 20;
+/// Updates a commit.
+const BATCH: u64 = 64;
+/// How long the store idles before it is left: what the background thread has to do is done.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// Runs the experiment with `keys` live keys, on a file at `path`.
+pub(crate) fn run(
+    keys: u64,
+    path: &Path,
+    report: &mut Report,
+    watch: Watch<'_>,
+) -> Result<(), Error> {
+    for share in SHARES {
+        let live_bytes = keys * LOAD_RECORD_BYTES;
+        let pool_bytes = live_bytes * 100 / share / 15 * 16 + KEPT_BYTES;
+        let (_file, medium) = Place::File(path.to_owned()).make(pool_bytes, watch)?;
+        let mut store = store_with(medium, Config::default())?;
+        fill(&*store, keys, watch)?;
+        overwrite(
+            &*store,
+            keys,
+            OVERWRITTEN * pool_bytes / LOAD_RECORD_BYTES,
+            watch,
+        )?;
+        for (clean, how) in [(false, "after a kill"), (true, "after a close")] {
+            let mut times = Vec::new();
+            let mut records_read = 0;
+            for open in 0..OPENS {
+                look(watch, &format!("opening {how}"), open, OPENS)?;
+                std::thread::sleep(IDLE);
+                match clean {
+                    true => drop(store.close()),
+                    false => drop(store),
+                }
+                let started = Instant::now();
+                store = open_again(path)?;
+                times.push(started.elapsed().as_secs_f64() * 1e3);
+                let opened = store.opened();
+                if opened.keys != keys || !opened.damage.is_empty() {
+                    return Err(Error::Failed(format!(
+                        "not what was left {how}: {opened:?}"
+                    )));
+                }
+                records_read = opened.records_scanned;
+            }
+            let name = |what: &str| format!("overwritten, {share} % live, {how}: {what}");
+            report.figures.extend([
+                Figure::measured("reopen", name("median"), median(&times))
+                    .unit("ms")
+                    .spread(&times),
+                Figure::counted(
+                    "reopen",
+                    name("records read a key"),
+                    records_read as f64 / keys as f64,
+                ),
+            ]);
+        }
+    }
+    Ok(())
+}
+
+fn overwrite(store: &dyn Store, keys: u64, writes: u64, watch: Watch<'_>) -> Result<(), Error> {
+    let value = [9; LOAD_VALUE_BYTES];
+    let mut session = store.session();
+    let mut rng = Rng::new(keys);
+    for first in (0..writes).step_by(BATCH as usize) {
+        for _ in 0..BATCH {
+            put(&mut *session, rng.below(keys), &value)?;
+        }
+        let ticket = session.commit()?;
+        session.wait(ticket).map_err(Refusal::from)?;
+        if first % LOOK_EVERY < BATCH {
+            look(watch, "overwriting the pool", first, writes)?;
+        }
+    }
+    Ok(())
+}
+
+fn open_again(path: &Path) -> Result<Box<dyn Store>, Error> {
+    Ok(match open_path(path, &OpenOptions::default())? {
+        AnyMedium::Mapped(medium) => Box::new(Kv::open(medium, Config::default())?),
+        AnyMedium::File(medium) => Box::new(Kv::open(medium, Config::default())?),
+    })
+}

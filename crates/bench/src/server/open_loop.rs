@@ -1,0 +1,749 @@
+//! Latency at a fixed rate: how late an answer is, counted from when its request was due.
+//!
+//! ```text
+//!   due      |    |    |    |    |    |    |        1 / rate apart, whatever the server does
+//!   sent     |    |              | |  |    |
+//!   answered  |    |              | |  |    |
+//!   latency  -    -    -------------  -    -        a stall counts for every request that was due during it
+//! ```
+//!
+//! A client that waits for an answer before it sends the next request leaves out the requests that it would have sent during
+//! a stall ("coordinated omission"), and its percentiles say little of stalls. Here requests are due at fixed times. One thread sends them on a
+//! few connections in turn, as many as the server lets it, and takes the answers.
+//!
+//! Both servers hold the same keys and get the same rate: a share of what the slower of them answers when each connection sends its next
+//! request after an answer. They take turns.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use farbank_pm::sim::Rng;
+use hdrhistogram::Histogram;
+
+use super::process::{Server, ask_version};
+use crate::figure::{Error, Figure, Report, Watch, look};
+use crate::temp::TempFile;
+
+/// Longest latency that the histogram records. A longer one counts as this.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+/// Significant digits of a latency.
+const DIGITS: u8 = 3;
+/// One request in so many is a SET.
+const SET_ONE_IN: u64 = 10;
+/// Requests a connection sends ahead while keys are loaded.
+const LOAD_DEPTH: u64 = 64;
+/// How long a server may take for what is left after the last request was due.
+const LEFT_OVER: Duration = Duration::from_secs(30);
+/// Bytes of a record besides key and value, and what it is rounded up to.
+const RECORD_OVERHEAD: u64 = 28;
+const RECORD_ALIGN: u64 = 16;
+const KEY_BYTES: usize = 16;
+/// Smallest pool, and the share of a pool that is live where pools are not aged.
+const POOL_BYTES_MIN: u64 = 16 << 20;
+const LIVE_PERCENT: u64 = 20;
+/// Times each key is overwritten before an aged pool is measured.
+const OVERWRITES: u64 = 3;
+/// Percentiles that are reported, and whether Farbank's must be at most redis-server's.
+const PERCENTILES: [(f64, &str, bool); 5] = [
+    (50.0, "p50", false),
+    (99.0, "p99", true),
+    (99.9, "p99.9", true),
+    (99.99, "p99.99", true),
+    (100.0, "max", false),
+];
+
+/// When a write is durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sync {
+    /// redis-server keeps nothing; Farbank's pool is on tmpfs, flushed and fenced.
+    None,
+    /// Both sync files once a second.
+    Everysec,
+    /// Both sync files before they answer.
+    Always,
+}
+
+impl Sync {
+    /// As in the options of both servers.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Sync::None => "none",
+            Sync::Everysec => "everysec",
+            Sync::Always => "always",
+        }
+    }
+}
+
+/// What is measured, and how long.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The binary whose `serve` is measured.
+    pub farbank: PathBuf,
+    /// redis-server.
+    pub redis: PathBuf,
+    /// Keys, all of which are there.
+    pub keys: u64,
+    /// Bytes of a value.
+    pub value_bytes: usize,
+    /// When a write is durable.
+    pub sync: Sync,
+    /// Rates, in percent of the saturation.
+    pub loads: Vec<u64>,
+    /// Connections.
+    pub connections: u64,
+    /// Seconds at each rate, for each server.
+    pub seconds: u64,
+    /// Turns these seconds are divided into.
+    pub rounds: u64,
+    /// Percent of the pool that is live, if each key is overwritten three times before anything is measured.
+    pub aged: Option<u64>,
+    /// Farbank's pool, which is made and removed; `None`: on tmpfs, or where temporary files are if it is synced.
+    pub pool: Option<PathBuf>,
+}
+
+impl Options {
+    /// Bytes of a pool of which the keys take the live share.
+    #[must_use]
+    pub fn pool_bytes(&self) -> u64 {
+        let record = (RECORD_OVERHEAD + (KEY_BYTES + self.value_bytes) as u64)
+            .next_multiple_of(RECORD_ALIGN);
+        let percent = self.aged.unwrap_or(LIVE_PERCENT).max(1);
+        let bytes = self.keys * record * 100 / percent;
+        bytes.next_multiple_of(1 << 20).max(POOL_BYTES_MIN)
+    }
+}
+
+/// Starts both servers, measures them in turns, and ends them.
+///
+/// # Errors
+/// [`Error`] if a server is not there, does not start, refuses a request or stops answering; or if the watcher says so.
+pub fn run(options: &Options, watch: Watch<'_>) -> Result<Report, Error> {
+    ask_version(&options.redis, "redis-server")?;
+    let folder = tempfile::tempdir().map_err(Error::doing("make a folder for the servers"))?;
+    let pool = match (&options.pool, options.sync) {
+        (Some(path), _) => path.clone(),
+        (None, Sync::None) => TempFile::on_tmpfs("open-loop")?,
+        (None, Sync::Everysec | Sync::Always) => folder.path().join("farbank.pool"),
+    };
+    let mut bench = Bench {
+        options,
+        watch,
+        done: 0,
+    };
+    bench.look("starting the servers")?;
+    let servers = [
+        Server::redis(&options.redis, options.sync, folder.path())?,
+        Server::farbank_alone(&options.farbank, &pool, options.pool_bytes(), options.sync)?,
+    ];
+    let mut sides = Vec::new();
+    for server in &servers {
+        sides.push(Clients::of(server, options)?);
+    }
+    for side in &mut sides {
+        bench.load(side)?;
+    }
+    let mut report = Report::default();
+    let mut saturation = f64::INFINITY;
+    for side in &mut sides {
+        let what = format!("saturation, {}", side.name);
+        bench.look(&what)?;
+        let rate = side.saturate(Duration::from_secs(options.seconds.clamp(1, 5)))?;
+        bench.done += 1;
+        let figure = Figure::measured("open loop", what, rate);
+        report.figures.push(figure.unit("a second"));
+        saturation = saturation.min(rate);
+    }
+    for &load in &options.loads {
+        let rate = (saturation * load as f64 / 100.0).max(1.0);
+        let latencies = bench.compare(&mut sides, load, rate)?;
+        report.figures.extend(figures(load, rate, &latencies));
+    }
+    report.notes.extend(notes(options, &mut sides)?);
+    Ok(report)
+}
+
+/// What the figures need to be read.
+fn notes(options: &Options, sides: &mut [Clients]) -> Result<Vec<String>, Error> {
+    let mut notes = vec![format!(
+        "latency counts from when a request was due; {} keys, values of {} bytes, one SET in {SET_ONE_IN}, sync {}, {} connections",
+        options.keys,
+        options.value_bytes,
+        options.sync.name(),
+        options.connections,
+    )];
+    if let Some(farbank) = sides.last_mut() {
+        let info = farbank.info()?;
+        let of = |name| value_in(&info, name).unwrap_or("unknown").to_owned();
+        notes.push(format!(
+            "Farbank's pool at the end: {} bytes live of {}, each byte a client wrote was written {} times",
+            of("pool_live_bytes"),
+            of("pool_bytes"),
+            of("pool_write_amplification"),
+        ));
+    }
+    Ok(notes)
+}
+
+/// A field of what INFO answers.
+fn value_in<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| {
+        let (found, value) = line.trim().split_once(':')?;
+        (found == name).then_some(value)
+    })
+}
+
+struct Bench<'a, 'w> {
+    options: &'a Options,
+    watch: Watch<'w>,
+    done: u64,
+}
+
+impl Bench<'_, '_> {
+    fn look(&mut self, what: &str) -> Result<(), Error> {
+        let options = self.options;
+        let all = 4 + options.loads.len() as u64 * options.rounds * 2;
+        look(self.watch, what, self.done, all)
+    }
+
+    /// Stores every key, and writes it again if the pool is to be aged.
+    fn load(&mut self, side: &mut Clients) -> Result<(), Error> {
+        let what = format!("loading the keys, {}", side.name);
+        let turns = self.options.aged.map_or(1, |_| 1 + OVERWRITES);
+        for turn in 0..turns {
+            side.store_all(turn, &mut || self.look(&what))?;
+        }
+        self.done += 1;
+        Ok(())
+    }
+
+    /// Both at one rate, in turns: the latencies of each.
+    fn compare(
+        &mut self,
+        sides: &mut [Clients],
+        load: u64,
+        rate: f64,
+    ) -> Result<Vec<Latencies>, Error> {
+        let mut latencies = Vec::new();
+        for _ in sides.iter() {
+            latencies.push(Latencies::new()?);
+        }
+        let length = Duration::from_secs(self.options.seconds) / self.options.rounds as u32;
+        for _ in 0..self.options.rounds {
+            for (side, latencies) in sides.iter_mut().zip(&mut latencies) {
+                self.look(&format!("{load} % of saturation, {}", side.name))?;
+                side.drive(rate, length, latencies)?;
+                self.done += 1;
+            }
+        }
+        Ok(latencies)
+    }
+}
+
+/// Latencies from when requests were due.
+struct Latencies(Histogram<u64>);
+
+impl Latencies {
+    fn new() -> Result<Latencies, Error> {
+        let histogram = Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS);
+        let failed = |error| Error::Failed(format!("cannot make a histogram: {error}"));
+        histogram.map(Latencies).map_err(failed)
+    }
+
+    /// Counts an answer that came at `now` to a request that was due at `due`.
+    fn record(&mut self, due: Duration, now: Duration) {
+        let late = now.saturating_sub(due).as_nanos();
+        self.0
+            .saturating_record(u64::try_from(late).unwrap_or(LATENCY_NS_MAX));
+    }
+
+    fn at_us(&self, percentile: f64) -> f64 {
+        self.0.value_at_quantile(percentile / 100.0) as f64 / 1e3
+    }
+}
+
+/// What one rate comes to: redis-server's latencies are first.
+fn figures(load: u64, rate: f64, latencies: &[Latencies]) -> Vec<Figure> {
+    let [theirs, ours] = latencies else {
+        return Vec::new();
+    };
+    let name = |what: &str| format!("{load} % ({rate:.0} a second): {what}");
+    let mut figures = Vec::new();
+    for (percentile, text, is_bound) in PERCENTILES {
+        let (theirs, ours) = (theirs.at_us(percentile), ours.at_us(percentile));
+        let figure = |who: &str, value| {
+            let name = name(&format!("{text}, {who}"));
+            Figure::measured("open loop", name, value).unit("us")
+        };
+        let ratio = Figure::measured("open loop", name(&format!("{text}, ratio")), ours / theirs);
+        figures.push(figure("redis-server", theirs));
+        figures.push(figure("farbank", ours));
+        figures.push(match is_bound {
+            true => ratio.at_most(1.0),
+            false => ratio,
+        });
+    }
+    figures
+}
+
+/// The times at which requests are due: `number / rate` after the start.
+struct Schedule {
+    rate: f64,
+    length: Duration,
+    next: u64,
+}
+
+impl Schedule {
+    fn new(rate: f64, length: Duration) -> Schedule {
+        Schedule {
+            rate,
+            length,
+            next: 0,
+        }
+    }
+
+    /// When the next request is due; `None` after the end.
+    fn peek(&self) -> Option<Duration> {
+        let due = Duration::from_secs_f64(self.next as f64 / self.rate);
+        (due < self.length).then_some(due)
+    }
+
+    /// Takes the next request if it is due at `now`.
+    fn take(&mut self, now: Duration) -> Option<Duration> {
+        let due = self.peek().filter(|due| *due <= now)?;
+        self.next += 1;
+        Some(due)
+    }
+}
+
+/// A server's connections.
+struct Clients {
+    name: &'static str,
+    connections: Vec<Connection>,
+    keys: u64,
+    value: Vec<u8>,
+    rng: Rng,
+}
+
+impl Clients {
+    fn of(server: &Server, options: &Options) -> Result<Clients, Error> {
+        let connect = |_| Connection::new(server.name, server.port);
+        let connections = (0..options.connections).map(connect);
+        Ok(Clients {
+            name: server.name,
+            connections: connections.collect::<Result<_, Error>>()?,
+            keys: options.keys,
+            value: vec![b'v'; options.value_bytes],
+            rng: Rng::new(28),
+        })
+    }
+
+    /// Has connection `n` send its next request, due at `due`.
+    fn ask(&mut self, n: usize, due: Duration) {
+        let key = key_of(self.rng.below(self.keys));
+        let connection = &mut self.connections[n];
+        match self.rng.below(SET_ONE_IN) {
+            0 => connection.set(&key, &self.value),
+            _ => connection.get(&key),
+        }
+        connection.due.push_back(due);
+    }
+
+    /// Stores every key once, in an order of turn `turn`'s own.
+    fn store_all(
+        &mut self,
+        turn: u64,
+        look: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut next = 0;
+        let step = step_for(turn, self.keys);
+        let mut place = 0;
+        loop {
+            let mut is_idle = true;
+            for connection in &mut self.connections {
+                while next < self.keys && (connection.due.len() as u64) < LOAD_DEPTH {
+                    connection.set(&key_of(place), &self.value);
+                    connection.due.push_back(Duration::ZERO);
+                    place = (place + step) % self.keys;
+                    next += 1;
+                }
+                is_idle &= connection.exchange(&mut |_| ())? == 0;
+            }
+            let left = self.connections.iter().any(|c| !c.due.is_empty());
+            if next == self.keys && !left {
+                return Ok(());
+            }
+            if is_idle {
+                look()?;
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// Requests a second that are answered when each connection has one on its way.
+    fn saturate(&mut self, length: Duration) -> Result<f64, Error> {
+        let start = Instant::now();
+        let mut answered = 0;
+        while start.elapsed() < length {
+            let mut is_idle = true;
+            for n in 0..self.connections.len() {
+                if self.connections[n].due.is_empty() {
+                    self.ask(n, Duration::ZERO);
+                }
+                let got = self.connections[n].exchange(&mut |_| ())?;
+                answered += got;
+                is_idle &= got == 0;
+            }
+            if is_idle {
+                thread::yield_now();
+            }
+        }
+        let rate = answered as f64 / start.elapsed().as_secs_f64();
+        self.finish(start, &mut |_, _| ())?;
+        Ok(rate)
+    }
+
+    /// Sends requests at `rate` for `length` and takes the latency of each.
+    fn drive(
+        &mut self,
+        rate: f64,
+        length: Duration,
+        latencies: &mut Latencies,
+    ) -> Result<(), Error> {
+        let mut schedule = Schedule::new(rate, length);
+        let start = Instant::now();
+        let mut turn = 0;
+        while schedule.peek().is_some() {
+            while let Some(due) = schedule.take(start.elapsed()) {
+                self.ask(turn, due);
+                // Sent at once: the next may be due much later.
+                self.connections[turn].send()?;
+                turn = (turn + 1) % self.connections.len();
+            }
+            let mut answered = 0;
+            for connection in self.connections.iter_mut().filter(|c| !c.due.is_empty()) {
+                answered += connection.exchange(&mut |due| {
+                    latencies.record(due, start.elapsed());
+                })?;
+            }
+            if answered == 0 {
+                thread::yield_now();
+            }
+        }
+        self.finish(start, &mut |due, now| latencies.record(due, now))
+    }
+
+    /// Takes the answers that are left.
+    fn finish(
+        &mut self,
+        start: Instant,
+        each: &mut dyn FnMut(Duration, Duration),
+    ) -> Result<(), Error> {
+        let since = Instant::now();
+        while self.connections.iter().any(|c| !c.due.is_empty()) {
+            for connection in &mut self.connections {
+                connection.exchange(&mut |due| each(due, start.elapsed()))?;
+            }
+            if since.elapsed() > LEFT_OVER {
+                let name = self.name;
+                return Err(Error::Failed(format!("{name} stopped answering")));
+            }
+            thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// What the server says of itself.
+    fn info(&mut self) -> Result<String, Error> {
+        let Some(connection) = self.connections.first_mut() else {
+            return Ok(String::new());
+        };
+        connection.out.extend_from_slice(b"*1\r\n$4\r\nINFO\r\n");
+        connection.due.push_back(Duration::ZERO);
+        connection.keeps = Some(Vec::new());
+        let start = Instant::now();
+        self.finish(start, &mut |_, _| ())?;
+        let kept = self.connections[0].keeps.take().unwrap_or_default();
+        Ok(String::from_utf8_lossy(&kept).into_owned())
+    }
+}
+
+/// The key numbered `n`: as many bytes for each.
+fn key_of(n: u64) -> [u8; KEY_BYTES] {
+    let mut key = *b"key:000000000000";
+    let (mut left, mut at) = (n, KEY_BYTES);
+    while left > 0 && at > 4 {
+        at -= 1;
+        key[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+    }
+    key
+}
+
+/// A step that has no divisor in common with `keys`, so that steps meet each key once; another for each turn.
+fn step_for(turn: u64, keys: u64) -> u64 {
+    let gcd = |mut a: u64, mut b: u64| {
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    if turn == 0 || keys < 3 {
+        return 1;
+    }
+    let from = (keys as f64 * 0.618) as u64 + turn * 7_919;
+    (from..).find(|step| gcd(*step, keys) == 1).unwrap_or(1)
+}
+
+/// One connection: requests on their way, in order.
+struct Connection {
+    server: &'static str,
+    stream: TcpStream,
+    out: Vec<u8>,
+    answers: Vec<u8>,
+    /// When each request was due that has no answer yet.
+    due: VecDeque<Duration>,
+    /// The answers themselves, if they are wanted.
+    keeps: Option<Vec<u8>>,
+}
+
+impl Connection {
+    fn new(server: &'static str, port: u16) -> Result<Connection, Error> {
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let doing = || Error::doing(format!("connect to {server}"));
+        let stream = TcpStream::connect(address).map_err(doing())?;
+        stream.set_nodelay(true).map_err(doing())?;
+        stream.set_nonblocking(true).map_err(doing())?;
+        Ok(Connection {
+            server,
+            stream,
+            out: Vec::new(),
+            answers: Vec::new(),
+            due: VecDeque::new(),
+            keeps: None,
+        })
+    }
+
+    fn get(&mut self, key: &[u8]) {
+        self.request(&[b"GET", key]);
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8]) {
+        self.request(&[b"SET", key, value]);
+    }
+
+    fn request(&mut self, words: &[&[u8]]) {
+        let out = &mut self.out;
+        out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+        for word in words {
+            out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            out.extend_from_slice(word);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Sends what the socket takes.
+    fn send(&mut self) -> Result<(), Error> {
+        while !self.out.is_empty() {
+            match self.stream.write(&self.out) {
+                Ok(sent) => drop(self.out.drain(..sent)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.broken(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends and takes what the socket takes and has. Calls `each` with when each request was due that was answered. Returns
+    /// how many were.
+    fn exchange(&mut self, each: &mut dyn FnMut(Duration)) -> Result<u64, Error> {
+        self.send()?;
+        let mut buffer = [0; 16 << 10];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(self.broken(&ErrorKind::UnexpectedEof.into())),
+                Ok(got) => {
+                    self.answers.extend_from_slice(&buffer[..got]);
+                    if got < buffer.len() {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.broken(&error)),
+            }
+        }
+        let (mut from, mut answered) = (0, 0);
+        while let Some(len) = answer_len(&self.answers[from..]) {
+            let answer = &self.answers[from..from + len];
+            if answer.starts_with(b"-") {
+                let text = String::from_utf8_lossy(answer);
+                let server = self.server;
+                return Err(Error::Failed(format!("{server} answered {}", text.trim())));
+            }
+            if let Some(kept) = &mut self.keeps {
+                kept.extend_from_slice(answer);
+            }
+            if let Some(due) = self.due.pop_front() {
+                each(due);
+            }
+            from += len;
+            answered += 1;
+        }
+        self.answers.drain(..from);
+        Ok(answered)
+    }
+
+    fn broken(&self, error: &std::io::Error) -> Error {
+        Error::Failed(format!("the connection to {} broke: {error}", self.server))
+    }
+}
+
+/// Bytes of the first answer in `bytes`, if all of it is there: a line, or a string of a length that is given.
+fn answer_len(bytes: &[u8]) -> Option<usize> {
+    let line = bytes.windows(2).position(|two| two == b"\r\n")? + 2;
+    let len: i64 = match bytes[0] {
+        b'$' => std::str::from_utf8(&bytes[1..line - 2])
+            .ok()?
+            .parse()
+            .ok()?,
+        _ => return Some(line),
+    };
+    let whole = match usize::try_from(len) {
+        Ok(len) => line + len + 2,
+        Err(_) => line, // There is none.
+    };
+    (bytes.len() >= whole).then_some(whole)
+}
+
+/// Whether `path` may be made: the pool's file must not be there.
+pub(super) fn check_fresh(path: &Path) -> Result<(), Error> {
+    match path.exists() {
+        false => Ok(()),
+        true => Err(Error::Failed(format!(
+            "{} exists already: name a file to be made",
+            path.display()
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    #[test]
+    fn a_stall_counts_for_every_request_that_was_due_during_it() {
+        // A thousand a second for a second; the server answers nothing from 200 to 300 ms, all else at once.
+        let mut schedule = Schedule::new(1_000.0, ms(1_000));
+        let mut latencies = Latencies::new().unwrap();
+        for now in (0..1_000).map(ms) {
+            let answers_at = match now {
+                stalled if stalled >= ms(200) && stalled < ms(300) => ms(300),
+                now => now,
+            };
+            while let Some(due) = schedule.take(now) {
+                latencies.record(due, answers_at + Duration::from_micros(10));
+            }
+        }
+        assert_eq!(schedule.peek(), None);
+        assert_eq!(latencies.0.len(), 1_000);
+        let stalled = latencies.0.len() - latencies.0.count_between(0, 999_000);
+        assert!((99..=100).contains(&stalled), "{stalled} requests waited");
+        assert!(latencies.at_us(50.0) < 20.0);
+        assert!(latencies.at_us(99.0) > 80_000.0, "of 100 ms, 90 at least");
+        assert!(latencies.at_us(100.0) > 99_000.0);
+    }
+
+    #[test]
+    fn requests_that_are_late_are_all_sent() {
+        let mut schedule = Schedule::new(10.0, ms(1_000));
+        assert_eq!(schedule.take(ms(0)), Some(ms(0)));
+        assert_eq!(schedule.take(ms(50)), None);
+        let late: Vec<_> = std::iter::from_fn(|| schedule.take(ms(950))).collect();
+        assert_eq!(late.len(), 9);
+        assert_eq!(late[8], ms(900));
+        assert_eq!(schedule.take(ms(5_000)), None, "the end is the end");
+    }
+
+    #[test]
+    fn bounds_are_of_the_tail_and_of_the_ratio() {
+        let [mut theirs, mut ours] = [Latencies::new().unwrap(), Latencies::new().unwrap()];
+        for n in 0..1_000 {
+            theirs.record(ms(0), ms(1));
+            ours.record(ms(0), if n < 980 { ms(2) } else { ms(0) });
+        }
+        let figures = figures(30, 100.0, &[theirs, ours]);
+        let of = |name: &str| figures.iter().find(|f| f.name.ends_with(name)).unwrap();
+        assert_eq!(figures.len(), 15);
+        assert!(!of("p99.9, ratio").holds());
+        assert_eq!(of("p50, ratio").at_most, None);
+        assert_eq!(of("p99, ratio").at_most, Some(1.0));
+        assert!((of("p99, ratio").value - 2.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn answers_are_told_apart() {
+        for (bytes, len) in [
+            (&b"+OK\r\n"[..], Some(5)),
+            (b"+OK\r\n$3\r\n", Some(5)),
+            (b"$-1\r\n", Some(5)),
+            (b"$3\r\nabc\r\nrest", Some(9)),
+            (b"$3\r\nabc", None),
+            (b"$3", None),
+            (b"", None),
+            (b"-ERR no\r\n", Some(9)),
+        ] {
+            assert_eq!(answer_len(bytes), len, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn each_turn_meets_every_key_once() {
+        for (turn, keys) in [(0, 10), (1, 1_000), (2, 997), (3, 4_096), (1, 1), (2, 2)] {
+            let step = step_for(turn, keys);
+            let mut met: Vec<u64> = (0..keys).map(|n| n * step % keys).collect();
+            met.sort_unstable();
+            assert!(met.iter().copied().eq(0..keys), "turn {turn} of {keys}");
+        }
+        assert_eq!(&key_of(0), b"key:000000000000");
+        assert_eq!(&key_of(1_234), b"key:000000001234");
+    }
+
+    #[test]
+    fn a_pool_has_room_for_the_live_share() {
+        let options = |aged| Options {
+            farbank: "farbank".into(),
+            redis: "redis-server".into(),
+            keys: 1_000_000,
+            value_bytes: 100,
+            sync: Sync::None,
+            loads: vec![30],
+            connections: 1,
+            seconds: 1,
+            rounds: 1,
+            aged,
+            pool: None,
+        };
+        let [fresh, half, full] = [None, Some(45), Some(90)].map(|a| options(a).pool_bytes());
+        assert!(fresh > half && half > full);
+        assert!(half.abs_diff(2 * full) <= 2 << 20);
+        assert!(full >= 1_000_000 * 116 * 10 / 9);
+    }
+
+    #[test]
+    fn fields_of_info_are_found() {
+        let info = "$40\r\n# Pool\r\npool_bytes:1024\r\npool_live_bytes:7\r\n";
+        assert_eq!(value_in(info, "pool_bytes"), Some("1024"));
+        assert_eq!(value_in(info, "pool_live_bytes"), Some("7"));
+        assert_eq!(value_in(info, "other"), None);
+    }
+}

@@ -1,0 +1,184 @@
+//! Requests that are the worst a client can ask for: of each command, of transactions, of memcached's protocol.
+//!
+//! The lane `hostile` of `cargo xtask` sends them, too.
+
+pub(crate) const MIB: usize = 1 << 20;
+/// Length of the value at `big`: a cache's largest item, nearly.
+pub(crate) const BIG_BYTES: usize = 1_000_000;
+/// Repetitions of an argument that may be repeated.
+const MANY: usize = 20_000;
+
+/// A request of `words`.
+pub(crate) fn request(words: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+/// A request of the words of `line`.
+pub(crate) fn of(line: &str) -> Vec<u8> {
+    request(&words(line))
+}
+
+/// The words of `line`, which are between blanks.
+pub(crate) fn words(line: &str) -> Vec<Vec<u8>> {
+    line.split(' ')
+        .map(|word| word.as_bytes().to_vec())
+        .collect()
+}
+
+/// `line`, then `more` again and again.
+fn times(line: &str, more: &str, count: usize) -> Vec<u8> {
+    let mut all = words(line);
+    all.extend(
+        words(more)
+            .into_iter()
+            .cycle()
+            .take(count * words(more).len()),
+    );
+    request(&all)
+}
+
+/// Requests of a connection that has one mebibyte at `big`, and many keys.
+///
+/// Each is the worst that one command can be asked for: the argument that may be repeated is, names and patterns
+/// are long, values are large. `None`: the command is not known here.
+pub(crate) fn worst(command: &str) -> Option<Vec<u8>> {
+    let long = "a".repeat(60_000);
+    let value = "v".repeat(MIB);
+    let distinct = |command: &str| {
+        let names: String = (0..MANY).map(|at| format!(" key{at}")).collect();
+        of(&format!("{command}{names}"))
+    };
+    Some(match command {
+        "get" | "getdel" | "getex" | "type" | "strlen" | "ttl" | "pttl" | "expiretime"
+        | "pexpiretime" | "persist" => of(&format!("{command} big")).repeat(500),
+        "mget" => times(command, "big", MANY),
+        "exists" | "touch" => times(command, "big", MANY),
+        "del" | "unlink" => [distinct(command), times(command, "none", MANY)].concat(),
+        "watch" => [distinct(command), times(command, "big", MANY)].concat(),
+        "mset" | "msetnx" => times(command, "same value", MANY),
+        "set" => of(&format!("SET big {value} GET")).repeat(20),
+        "getset" => of(&format!("GETSET big {value}")).repeat(20),
+        "setnx" | "append" => of(&format!("{command} other {value}")).repeat(4),
+        "setex" | "psetex" => of(&format!("{command} other 100000 {value}")).repeat(10),
+        "incr" | "decr" => of(&format!("{command} big")).repeat(500),
+        "incrby" | "decrby" => of(&format!("{command} big 1")).repeat(500),
+        "expire" | "pexpire" | "expireat" | "pexpireat" => {
+            of(&format!("{command} big 99999999999")).repeat(20)
+        }
+        "keys" => [of("KEYS *"), of(&format!("KEYS {}b", "*a".repeat(5_000)))].concat(),
+        "scan" => {
+            let all = of("SCAN 0 COUNT 1000000000");
+            let matching = of(&format!(
+                "SCAN 0 COUNT 1000000 MATCH {}b",
+                "*a".repeat(5_000)
+            ));
+            [all.repeat(50), matching].concat()
+        }
+        "dbsize" | "time" | "ping" | "readonly" | "unwatch" | "discard" | "exec" | "multi"
+        | "reset" | "client|id" | "client|getname" | "client|getredir" | "client|help"
+        | "command|count" | "command|help" | "config|help" | "config|resetstat"
+        | "config|rewrite" | "quit" => of(&command.replace('|', " ")).repeat(5_000),
+        "echo" => of(&format!("ECHO {value}")).repeat(20),
+        "select" => of("SELECT 1").repeat(5_000),
+        "hello" => of(&format!("HELLO 3{}", format!(" SETNAME {long}").repeat(20))).repeat(5),
+        "auth" => of(&format!("AUTH default {long}")).repeat(50),
+        // Later requests need the keys: of another database, none are lost.
+        "flushdb" => [of("SELECT 9"), of("FLUSHDB").repeat(100)].concat(),
+        "flushall" => of("FLUSHALL wrong").repeat(1_000),
+        "client" | "config" => of(command).repeat(5_000),
+        "command" => of(command).repeat(1_000),
+        "info" => times(command, "everything", MANY),
+        "shutdown" => [
+            of("SHUTDOWN ABORT").repeat(1_000),
+            times(command, "wrong", MANY),
+        ]
+        .concat(),
+        "client|setname" => of(&format!("CLIENT SETNAME {long}")).repeat(50),
+        "client|setinfo" => of(&format!("CLIENT SETINFO LIB-NAME {long}")).repeat(50),
+        "client|list" => times("CLIENT LIST ID", "1", MANY),
+        "client|info" => of("CLIENT INFO").repeat(5_000),
+        "client|kill" => times("CLIENT KILL", "ID 999999999", MANY).repeat(3),
+        "client|reply" => of("CLIENT REPLY OFF").repeat(5_000),
+        "client|no-evict" | "client|no-touch" => {
+            of(&format!("{} OFF", command.replace('|', " "))).repeat(5_000)
+        }
+        "command|info" | "command|docs" => times(&command.replace('|', " "), "client", MANY),
+        "command|list" => of(&format!(
+            "COMMAND LIST FILTERBY PATTERN {}b",
+            "*a".repeat(30_000)
+        ))
+        .repeat(10),
+        "command|getkeys" | "command|getkeysandflags" => times(
+            &format!("{} MGET", command.replace('|', " ")),
+            &long[..100],
+            MANY,
+        ),
+        "config|get" => times("CONFIG GET", "*a*a*a*a*a*b", MANY),
+        "config|set" => times("CONFIG SET", "timeout 0", MANY),
+        _ => return None,
+    })
+}
+
+/// Transactions and pipelines, whose replies add up.
+pub(crate) fn combinations() -> Vec<(&'static str, Vec<u8>)> {
+    let transaction =
+        |of_one: &str, count: usize| [of("MULTI"), of(of_one).repeat(count), of("EXEC")].concat();
+    let watched: Vec<u8> = (0..40)
+        .flat_map(|from| {
+            let names: String = (0..1_000).map(|at| format!(" k{from}-{at}")).collect();
+            of(&format!("WATCH{names}"))
+        })
+        .collect();
+    vec![
+        ("MULTI of GET", transaction("GET big", 2_000)),
+        ("MULTI of MGET", transaction("MGET big big big big", 500)),
+        ("MULTI of COMMAND", transaction("COMMAND DOCS", 2_000)),
+        (
+            "MULTI of SET and GET",
+            transaction("SET same value GET", 5_000),
+        ),
+        (
+            "MULTI without EXEC",
+            [
+                of("MULTI"),
+                of(&format!("SET k {}", "v".repeat(MIB))).repeat(30),
+            ]
+            .concat(),
+        ),
+        (
+            "WATCH of 40,000",
+            [watched, of("MULTI"), of("GET key1"), of("EXEC")].concat(),
+        ),
+        (
+            "half a request",
+            b"*2\r\n$3\r\nGET\r\n$100000000\r\n"
+                .iter()
+                .copied()
+                .chain(std::iter::repeat_n(b'x', 8 * MIB))
+                .collect(),
+        ),
+    ]
+}
+
+/// As [`worst`], of memcached's commands.
+pub(crate) fn memcached() -> Vec<(&'static str, Vec<u8>)> {
+    let keys = " big".repeat(500);
+    vec![
+        ("get", format!("get{keys}\r\n").repeat(40).into_bytes()),
+        ("gat", format!("gat 0{keys}\r\n").into_bytes()),
+        ("mg", "mg big v k f c t s\r\n".repeat(2_000).into_bytes()),
+        ("mg T", "mg big v T0\r\n".repeat(500).into_bytes()),
+        ("stats", "stats\r\n".repeat(2_000).into_bytes()),
+        (
+            "stats cachedump",
+            "stats cachedump 1 0\r\n".repeat(50).into_bytes(),
+        ),
+        ("me", "me big\r\n".repeat(5_000).into_bytes()),
+    ]
+}

@@ -1,0 +1,354 @@
+//! Lane `hostile`: what the worst requests of one client cost the others.
+//!
+//! ```text
+//!   attackers   send a request again and again, read nothing, and are closed
+//!   bystander   GET of a small value, one at a time: how long each took
+//! ```
+//!
+//! A server on tmpfs with many keys. The requests are those of the test `hostile` of the command line, where each command
+//! that the server knows has its worst arguments, and some that visit or write many keys.
+
+#[path = "../../crates/cli/tests/hostile/requests.rs"]
+mod requests;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use requests::{BIG_BYTES, MIB, combinations, memcached, of, worst};
+
+use crate::Size;
+use crate::run::farbank;
+use crate::serving::Serving;
+
+/// Connections that send a request at the same time.
+const ATTACKERS: usize = 3;
+/// How long a request is sent again and again.
+const ATTACK: Duration = Duration::from_millis(250);
+/// A request that is not answered by then has hung.
+const HUNG: Duration = Duration::from_secs(60);
+/// Keys of one request while the server is filled: no long request.
+const LOADED: usize = 90;
+/// What INFO says when no attacker is connected.
+const ALONE: &[u8] = b"connected_clients:1\r\n";
+/// Limit of the replies of one client, and of the memory of all.
+const REPLIES_LIMIT: &str = "64mb";
+
+/// Keys that the server has.
+fn keys(size: Size) -> usize {
+    match size {
+        Size::Lane => 200_000,
+        Size::Gate => 1_000_000,
+    }
+}
+
+/// The longest that 99 of 100 requests of the bystander may take. A lane runs on machines that do other things, too.
+fn bound(size: Size) -> Duration {
+    match size {
+        Size::Lane => Duration::from_millis(50),
+        Size::Gate => Duration::from_millis(10),
+    }
+}
+
+pub(crate) fn run(size: Size) -> Result<(), String> {
+    let folder = if Path::new("/dev/shm").is_dir() {
+        "/dev/shm"
+    } else {
+        "/tmp"
+    };
+    let pool = format!("{folder}/farbank-hostile-{}.pool", std::process::id());
+    let outcome = attack_all(size, &pool);
+    let _ = fs::remove_file(&pool);
+    outcome
+}
+
+fn attack_all(size: Size, pool: &str) -> Result<(), String> {
+    let mut serve = farbank();
+    serve.args([
+        "serve",
+        "--port",
+        "0",
+        "--memcached-port",
+        "0",
+        "--pool",
+        pool,
+    ]);
+    serve.args([
+        "--size",
+        "1gb",
+        "--max-size",
+        "2gb",
+        "--workers",
+        "1",
+        "--log-level",
+        "off",
+    ]);
+    let server = Serving::start(&mut serve, "redis://")?;
+    let addr = format!("127.0.0.1:{}", server.port);
+    let mut admin = connect(&addr)?;
+    let limits = format!(
+        "client-output-buffer-limit \"normal {REPLIES_LIMIT} 0 0\" maxmemory-clients {REPLIES_LIMIT}"
+    );
+    ask(&mut admin, format!("CONFIG SET {limits}\r\n").as_bytes())?;
+    // The largest clients are closed when attackers together take too much: not this one.
+    ask(&mut admin, &of("CLIENT NO-EVICT on"))?;
+    fill(&mut admin, keys(size))?;
+    let mut attacks = Vec::new();
+    for name in commands(&mut admin)? {
+        let request = worst(&name).ok_or_else(|| format!("{name} has no worst arguments"))?;
+        attacks.push((name, request));
+    }
+    attacks.extend(
+        combinations()
+            .into_iter()
+            .map(|(name, request)| (name.to_owned(), request)),
+    );
+    attacks.extend(many_keys());
+    let memcached_addr = server
+        .memcached_addr
+        .clone()
+        .ok_or("memcached is not served")?;
+    println!(
+        "{:>24} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "request", "sent", "p50 ms", "p99 ms", "max ms", "MiB more"
+    );
+    let mut slow = Vec::new();
+    let one = |name: &str, addr: &str, request: &[u8], admin: &mut TcpStream| {
+        let cost = attack(&server, addr, request, admin)?;
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        println!(
+            "{name:>24} {:>9} {:>9.2} {:>9.2} {:>9.2} {:>9.1}",
+            cost.sent,
+            ms(cost.p50),
+            ms(cost.p99),
+            ms(cost.longest),
+            cost.bytes as f64 / MIB as f64
+        );
+        Ok::<_, String>(cost.p99)
+    };
+    for (name, request) in &attacks {
+        restore(&mut admin)?;
+        if one(name, &addr, request, &mut admin)? > bound(size) {
+            slow.push(name.clone());
+        }
+    }
+    for (name, request) in memcached() {
+        restore(&mut admin)?;
+        let name = format!("memcached {name}");
+        if one(&name, &memcached_addr, &request, &mut admin)? > bound(size) {
+            slow.push(name);
+        }
+    }
+    drop(admin);
+    server.end()?;
+    match slow.is_empty() {
+        true => Ok(()),
+        false => Err(format!(
+            "1 in 100 requests of another client took longer than {:?} during: {}",
+            bound(size),
+            slow.join(", ")
+        )),
+    }
+}
+
+/// Requests that visit or write many keys, of the keys that [`fill`] has stored.
+fn many_keys() -> Vec<(String, Vec<u8>)> {
+    let names = |from: usize, count: usize| {
+        (from..from + count)
+            .map(|at| format!(" k{at:07}"))
+            .collect::<String>()
+    };
+    let pairs: String = (0..20_000).map(|at| format!(" k{at:07} other")).collect();
+    let filler = "x".repeat(4 << 20);
+    [
+        ("KEYS of nothing", of("KEYS nothing*")),
+        ("MSET of 20,000", of(&format!("MSET{pairs}"))),
+        ("MGET of 20,000", of(&format!("MGET{}", names(0, 20_000)))),
+        (
+            "EXISTS of 20,000",
+            of(&format!("EXISTS{}", names(0, 20_000))),
+        ),
+        (
+            "DEL of 10,000",
+            of(&format!("DEL{}", names(30_000, 10_000))),
+        ),
+        (
+            "APPEND to 16 MiB",
+            [
+                of(&format!("SET long {filler}")),
+                of(&format!("APPEND long {filler}")).repeat(3),
+                of("APPEND long x").repeat(20),
+            ]
+            .concat(),
+        ),
+        ("FLUSHALL", of("FLUSHALL")),
+    ]
+    .map(|(name, request)| (name.to_owned(), request))
+    .into()
+}
+
+/// What a request did to the server and to the bystander.
+struct Cost {
+    /// Times that it was sent whole.
+    sent: usize,
+    p50: Duration,
+    p99: Duration,
+    longest: Duration,
+    /// Most memory that the server had beyond what it had before.
+    bytes: usize,
+}
+
+/// Sends `request` from [`ATTACKERS`] connections again and again, and measures.
+fn attack(
+    server: &Serving,
+    addr: &str,
+    request: &[u8],
+    bystander: &mut TcpStream,
+) -> Result<Cost, String> {
+    let before = anonymous_bytes(server)?;
+    let end = Instant::now() + ATTACK;
+    let done = AtomicBool::new(false);
+    let (mut waits, mut sent, mut most) = (Vec::new(), 0, before);
+    std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut most = 0;
+            while !done.load(Ordering::Relaxed) {
+                most = most.max(anonymous_bytes(server).unwrap_or(0));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            most
+        });
+        let attackers: Vec<_> = (0..ATTACKERS)
+            .map(|_| {
+                scope.spawn(move || {
+                    let mut sent = 0;
+                    while Instant::now() < end {
+                        sent += usize::from(send(addr, request));
+                    }
+                    sent
+                })
+            })
+            .collect();
+        let mut outcome = Ok(());
+        while attackers.iter().any(|attacker| !attacker.is_finished()) {
+            let began = Instant::now();
+            let answer = ask(bystander, &of("GET small"));
+            waits.push(began.elapsed());
+            // FLUSHALL removes it.
+            outcome = outcome.and(answer.map(drop));
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        sent = attackers.into_iter().map(|a| a.join().unwrap_or(0)).sum();
+        done.store(true, Ordering::Relaxed);
+        most = most.max(watch.join().unwrap_or(0));
+        outcome
+    })?;
+    waits.sort_unstable();
+    let quantile = |of_100: usize| waits[(waits.len() - 1) * of_100 / 100];
+    Ok(Cost {
+        sent,
+        p50: quantile(50),
+        p99: quantile(99),
+        longest: quantile(100),
+        bytes: most.saturating_sub(before),
+    })
+}
+
+/// Sends a request and waits for the first bytes of its reply, for a moment; whether all of it was sent.
+fn send(addr: &str, request: &[u8]) -> bool {
+    let Ok(mut stream) = connect(addr) else {
+        return false;
+    };
+    // It may be closed, or left waiting, at any point.
+    let _ = stream.set_write_timeout(Some(Duration::from_millis(300)));
+    let sent = stream.write_all(request).is_ok();
+    let _ = stream.set_read_timeout(Some(Duration::from_millis(50)));
+    let _ = stream.read(&mut [0; 16]);
+    let _ = stream.shutdown(Shutdown::Both);
+    sent
+}
+
+fn connect(addr: &str) -> Result<TcpStream, String> {
+    let stream = TcpStream::connect(addr).map_err(|e| format!("{addr}: {e}"))?;
+    let set = stream
+        .set_read_timeout(Some(HUNG))
+        .and_then(|()| stream.set_nodelay(true));
+    set.map_err(|e| e.to_string())?;
+    Ok(stream)
+}
+
+/// Sends a request, and reads one line, or a bulk string.
+fn ask(stream: &mut TcpStream, request: &[u8]) -> Result<Vec<u8>, String> {
+    let no_answer = |e: std::io::Error| format!("a request is not answered: {e}");
+    stream.write_all(request).map_err(no_answer)?;
+    let mut reader = BufReader::new(stream);
+    let mut line = Vec::new();
+    reader.read_until(b'\n', &mut line).map_err(no_answer)?;
+    match line.strip_prefix(b"$") {
+        Some(len) if !line.starts_with(b"$-1") => {
+            let len = String::from_utf8_lossy(len).trim().parse::<usize>();
+            let mut value = vec![0; len.map_err(|e| e.to_string())? + 2];
+            reader.read_exact(&mut value).map_err(no_answer)?;
+            Ok(value)
+        }
+        _ if line.is_empty() => Err("the server closed a connection".into()),
+        _ => Ok(line),
+    }
+}
+
+/// Stores `keys` keys.
+fn fill(admin: &mut TcpStream, keys: usize) -> Result<(), String> {
+    for from in (0..keys).step_by(LOADED) {
+        let pairs: String = (from..from + LOADED)
+            .map(|at| format!(" k{at:07} value"))
+            .collect();
+        ask(admin, &of(&format!("MSET{pairs}")))?;
+    }
+    Ok(())
+}
+
+/// Ends what attackers have left behind, and stores what requests look for, and the bystander.
+fn restore(admin: &mut TcpStream) -> Result<(), String> {
+    ask(admin, &of("CLIENT KILL TYPE normal"))?;
+    let end = Instant::now() + HUNG;
+    while !ask(admin, &of("INFO clients"))?
+        .windows(ALONE.len())
+        .any(|bytes| bytes == ALONE)
+    {
+        if Instant::now() > end {
+            return Err("connections of attackers are not closed".into());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    ask(admin, &of("SET small s"))?;
+    let big = "b".repeat(BIG_BYTES);
+    ask(admin, &of(&format!("SET big {big}"))).map(drop)
+}
+
+/// The names of every command and subcommand the server knows.
+fn commands(admin: &mut TcpStream) -> Result<Vec<String>, String> {
+    let request = of("COMMAND LIST FILTERBY PATTERN *");
+    admin.write_all(&request).map_err(|e| e.to_string())?;
+    let mut lines = BufReader::new(admin).lines().map_while(Result::ok);
+    let count = lines.next().unwrap_or_default();
+    let count: usize = count
+        .get(1..)
+        .unwrap_or_default()
+        .parse()
+        .map_err(|_| count.clone())?;
+    Ok((0..count).filter_map(|_| lines.nth(1)).collect())
+}
+
+/// Memory of the server that is no file, in bytes.
+fn anonymous_bytes(server: &Serving) -> Result<usize, String> {
+    let status = fs::read_to_string(format!("/proc/{}/status", server.id()));
+    let status = status.map_err(|e| format!("the server is gone: {e}"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<usize>().ok());
+    Ok(kib.ok_or("the kernel does not say how much memory a process has")? * 1024)
+}

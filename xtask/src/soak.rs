@@ -1,0 +1,387 @@
+//! The lane `soak`: what must not grow while a server works for long.
+//!
+//! One client fills a pool until three fifths of it are live, then sets, deletes and expires values of mixed sizes at random. Each second the
+//! server is asked for its anonymous memory, the bytes it moved and its tombstones. Memory must not grow from the second
+//! third of the run to the last, and the other two must level off.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use std::{env, fs, process};
+
+use crate::run::farbank;
+use crate::serving::Serving;
+
+/// Seconds of a run, if not told otherwise.
+pub(crate) const SECONDS: u64 = 1_200;
+/// Shortest run that says anything: thirty samples.
+pub(crate) const SECONDS_MIN: u64 = 30;
+const POOL: &str = "256mb";
+/// Percent of the pool that is live.
+const LIVE_PERCENT: u64 = 60;
+const KEYS: u64 = 600_000;
+/// Requests that are sent before their answers are read.
+const BATCH: usize = 64;
+/// Batches between two looks at how full the pool is.
+const LOOK_EVERY: u64 = 64;
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+/// Samples of a third of a run, at least.
+const SAMPLES_MIN: usize = 5;
+/// How much larger the mean of the last third may be than that of the second: of memory, and of what varies by itself.
+const GROWTH: f64 = 1.05;
+const GROWTH_OF_WRITES: f64 = 1.10;
+const GROWTH_OF_TOMBSTONES: f64 = 1.25;
+/// Tombstones up to so much are few, whatever they were before: a part in so many of the pool.
+const FEW_TOMBSTONES: f64 = 200.0;
+
+/// What the server says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Sample {
+    pool: f64,
+    live: f64,
+    anonymous: f64,
+    tombstones: f64,
+    user: f64,
+    moved: f64,
+}
+
+impl Sample {
+    fn of(info: &str) -> Result<Sample, String> {
+        let field = |name: &str| {
+            let values = info.lines().filter_map(|line| line.trim().split_once(':'));
+            let found = values.into_iter().find(|(found, _)| *found == name);
+            let value = found.and_then(|(_, value)| value.parse().ok());
+            value.ok_or(format!("INFO says no {name}"))
+        };
+        Ok(Sample {
+            pool: field("pool_bytes")?,
+            live: field("pool_live_bytes")?,
+            anonymous: field("used_memory")?,
+            tombstones: field("pool_tombstone_bytes")?,
+            user: field("pool_user_bytes")?,
+            moved: field("pool_moved_bytes")?,
+        })
+    }
+}
+
+/// Serves a pool for `seconds` and watches it.
+pub(crate) fn run(seconds: u64) -> Result<(), String> {
+    let folder = env::temp_dir().join(format!("farbank-soak-{}", process::id()));
+    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let pool = match Path::new("/dev/shm").is_dir() {
+        true => Path::new("/dev/shm").join(format!("farbank-soak-{}.pool", process::id())),
+        false => folder.join("pool"),
+    };
+    let watched = serve_and_watch(&pool, seconds);
+    // What is left of them harms nothing.
+    let _ = fs::remove_file(&pool);
+    let _ = fs::remove_dir_all(&folder);
+    judge(&watched?)
+}
+
+fn serve_and_watch(pool: &Path, seconds: u64) -> Result<Vec<Sample>, String> {
+    let mut command = farbank();
+    command
+        .args(["serve", "--port", "0", "--memcached-port", "off"])
+        .args(["--size", POOL, "--pool"])
+        .arg(pool);
+    let server = Serving::start(&mut command, "redis://")?;
+    let mut client = Client::new(&server.port)?;
+    while client.live_percent()? < LIVE_PERCENT {
+        client.batch(&mut |client| client.set(false))?;
+    }
+    let (start, mut samples) = (Instant::now(), vec![client.sample()?]);
+    let tenth = Duration::from_secs(seconds) / 10;
+    let (mut told, mut batches) = (0, 0_u64);
+    println!("  seconds   live   anonymous  tombstones  writes a write");
+    while start.elapsed() < Duration::from_secs(seconds) {
+        batches += 1;
+        if batches.is_multiple_of(LOOK_EVERY) {
+            client.sample()?;
+        }
+        let is_too_full = client.live > LIVE_PERCENT as f64;
+        client.batch(&mut |client| client.change(is_too_full))?;
+        if start.elapsed() >= SAMPLE_EVERY * samples.len() as u32 {
+            samples.push(client.sample()?);
+        }
+        if start.elapsed() >= tenth * (told + 1) {
+            told += 1;
+            let begin = samples.len() * (told as usize - 1) / told as usize;
+            println!("{}", row(start.elapsed(), &samples[begin..]));
+        }
+    }
+    drop(client);
+    server.end()?;
+    Ok(samples)
+}
+
+/// A line of the table: the last of `samples`, and what was written between the first and the last.
+fn row(elapsed: Duration, samples: &[Sample]) -> String {
+    let last = samples.last().copied().unwrap_or_default();
+    let mib = |bytes: f64| bytes / f64::from(1 << 20);
+    format!(
+        "{:9.0}  {:4.0} %  {:6.1} MiB  {:6.2} MiB  {:14.3}",
+        elapsed.as_secs_f64(),
+        100.0 * last.live / last.pool.max(1.0),
+        mib(last.anonymous),
+        mib(last.tombstones),
+        writes_a_write(samples),
+    )
+}
+
+/// Bytes written for each that was written for clients, between the first and the last of `samples`.
+fn writes_a_write(samples: &[Sample]) -> f64 {
+    let [Some(first), Some(last)] = [samples.first(), samples.last()] else {
+        return 1.0;
+    };
+    let user = (last.user - first.user).max(1.0);
+    1.0 + (last.moved - first.moved) / user
+}
+
+/// Whether what was seen has levelled off.
+fn judge(samples: &[Sample]) -> Result<(), String> {
+    let thirds = |n: usize| &samples[samples.len() * n / 3..samples.len() * (n + 1) / 3];
+    let [second, last] = [thirds(1), thirds(2)];
+    if second.len() < SAMPLES_MIN || last.len() < SAMPLES_MIN {
+        return Err(format!("{} samples are too few", samples.len()));
+    }
+    let mean = |samples: &[Sample], of: fn(&Sample) -> f64| {
+        samples.iter().map(of).sum::<f64>() / samples.len() as f64
+    };
+    let pool = mean(last, |sample| sample.pool);
+    let few = pool / FEW_TOMBSTONES;
+    let figures = [
+        (
+            "anonymous memory",
+            mean(second, |sample| sample.anonymous),
+            mean(last, |sample| sample.anonymous),
+            GROWTH,
+        ),
+        (
+            "tombstone bytes",
+            mean(second, |sample| sample.tombstones).max(few),
+            mean(last, |sample| sample.tombstones).max(few),
+            GROWTH_OF_TOMBSTONES,
+        ),
+        (
+            "writes a write",
+            writes_a_write(second),
+            writes_a_write(last),
+            GROWTH_OF_WRITES,
+        ),
+    ];
+    let mut grown = String::new();
+    for (name, before, after, most) in figures {
+        let part = after / before.max(f64::MIN_POSITIVE);
+        println!("{name}: the last third is {part:.3} of the second; at most {most} is asked");
+        if part > most {
+            let _ = write!(grown, "{name} grew from {before:.3} to {after:.3}; ");
+        }
+    }
+    match grown.is_empty() {
+        true => Ok(()),
+        false => Err(grown.trim_end_matches("; ").into()),
+    }
+}
+
+/// One connection, and random numbers.
+struct Client {
+    stream: BufReader<TcpStream>,
+    out: Vec<u8>,
+    seed: u64,
+    value: Vec<u8>,
+    /// Percent of the pool that was live when last asked.
+    live: f64,
+}
+
+impl Client {
+    fn new(port: &str) -> Result<Client, String> {
+        let stream = TcpStream::connect(format!("127.0.0.1:{port}"));
+        let stream = stream.map_err(|e| format!("cannot connect: {e}"))?;
+        stream.set_nodelay(true).map_err(|e| e.to_string())?;
+        Ok(Client {
+            stream: BufReader::new(stream),
+            out: Vec::new(),
+            seed: 28,
+            value: vec![b'v'; 64 << 10],
+            live: 0.0,
+        })
+    }
+
+    /// A random number below `limit` (splitmix64).
+    fn below(&mut self, limit: u64) -> u64 {
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.seed;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % limit
+    }
+
+    /// Bytes of the next value: mostly small, now and then one that does not fit into the log.
+    fn value_bytes(&mut self) -> usize {
+        let most = match self.below(1_000) {
+            0 => 64 << 10,
+            1..100 => 4 << 10,
+            100..500 => 512,
+            _ => 100,
+        };
+        self.below(most) as usize
+    }
+
+    fn request(&mut self, words: &[&[u8]]) {
+        self.out
+            .extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+        for word in words {
+            self.out
+                .extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            self.out.extend_from_slice(word);
+            self.out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    fn key(&mut self) -> String {
+        format!("key:{}", self.below(KEYS))
+    }
+
+    fn set(&mut self, expires: bool) {
+        let (key, len) = (self.key(), self.value_bytes());
+        let value = std::mem::take(&mut self.value);
+        let ms = (1 + self.below(20_000)).to_string();
+        match expires {
+            true => self.request(&[b"SET", key.as_bytes(), &value[..len], b"PX", ms.as_bytes()]),
+            false => self.request(&[b"SET", key.as_bytes(), &value[..len]]),
+        }
+        self.value = value;
+    }
+
+    /// One random change, which most often makes the pool emptier if it is too full.
+    fn change(&mut self, is_too_full: bool) {
+        let deletes = if is_too_full { 70 } else { 10 };
+        match self.below(100) {
+            n if n < deletes => {
+                let key = self.key();
+                self.request(&[b"DEL", key.as_bytes()]);
+            }
+            n if n < deletes + 10 => {
+                let (key, seconds) = (self.key(), (1 + self.below(20)).to_string());
+                self.request(&[b"EXPIRE", key.as_bytes(), seconds.as_bytes()]);
+            }
+            n if n < deletes + 20 => self.set(true),
+            _ => self.set(false),
+        }
+    }
+
+    /// Sends a batch of requests that `ask` writes, and reads their answers.
+    fn batch(&mut self, ask: &mut dyn FnMut(&mut Client)) -> Result<(), String> {
+        for _ in 0..BATCH {
+            ask(self);
+        }
+        self.send()?;
+        for _ in 0..BATCH {
+            self.answer()?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self) -> Result<(), String> {
+        let sent = self.stream.get_mut().write_all(&self.out);
+        self.out.clear();
+        sent.map_err(|e| format!("the server takes nothing: {e}"))
+    }
+
+    /// One answer; an error if it is one.
+    fn answer(&mut self) -> Result<String, String> {
+        let broken = |e| format!("the server does not answer: {e}");
+        let mut line = String::new();
+        self.stream.read_line(&mut line).map_err(broken)?;
+        let len = match line.trim_end().split_at_checked(1) {
+            Some(("$", len)) => len.parse::<usize>().ok(),
+            Some(("-", why)) => return Err(format!("the server answers {why}")),
+            Some(_) => None,
+            None => return Err("the server has gone".into()),
+        };
+        let Some(len) = len else {
+            return Ok(line);
+        };
+        let mut bytes = vec![0; len + 2];
+        self.stream.read_exact(&mut bytes).map_err(broken)?;
+        Ok(String::from_utf8_lossy(&bytes[..len]).into_owned())
+    }
+
+    fn sample(&mut self) -> Result<Sample, String> {
+        self.request(&[b"INFO"]);
+        self.send()?;
+        let sample = Sample::of(&self.answer()?)?;
+        self.live = 100.0 * sample.live / sample.pool.max(1.0);
+        Ok(sample)
+    }
+
+    fn live_percent(&mut self) -> Result<u64, String> {
+        self.sample()?;
+        Ok(self.live as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(grow: fn(f64) -> Sample) -> Vec<Sample> {
+        (0..90).map(|n| grow(f64::from(n))).collect()
+    }
+
+    fn level(n: f64) -> Sample {
+        Sample {
+            pool: 1e9,
+            live: 6e8,
+            anonymous: 1e8,
+            tombstones: 1e7,
+            user: n * 1e6,
+            moved: n * 5e5,
+        }
+    }
+
+    #[test]
+    fn what_is_level_passes_and_what_grows_does_not() {
+        assert_eq!(judge(&samples(level)), Ok(()));
+        let grown = |grow| judge(&samples(grow)).unwrap_err();
+        let why = grown(|n| Sample {
+            anonymous: 1e8 + n * 1e6,
+            ..level(n)
+        });
+        assert!(why.starts_with("anonymous memory grew"), "{why}");
+        let why = grown(|n| Sample {
+            tombstones: 1e7 + n * 1e6,
+            ..level(n)
+        });
+        assert!(why.starts_with("tombstone bytes grew"), "{why}");
+        let why = grown(|n| Sample {
+            moved: n * n * 1e5,
+            ..level(n)
+        });
+        assert!(why.starts_with("writes a write grew"), "{why}");
+        assert!(judge(&samples(level)[..5]).is_err(), "too few to say");
+    }
+
+    #[test]
+    fn a_start_does_not_count() {
+        let starts = samples(|n| Sample {
+            anonymous: if n < 30.0 { n * 1e6 } else { 1e8 },
+            ..level(n)
+        });
+        assert_eq!(judge(&starts), Ok(()));
+    }
+
+    #[test]
+    fn what_info_says_is_read() {
+        let info = "# Memory\r\nused_memory:7\r\n# Farbank\r\npool_bytes:100\r\npool_live_bytes:60\r\n\
+                    pool_tombstone_bytes:1\r\npool_user_bytes:10\r\npool_moved_bytes:5\r\n";
+        let sample = Sample::of(info).unwrap();
+        assert_eq!((sample.anonymous, sample.live), (7.0, 60.0));
+        assert_eq!(writes_a_write(&[Sample::default(), sample]), 1.5);
+        let missing = Sample::of("used_memory:7\r\n").unwrap_err();
+        assert!(missing.contains("pool_bytes"), "{missing}");
+    }
+}
