@@ -156,8 +156,7 @@ pub(crate) struct Engine<M: Medium> {
     pub extents: AtomicU32,
     /// Bytes of large values in them.
     pub extent_bytes: AtomicI64,
-    pub capacity: AtomicU64,
-    /// The same, were every segment filled to its end.
+    /// Bytes of records the pool takes if every segment is filled to its end.
     pub capacity_unwasted: AtomicU64,
     /// Sealed segments, and the bytes at their ends that no record fits into.
     pub sealed: AtomicU32,
@@ -217,7 +216,6 @@ impl<M: Medium> Engine<M> {
             tombs: CachePadded::default(),
             extents: AtomicU32::new(0),
             extent_bytes: AtomicI64::new(0),
-            capacity: AtomicU64::new(0),
             capacity_unwasted: AtomicU64::new(0),
             sealed: AtomicU32::new(0),
             waste: AtomicU64::new(0),

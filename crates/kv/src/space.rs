@@ -11,7 +11,8 @@
 //!
 //! # Invariants
 //! KV-SPACE-1  The end of a sealed segment that was too short for the record that came next is *waste*: no
-//!     cleaning gains it while records have these lengths. Capacity shrinks by the share of it, in steps.
+//!     cleaning gains it while records have these lengths. Of what extents do not take, capacity shrinks by the share of it,
+//!     in steps: a pool of large values has few sealed segments, and one that was sealed early says nothing about extents.
 //! KV-SPACE-2  A write is admitted against everything that is live, staged or not yet counted by any session,
 //!     once that comes near the capacity. Far from it a session looks at the shared counters and its own only.
 //! KV-SPACE-3  Open segments take at most [`OPEN_SHARE`] of the capacity, however many sessions there are:
@@ -63,10 +64,13 @@ impl<M: Medium> Engine<M> {
 
     /// Bytes of records, tombstones included, the pool takes before it refuses writes.
     pub(crate) fn capacity(&self) -> u64 {
-        self.capacity.load(Relaxed)
+        let whole = self.capacity_unwasted.load(Relaxed);
+        let in_log = whole.saturating_sub(self.extents_payload());
+        let lost = u128::from(in_log) * u128::from(self.waste_share.load(Relaxed));
+        whole - (lost / u128::from(WASTE_PARTS)) as u64
     }
 
-    /// Counts again what is left when the cleaner, deletes, open segments and waste have theirs.
+    /// Counts again what is left when the cleaner, deletes and open segments have theirs.
     pub(crate) fn recount_capacity(&self) {
         let (segments, classes) = (u64::from(self.pool.segments()), self.classes() as u64);
         let sessions = self.enrolled().len() as u64;
@@ -75,12 +79,12 @@ impl<M: Medium> Engine<M> {
         let payload = self.geometry.payload() as u64;
         let whole = segments.saturating_sub(kept) * payload / 100 * 95;
         self.capacity_unwasted.store(whole, Relaxed);
-        self.subtract_waste();
+        self.follow_waste();
     }
 
     /// KV-SPACE-1. A share that changes little stays as it is: else a pool that is full could refuse a value in
     /// place of one just deleted, because cleaning has packed others less well. The cleaner's slack is larger.
-    fn subtract_waste(&self) {
+    fn follow_waste(&self) {
         let sealed = u64::from(self.sealed.load(Relaxed)) * self.geometry.payload() as u64;
         let now = (self.waste.load(Relaxed).min(sealed) * WASTE_PARTS).checked_div(sealed);
         let (now, before) = (now.unwrap_or(0), self.waste_share.load(Relaxed));
@@ -89,9 +93,6 @@ impl<M: Medium> Engine<M> {
             false => before,
         };
         self.waste_share.store(share, Relaxed);
-        let whole = self.capacity_unwasted.load(Relaxed);
-        let lost = u128::from(whole) * u128::from(share) / u128::from(WASTE_PARTS);
-        self.capacity.store(whole - lost as u64, Relaxed);
     }
 
     /// Bytes at the end of a segment, sealed where its records end, that records as long as its own cannot
@@ -121,7 +122,7 @@ impl<M: Medium> Engine<M> {
         info.set_state(State::Sealed);
         self.waste.fetch_add(self.waste_of(info), Relaxed);
         self.sealed.fetch_add(1, Relaxed);
-        self.subtract_waste();
+        self.follow_waste();
     }
 
     /// A segment that was sealed no longer holds records.
@@ -129,7 +130,7 @@ impl<M: Medium> Engine<M> {
         self.waste
             .fetch_sub(self.waste_of(self.info(segment)), Relaxed);
         self.sealed.fetch_sub(1, Relaxed);
-        self.subtract_waste();
+        self.follow_waste();
     }
 
     /// Counts the waste of all sealed segments, when the pool is opened.
@@ -148,8 +149,13 @@ impl<M: Medium> Engine<M> {
 
     /// Bytes of values that must be kept, with their records.
     fn kept(&self) -> u64 {
-        let extents = i64::from(self.extents.load(Relaxed)) * self.geometry.payload() as i64;
-        (self.live.load(Relaxed) + extents).max(0) as u64
+        let live = self.live.load(Relaxed) + self.extents_payload() as i64;
+        live.max(0) as u64
+    }
+
+    /// Bytes that extents take, which are counted whole.
+    fn extents_payload(&self) -> u64 {
+        u64::from(self.extents.load(Relaxed)) * self.geometry.payload() as u64
     }
 
     /// Bytes of tombstones that must be kept.

@@ -4,7 +4,7 @@ use farbank_kv::store::{Error, Room, Store};
 use farbank_kv::{Cleaning, Config, Kv};
 use farbank_pm::media::Mapped;
 
-use crate::support::{Time, User};
+use crate::support::{Time, User, memory};
 
 /// A pool of `pool_bytes` with a cleaner in the background, as servers have it.
 fn in_background(pool_bytes: u64) -> Kv<Mapped> {
@@ -140,4 +140,28 @@ fn a_worker_that_asks_for_room_is_refused_only_what_does_not_fit() {
             assert_eq!(taken, Ok(()), "{bytes} bytes, {n}: {:?}", kv.stats());
         }
     }
+}
+
+#[test]
+fn a_segment_that_was_sealed_early_costs_a_pool_of_large_values_no_room() {
+    const SEGMENT: u64 = 32 << 10;
+    // As many records as fill a segment to four fifths.
+    const WRITES: u32 = 520;
+    let stored_with = |writes_per_session: u32| {
+        let kv = memory(32 << 20, SEGMENT);
+        let (mut user, mut stored) = (User::of(&kv), 0_u32);
+        while user.try_set(&stored.to_le_bytes(), &[7; 10_000]).is_ok() {
+            stored += 1;
+            if stored.is_multiple_of(writes_per_session) {
+                drop(user);
+                user = User::of(&kv); // The open segment of the session before is sealed.
+            }
+        }
+        (stored, kv.stats().capacity_bytes)
+    };
+    let (whole, early) = (stored_with(u32::MAX), stored_with(WRITES));
+    assert!(
+        early.0 >= whole.0 - whole.0 / 50,
+        "{early:?} where sessions close, {whole:?} where one stays"
+    );
 }
