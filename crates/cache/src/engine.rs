@@ -4,12 +4,12 @@ use std::sync::{OnceLock, PoisonError};
 use std::thread::Thread;
 
 use farbank_pm::epoch::Epochs;
+use farbank_pm::key_hash::KeyHash;
 use farbank_pm::pool::Pool;
 use farbank_pm::process::Process;
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use farbank_pm::{Counters, Lane, Medium, Off, Poisoned};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use farbank_kv::clock::{Shift, StoreClock};
 use farbank_kv::store::{Error, Opened};
@@ -64,7 +64,7 @@ pub(crate) struct Engine<N, F> {
     pub(crate) opened: Opened,
     /// What seeds checksums on the data medium.
     pub(crate) secret: u64,
-    pub(crate) hash_seed: u64,
+    pub(crate) key_hash: KeyHash,
     pub(crate) version: AtomicU64,
     pub(crate) sessions: AtomicU32,
     pub(crate) clock: StoreClock,
@@ -120,7 +120,7 @@ impl<N: Medium, F: Medium> Engine<N, F> {
             0 => name.key,
             prefix => &name.key[..prefix],
         };
-        xxh3_64_with_seed(hashed, self.hash_seed.wrapping_add(name.area.into()))
+        self.key_hash.hash(name.area.into(), hashed)
     }
 
     pub(crate) fn now_ms(&self) -> u64 {

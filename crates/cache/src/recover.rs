@@ -112,7 +112,7 @@ pub(crate) fn open<N: Medium, F: Medium>(
         state: Mutex::new(State::new(&near, classes.len())),
         near,
         secret: pool.seed("items"),
-        hash_seed: pool.seed("keys"),
+        key_hash: pool.key_hash(),
         pool,
         classes,
         areas,

@@ -3,6 +3,7 @@
 use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::Epochs;
 use farbank_pm::fault;
+use farbank_pm::key_hash::KeyHash;
 use farbank_pm::pool::Pool;
 use farbank_pm::process::Process;
 use farbank_pm::sync::atomic::{
@@ -40,7 +41,9 @@ pub(crate) struct Geometry {
     pub map_bytes: usize,
     shift: u32,
     pub pool_key: u64,
-    hash_seed: u64,
+    key_hash: KeyHash,
+    /// The seed of the hash that pools of format version 1 have instead.
+    seed_of_version_1: Option<u64>,
 }
 
 impl Geometry {
@@ -55,7 +58,8 @@ impl Geometry {
             },
             shift: pool.segment_bytes().trailing_zeros(),
             pool_key: xxh3_64_with_seed(&id, 1),
-            hash_seed: xxh3_64_with_seed(&id, 2),
+            key_hash: pool.key_hash(),
+            seed_of_version_1: (pool.version() == 1).then(|| xxh3_64_with_seed(&id, 2)),
         }
     }
 
@@ -100,7 +104,10 @@ impl Geometry {
 
     #[inline]
     pub(crate) fn hash(&self, db: u8, key: &[u8]) -> u64 {
-        xxh3_64_with_seed(key, self.hash_seed.wrapping_add(u64::from(db)))
+        match self.seed_of_version_1 {
+            None => self.key_hash.hash(u32::from(db), key),
+            Some(seed) => xxh3_64_with_seed(key, seed.wrapping_add(u64::from(db))),
+        }
     }
 }
 

@@ -641,7 +641,8 @@ impl Index {
     }
 
     /// Calls `each` for the entries of groups in hash order from `cursor`, group by group, until it
-    /// answers false at a group's end. Returns the next cursor; 0 at the end.
+    /// answers false at a group's end. Returns the next cursor; 0 at the end. The entries of a group are in the order of
+    /// the pool: the order of their lines would show bits of their hashes.
     ///
     /// Hash order is the order of the hash's bits read backwards: a group is one interval of it, and
     /// splitting cuts the interval in two. A cursor is a position read backwards again, so that it is a
@@ -650,7 +651,8 @@ impl Index {
         let mut position = cursor.reverse_bits();
         loop {
             let (_, group) = self.find(position.reverse_bits());
-            let offsets: Vec<Off> = self.entries(group).into_iter().map(at_of).collect();
+            let mut offsets: Vec<Off> = self.entries(group).into_iter().map(at_of).collect();
+            offsets.sort_unstable();
             let go_on = each(&offsets);
             let width = 1_u64.checked_shl(64 - group.depth).unwrap_or(0);
             let next = (position & !width.wrapping_sub(1)).wrapping_add(width);

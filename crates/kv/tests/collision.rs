@@ -6,9 +6,9 @@ use std::collections::HashMap;
 
 use farbank_kv::store::{Change, Key, Meta, Session, Value, View};
 use farbank_kv::{Cleaning, Config, Kv};
+use farbank_pm::key_hash::KeyHash;
 use farbank_pm::media::Mapped;
 use farbank_pm::{Medium, Off};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const SEGMENT: u64 = 4096;
 /// Few segments: 2^7 groups, whose number and whose 25 bits of tag two keys must share.
@@ -16,12 +16,12 @@ const POOL: u64 = 8192 + 60 * SEGMENT;
 const SHARED_BITS: u32 = 7 + 25;
 
 /// Pairs of keys that a pool with this id cannot tell apart, found by trying.
-fn twins(id: &[u8]) -> Vec<[Vec<u8>; 2]> {
-    let seed = xxh3_64_with_seed(id, 2);
+fn twins(id: &[u8; 16]) -> Vec<[Vec<u8>; 2]> {
+    let key_hash = KeyHash::of_pool(id);
     let mut seen: HashMap<u64, u32> = HashMap::new();
     let mut twins = Vec::new();
     for n in 0..400_000_u32 {
-        let hash = xxh3_64_with_seed(&n.to_le_bytes(), seed) & ((1 << SHARED_BITS) - 1);
+        let hash = key_hash.hash(0, &n.to_le_bytes()) & ((1 << SHARED_BITS) - 1);
         if let Some(twin) = seen.insert(hash, n) {
             twins.push([twin, n].map(|n| n.to_le_bytes().to_vec()));
         }

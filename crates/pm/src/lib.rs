@@ -17,6 +17,7 @@
 //! * [`process`] tells the process that opened a pool from a forked child.
 //! * [`model`] counts what it costs, and how long it would take on persistent memory.
 //! * [`mod@fault`] switches deviations on, to see that the checks object.
+//! * [`key_hash`] is the keyed hash of keys that clients choose.
 //! * [`crc`] is the checksum of short records.
 //! * [`epoch`] tells when nobody reads an offset any more.
 //! * [`table`] is the DRAM beside the pool: arrays that grow without moving.
@@ -28,6 +29,7 @@
 pub mod crc;
 pub mod epoch;
 pub mod fault;
+pub mod key_hash;
 pub mod lane;
 pub mod media;
 pub mod medium;

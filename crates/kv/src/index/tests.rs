@@ -112,6 +112,22 @@ fn a_walk_meets_every_key_once_and_growth_in_between_hides_none() {
 }
 
 #[test]
+fn a_walk_shows_the_entries_of_a_group_in_the_order_of_the_pool() {
+    let (index, epochs) = (Index::new(2), Epochs::default());
+    for key in (0..1_000).rev() {
+        index.insert(hash(key), at(key), &epochs, &no_rehash);
+        grow(&index, &epochs);
+    }
+    let mut longest = 0;
+    index.walk(0, |found| {
+        assert!(found.is_sorted(), "{found:?}");
+        longest = longest.max(found.len());
+        true
+    });
+    assert!(longest > 8, "a group has several lines: {longest} entries");
+}
+
+#[test]
 fn a_bulk_built_index_is_the_same_and_grows_on() {
     let epochs = Epochs::default();
     let bulk = Bulk::new(10_000, 0, 4);

@@ -43,6 +43,7 @@ use std::time::SystemTime;
 
 use superblock::{BYTES, Copy, Features, MAGIC, Superblock, UPDATE_MAX, VERSIONS};
 
+use crate::key_hash::KeyHash;
 use crate::lane::Lane;
 use crate::medium::{FileId, Medium, Off, Poisoned};
 use crate::sync::Mutex;
@@ -468,6 +469,11 @@ impl<M: Medium> Pool<M> {
     /// The secret, random identity of the pool. Who knows it can forge records: never print it.
     pub fn id(&self) -> [u8; 16] {
         self.id
+    }
+
+    /// The keyed hash function of keys that clients choose, the same whenever the pool is opened.
+    pub fn key_hash(&self) -> KeyHash {
+        KeyHash::of_pool(&self.id)
     }
 
     /// A secret seed for `purpose`, the same whenever the pool is opened: for keyed hashing.

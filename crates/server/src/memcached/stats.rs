@@ -166,7 +166,7 @@ fn settings(shared: &Shared<'_>, figures: &Stats, lines: &mut Lines<'_>) {
         "maxconns_fast": "yes",
         "flush_enabled": yes(shared.options.flush_allowed),
         "dump_enabled": "yes",
-        "hash_algorithm": "xxh3",
+        "hash_algorithm": "siphash13",
         "idle_timeout": shared.settings.timeout_secs.load(Ordering::Relaxed),
         "track_sizes": "no",
         "memory_file": &shared.options.pool,
