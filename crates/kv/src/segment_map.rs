@@ -45,7 +45,7 @@ use std::collections::HashSet;
 use farbank_pm::fault;
 use farbank_pm::simd::ones;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
-use farbank_pm::{LINE, Medium, Off, Poisoned, Ticket, WORD};
+use farbank_pm::{LINE, Lane, Medium, Off, Poisoned, Ticket, WORD};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::engine::{Engine, Geometry};
@@ -279,13 +279,7 @@ impl<M: Medium> Engine<M> {
         for (segment, _, map) in &batch {
             let life = Opening::of(self.info(*segment));
             let bytes = map.encode(&self.geometry, *segment, life);
-            let first = place(&self.geometry, *segment);
-            for (at, word) in (first.0..).step_by(WORD).zip(bytes.chunks_exact(WORD)) {
-                let word = u64_at(word, 0);
-                if self.medium().load(Off(at)) != word {
-                    self.medium().store(&mut cleaner.lane, Off(at), word);
-                }
-            }
+            self.store_changed(&mut cleaner.lane, place(&self.geometry, *segment), &bytes);
         }
         maps.count += batch.len() as u64;
         for (segment, marked_bytes, _) in &batch {
@@ -293,6 +287,26 @@ impl<M: Medium> Engine<M> {
             maps.note(*segment, generation, Some(*marked_bytes));
         }
         Ok(batch.len())
+    }
+
+    /// Stores those lines of `bytes` at `at` that differ from what is there: as many of them at once as lie together.
+    fn store_changed(&self, lane: &mut Lane, at: Off, bytes: &[u8]) {
+        let differs = |line: usize| {
+            let (from, line) = (line * LINE, &bytes[line * LINE..][..LINE]);
+            !self.medium().matches(at.plus(from as u64), line)
+        };
+        let lines: Vec<usize> = (0..bytes.len() / LINE)
+            .filter(|line| differs(*line))
+            .collect();
+        for run in lines.chunk_by(|line, next| line + 1 == *next) {
+            let (from, end) = (run[0] * LINE, (run[run.len() - 1] + 1) * LINE);
+            let words: Vec<u64> = bytes[from..end]
+                .chunks_exact(WORD)
+                .map(|word| u64_at(word, 0))
+                .collect();
+            self.medium()
+                .store_words(lane, at.plus(from as u64), &words);
+        }
     }
 
     /// Whether a segment is to have a map (KV-MAP-2) and has none, or one that marks too much.

@@ -28,7 +28,7 @@ use crate::segment::{Info, State};
 const TOMBSTONES_SHARE: u64 = 64;
 /// Of its segments, open ones are counted as one part in so many, at most.
 const OPEN_SHARE: u64 = 32;
-/// The share of waste is counted in so many parts, and followed in steps of one part in so many.
+/// The share of waste is counted in so many parts, and followed where it changes the capacity by one part in so many.
 const WASTE_PARTS: u64 = 1 << 16;
 const WASTE_STEP: u64 = 50;
 /// From this part of the capacity on, sessions count exactly.
@@ -65,9 +65,7 @@ impl<M: Medium> Engine<M> {
     /// Bytes of records, tombstones included, the pool takes before it refuses writes.
     pub(crate) fn capacity(&self) -> u64 {
         let whole = self.capacity_unwasted.load(Relaxed);
-        let in_log = whole.saturating_sub(self.extents_payload());
-        let lost = u128::from(in_log) * u128::from(self.waste_share.load(Relaxed));
-        whole - (lost / u128::from(WASTE_PARTS)) as u64
+        whole.saturating_sub(self.bytes_wasted(self.waste_share.load(Relaxed)))
     }
 
     /// Counts again what is left when the cleaner, deletes and open segments have theirs.
@@ -82,17 +80,23 @@ impl<M: Medium> Engine<M> {
         self.follow_waste();
     }
 
-    /// KV-SPACE-1. A share that changes little stays as it is: else a pool that is full could refuse a value in
+    /// KV-SPACE-1. A capacity that would change little stays as it is: else a pool that is full could refuse a value in
     /// place of one just deleted, because cleaning has packed others less well. The cleaner's slack is larger.
     fn follow_waste(&self) {
         let sealed = u64::from(self.sealed.load(Relaxed)) * self.geometry.payload() as u64;
         let now = (self.waste.load(Relaxed).min(sealed) * WASTE_PARTS).checked_div(sealed);
         let (now, before) = (now.unwrap_or(0), self.waste_share.load(Relaxed));
-        let share = match now.abs_diff(before) > WASTE_PARTS / WASTE_STEP {
-            true => now,
-            false => before,
-        };
-        self.waste_share.store(share, Relaxed);
+        let change = self.bytes_wasted(now).abs_diff(self.bytes_wasted(before));
+        if change > self.capacity_unwasted.load(Relaxed) / WASTE_STEP {
+            self.waste_share.store(now, Relaxed);
+        }
+    }
+
+    /// Bytes that waste takes of the pool if its share of what extents leave is `share`.
+    fn bytes_wasted(&self, share: u64) -> u64 {
+        let whole = self.capacity_unwasted.load(Relaxed);
+        let in_log = whole.saturating_sub(self.extents_payload());
+        (u128::from(in_log) * u128::from(share) / u128::from(WASTE_PARTS)) as u64
     }
 
     /// Bytes at the end of a segment, sealed where its records end, that records as long as its own cannot
@@ -246,5 +250,44 @@ impl<M: Medium> Engine<M> {
 
     pub(crate) fn free_count(&self) -> u32 {
         self.free.count.load(Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farbank_pm::media::Mapped;
+
+    use super::*;
+    use crate::api::Kv;
+    use crate::config::Config;
+
+    /// What a pool takes after `sealed` of its segments were sealed at four fifths of their length, while `extents` of them
+    /// are extents; and what it would take if none were.
+    fn capacities(sealed: u32, extents: u32) -> (u64, u64) {
+        let medium = Mapped::anonymous(32 << 20).expect("memory");
+        let kv = Kv::create(medium, 32 << 10, Config::default()).expect("a fresh store");
+        let engine = &kv.engine;
+        engine.extents.store(extents, Relaxed);
+        let whole = engine.capacity();
+        for segment in 0..sealed {
+            let used = engine.geometry.records_end() / 5 * 4;
+            engine.info(segment).used.store(used as u32, Relaxed);
+            engine.note_sealed(segment);
+        }
+        (engine.capacity(), whole)
+    }
+
+    #[test]
+    fn the_share_of_waste_is_taken_from_what_extents_leave() {
+        let (capacity, whole) = capacities(3, 0);
+        assert!(capacity < whole / 100 * 85, "{capacity} of {whole}");
+        let (capacity, whole) = capacities(3, 500);
+        assert!(capacity > whole / 100 * 85, "{capacity} of {whole}");
+    }
+
+    #[test]
+    fn a_pool_that_is_full_of_extents_loses_no_capacity_when_a_segment_is_sealed_early() {
+        let (capacity, whole) = capacities(3, 930);
+        assert_eq!(capacity, whole, "it would refuse a value in place of one");
     }
 }

@@ -268,6 +268,15 @@ pub trait Medium: Send + Sync + 'static {
     #[track_caller]
     fn store(&self, lane: &mut Lane, at: Off, value: u64);
 
+    /// Stores `words`, one after another, from `at` (8-aligned) on, as [`Medium::store`] does: on a file by one system call.
+    /// No other thread reads or writes them meanwhile. A crash may leave some of them and not others.
+    #[track_caller]
+    fn store_words(&self, lane: &mut Lane, at: Off, words: &[u64]) {
+        for (number, word) in words.iter().enumerate() {
+            self.store(lane, at.plus((number * WORD) as u64), *word);
+        }
+    }
+
     /// Compare-and-swap of the word at `at`; `Err` holds what was there. Never a drain.
     #[track_caller]
     fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64>;
@@ -399,6 +408,11 @@ impl<M: Medium> Medium for Arc<M> {
     #[track_caller]
     fn store(&self, lane: &mut Lane, at: Off, value: u64) {
         (**self).store(lane, at, value);
+    }
+
+    #[track_caller]
+    fn store_words(&self, lane: &mut Lane, at: Off, words: &[u64]) {
+        (**self).store_words(lane, at, words);
     }
 
     #[track_caller]

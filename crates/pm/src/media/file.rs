@@ -486,6 +486,15 @@ impl Medium for File {
         lane.counters.bytes += WORD as u64;
     }
 
+    fn store_words(&self, lane: &mut Lane, at: Off, words: &[u64]) {
+        let len = words.len() * WORD;
+        self.window.aligned(at, len);
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let _turn = self.words.lock().expect("no holder panics");
+        self.write(at, &[&bytes]);
+        lane.counters.bytes += len as u64;
+    }
+
     fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
         self.window.load(at); // A panic, if it is one, comes before the lock is held.
         let _turn = self.words.lock().expect("no holder panics");
