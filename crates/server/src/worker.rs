@@ -8,12 +8,14 @@
 //! # Invariants
 //! W1  One commit serves every connection visited since the last: its ticket holds their replies.
 //! W2  The worker never sleeps on a ticket. It sleeps in poll, and is woken when tickets turn.
-//! W3  A connection with something left to do is on the list, or waits for an event that will come:
+//! W3  A connection with something left to do is on a list, or waits for an event that will come:
 //!     its socket (edge-triggered, so `readable` and `writable` are remembered), its tickets, or room in the
 //!     store.
 //! W4  The worker never waits until the store has made room: before a write it asks, and if there is none yet
 //!     this connection's request stays in the input until the store wakes the worker. Others go on.
-//! W5  A request that is long is not executed here: its connection is lent to another thread (`long`). Of a lent
+//! W5  A round visits one connection whose last turn ended before its requests did, after all others. So a client that
+//!     sends one request at a time waits for one such turn, however many clients have requests without end.
+//! W6  A request that is long is not executed here: its connection is lent to another thread (`long`). Of a lent
 //!     connection the worker has the events of its socket, and whether it was killed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -94,6 +96,8 @@ pub(crate) struct Worker<'a> {
     free: Vec<usize>,
     /// Connections to visit.
     listed: VecDeque<usize>,
+    /// Connections to visit whose last turn ended before their requests did.
+    unfinished: VecDeque<usize>,
     /// Connections visited since the last commit.
     touched: Vec<usize>,
     /// Connections whose next request waits for room in the store.
@@ -118,6 +122,7 @@ impl<'a> Worker<'a> {
             away: HashMap::new(),
             free: Vec::new(),
             listed: VecDeque::new(),
+            unfinished: VecDeque::new(),
             touched: Vec::new(),
             awaiting_room: Vec::new(),
             held: VecDeque::new(),
@@ -131,7 +136,7 @@ impl<'a> Worker<'a> {
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(1024);
         while !self.shared.floor.stopping() {
-            let timeout = if !self.listed.is_empty() {
+            let timeout = if !self.listed.is_empty() || !self.unfinished.is_empty() {
                 Duration::ZERO
             } else if self.awaiting_room.is_empty() {
                 TICK
@@ -157,6 +162,9 @@ impl<'a> Worker<'a> {
                 if self.executor.requests >= BATCH_REQUESTS || self.batch_bytes >= BATCH_BYTES {
                     self.settle();
                 }
+            }
+            if let Some(slot) = self.unfinished.pop_front() {
+                self.visit(slot);
             }
             self.settle();
             if !self.held.is_empty() {
@@ -195,7 +203,10 @@ impl<'a> Worker<'a> {
             && !conn.listed
         {
             conn.listed = true;
-            self.listed.push_back(slot);
+            match conn.unfinished {
+                true => self.unfinished.push_back(slot),
+                false => self.listed.push_back(slot),
+            }
         }
     }
 
