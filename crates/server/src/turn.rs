@@ -20,7 +20,39 @@ pub(crate) const WINDOW: usize = 16;
 pub(crate) const STALL_BYTES: usize = 64 << 20;
 
 /// How long a connection executes requests while others wait. A request that takes longer ends its turn.
-pub(crate) const TURN: Duration = Duration::from_micros(500);
+pub(crate) const TURN: Duration = Duration::from_micros(200);
+
+/// Bytes of a request and its reply from which on the clock is read after it.
+const LONG_BYTES: usize = 16 << 10;
+/// The clock is read after one in so many requests that are short by their names and bytes: a large value may be behind
+/// any of them.
+const SHORT_REQUESTS: u32 = 4;
+
+/// Tells when a turn is over, without a look at the clock after each short request.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    deadline: Instant,
+    /// Short requests since the last look at the clock.
+    short: u32,
+}
+
+impl Budget {
+    /// The time until `deadline`.
+    pub(crate) fn until(deadline: Instant) -> Budget {
+        Budget { deadline, short: 0 }
+    }
+
+    /// Whether the turn is over after a request, which with its reply has `bytes` bytes.
+    #[inline]
+    pub(crate) fn is_spent(&mut self, is_short: bool, bytes: usize) -> bool {
+        self.short += 1;
+        if is_short && bytes < LONG_BYTES && self.short < SHORT_REQUESTS {
+            return false;
+        }
+        self.short = 0;
+        Instant::now() >= self.deadline
+    }
+}
 
 pub(crate) struct Turn<'a> {
     /// When the turn ends.
@@ -49,4 +81,22 @@ pub(crate) struct Turn<'a> {
     pub(crate) unfinished: &'a mut bool,
     /// Requests executed since the last commit.
     pub(crate) requests: &'a mut usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_is_read_after_long_requests_and_after_some_short_ones() {
+        let mut over = Budget::until(Instant::now());
+        assert!(over.is_spent(false, 0));
+        assert!(over.is_spent(true, LONG_BYTES));
+        for _ in 1..SHORT_REQUESTS {
+            assert!(!over.is_spent(true, LONG_BYTES - 1));
+        }
+        assert!(over.is_spent(true, 0));
+        let mut begun = Budget::until(Instant::now() + Duration::from_secs(3600));
+        assert!(!begun.is_spent(false, usize::MAX));
+    }
 }

@@ -13,8 +13,9 @@
 //!     store.
 //! W4  The worker never waits until the store has made room: before a write it asks, and if there is none yet
 //!     this connection's request stays in the input until the store wakes the worker. Others go on.
-//! W5  A round visits one connection whose last turn ended before its requests did, after all others. So a client that
-//!     sends one request at a time waits for one such turn, however many clients have requests without end.
+//! W5  A round visits one connection whose last turn ended before its requests did, and of those that wait for room up
+//!     to one that finds some, beside all others. So a client that sends one request at a time waits for two such turns
+//!     at most, however many clients have requests without end.
 //! W6  A request that is long is not executed here: its connection is lent to another thread (`long`). Of a lent
 //!     connection the worker has the events of its socket, and whether it was killed.
 
@@ -101,7 +102,7 @@ pub(crate) struct Worker<'a> {
     /// Connections visited since the last commit.
     touched: Vec<usize>,
     /// Connections whose next request waits for room in the store.
-    awaiting_room: Vec<usize>,
+    awaiting_room: VecDeque<usize>,
     held: VecDeque<Batch>,
     batch_bytes: usize,
     inputs: Shelf,
@@ -124,7 +125,7 @@ impl<'a> Worker<'a> {
             listed: VecDeque::new(),
             unfinished: VecDeque::new(),
             touched: Vec::new(),
-            awaiting_room: Vec::new(),
+            awaiting_room: VecDeque::new(),
             held: VecDeque::new(),
             batch_bytes: 0,
             inputs: Shelf::new(shelf_bytes(shared)),
@@ -135,8 +136,10 @@ impl<'a> Worker<'a> {
     /// Serves until the server ends.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(1024);
+        let mut found_room = false;
         while !self.shared.floor.stopping() {
-            let timeout = if !self.listed.is_empty() || !self.unfinished.is_empty() {
+            let goes_on = !self.listed.is_empty() || !self.unfinished.is_empty() || found_room;
+            let timeout = if goes_on {
                 Duration::ZERO
             } else if self.awaiting_room.is_empty() {
                 TICK
@@ -150,10 +153,8 @@ impl<'a> Worker<'a> {
             self.note(&events);
             self.take_mail();
             self.release_turned();
-            for slot in std::mem::take(&mut self.awaiting_room) {
-                self.list(slot);
-            }
             self.flush_if_due();
+            found_room = self.visit_awaiting_room();
             // Those listed while others are visited come next time round: their turn is not skipped.
             for _ in 0..self.listed.len() {
                 if let Some(slot) = self.listed.pop_front() {
@@ -198,15 +199,32 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// Visits connections that wait for room, up to one that finds some (W5); whether one did.
+    fn visit_awaiting_room(&mut self) -> bool {
+        for _ in 0..self.awaiting_room.len() {
+            let Some(slot) = self.awaiting_room.pop_front() else {
+                break;
+            };
+            let requests = self.executor.requests;
+            self.visit(slot);
+            if self.executor.requests > requests {
+                return true;
+            }
+        }
+        false
+    }
+
     fn list(&mut self, slot: usize) {
         if let Some(conn) = self.conns.get_mut(slot).and_then(Option::as_mut)
             && !conn.listed
         {
             conn.listed = true;
-            match conn.unfinished {
-                true => self.unfinished.push_back(slot),
-                false => self.listed.push_back(slot),
-            }
+            let list = match (conn.awaits_room, conn.unfinished) {
+                (true, _) => &mut self.awaiting_room,
+                (false, true) => &mut self.unfinished,
+                (false, false) => &mut self.listed,
+            };
+            list.push_back(slot);
         }
     }
 
@@ -548,9 +566,7 @@ impl<'a> Worker<'a> {
         }
         let resumes = conn.stalled && pending < STALL_BYTES / 2;
         let ready = conn.readable && !conn.stalled && !conn.closing;
-        if conn.awaits_room {
-            self.awaiting_room.push(slot);
-        } else if resumes || ready || conn.unfinished {
+        if conn.awaits_room || resumes || ready || conn.unfinished {
             self.list(slot);
         }
     }

@@ -36,7 +36,7 @@ fn add(ctx: &mut Ctx<'_>, key: &[u8], by: i64) -> Result<(), Fail> {
     let key = ctx.key(key);
     ctx.refuse_long_value(key)?;
     let mut outcome = Ok(0);
-    ctx.ops().update(key, &mut |item| {
+    ctx.update(key, &mut |item| {
         let old = match item {
             None => Ok(0),
             Some(item) if item.meta.type_of() != STRING => Err(WRONG_TYPE),

@@ -122,7 +122,7 @@ fn expire_by(ctx: &mut Ctx<'_>, args: Args<'_>, unit: Unit, name: &str) -> Resul
     let moment = unit.moment(amount, now).ok_or_else(|| invalid(name))?;
     ctx.refuse_long_value(key)?;
     let mut done = false;
-    ctx.ops().update(key, &mut |item| {
+    ctx.update(key, &mut |item| {
         let old = item.map(expiry_of);
         done = old.is_some_and(|old| conditions.hold(old, moment));
         match (item, u64::try_from(moment)) {
@@ -178,7 +178,7 @@ pub(super) fn persist(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let key = ctx.key(args.at(1));
     ctx.refuse_long_value(key)?;
     let mut done = false;
-    ctx.ops().update(key, &mut |item| {
+    ctx.update(key, &mut |item| {
         let expiring = item.filter(|i| i.meta.expires_ms != 0);
         done = expiring.is_some();
         expiring.map_or(Change::Keep, |item| with(item, 0))

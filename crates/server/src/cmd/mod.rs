@@ -32,7 +32,7 @@ mod transactions;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use farbank_kv::store::{Error, KEY_BYTES_MAX, Key, Ops, Session, Verdict, View};
+use farbank_kv::store::{Change, Error, Item, KEY_BYTES_MAX, Key, Ops, Session, Verdict, View};
 
 use crate::resp::{Args, ReplyBuffer, Resp, reply};
 use crate::shared::{Card, Count, Shared, Tally, lock};
@@ -224,6 +224,8 @@ pub(crate) struct Ctx<'a> {
     pub(crate) executes_long: bool,
     /// Where the request's reply starts.
     pub(crate) from: usize,
+    /// Bytes of the values that [`Ctx::update`] has shown, since the pipeline has asked last.
+    pub(crate) shown_bytes: usize,
     pub(crate) shared: &'a Shared<'a>,
     pub(crate) tally: &'a mut Tally,
 }
@@ -238,13 +240,28 @@ impl Ctx<'_> {
         }
     }
 
-    /// Operations on single keys, and where the reply goes.
-    pub(crate) fn ops_and_out(&mut self) -> (&mut dyn Ops, &mut ReplyBuffer) {
+    /// Operations on single keys, where the reply goes, and buffers for a large one.
+    pub(crate) fn ops_and_out(&mut self) -> (&mut dyn Ops, &mut ReplyBuffer, &mut Shelf) {
         let ops: &mut dyn Ops = match &mut self.door {
             Door::Session(session) => &mut **session,
             Door::Group(ops) => &mut **ops,
         };
-        (ops, self.out)
+        (ops, self.out, self.shelf)
+    }
+
+    /// [`Ops::update`] of a command that replies without the value: counts the bytes that it shows.
+    pub(crate) fn update(
+        &mut self,
+        key: Key<'_>,
+        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+    ) -> Result<u64, Error> {
+        let mut bytes = 0;
+        let updated = self.ops().update(key, &mut |item| {
+            bytes = item.map_or(0, |item| item.bytes.len());
+            decide(item)
+        });
+        self.shown_bytes += bytes;
+        updated
     }
 
     /// The session, which commands that span keys need. They are never run inside a group.

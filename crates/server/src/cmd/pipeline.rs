@@ -8,7 +8,7 @@ use super::table::{self, Command, flag};
 use super::{Client, Ctx, Door, Need, Ran, long, run};
 use crate::resp::{Args, Parser, reply};
 use crate::shared::Count;
-use crate::turn::{STALL_BYTES, Turn, WINDOW};
+use crate::turn::{Budget, STALL_BYTES, Turn, WINDOW};
 
 /// Executes what has arrived whole.
 pub(crate) fn execute(turn: Turn<'_>, client: &mut Client, parser: &mut Parser) {
@@ -42,9 +42,11 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut Client, parser: &mut Parser) 
         unacknowledged,
         executes_long,
         from: 0,
+        shown_bytes: 0,
         shared,
         tally,
     };
+    let mut budget = Budget::until(deadline);
     while !*closing {
         let read = parser.read(input.unread(), limits, WINDOW);
         let mut pass = |keys: &[Key<'_>]| stride.pass(keys, &figures.hot);
@@ -59,6 +61,7 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut Client, parser: &mut Parser) 
                     && needs_room(ctx.client, command, args)
                         .is_some_and(|need| !has_room(&mut ctx, need));
             }
+            let replied = ctx.out.len();
             if !*awaits_room && !*awaits_long {
                 *awaits_long = run(&mut ctx, command, args) == Ran::Long;
             }
@@ -72,7 +75,9 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut Client, parser: &mut Parser) 
             *requests += 1;
             *closing = ctx.client.leaving || ctx.out.is_cut();
             *stalled = ctx.out.len() - sent_before >= STALL_BYTES;
-            *unfinished = executes_long || !is_short && Instant::now() >= deadline;
+            let shown_bytes = std::mem::take(&mut ctx.shown_bytes);
+            let moved_bytes = bytes + shown_bytes + ctx.out.len().saturating_sub(replied);
+            *unfinished = executes_long || budget.is_spent(is_short, moved_bytes);
             if *closing || *stalled || *unfinished {
                 // What was read ahead is read again when the client has caught up, or has its next turn.
                 input.consume(parser.end(index));

@@ -7,7 +7,7 @@ use super::{Ctx, Door, Fail, SYNTAX, TOO_LONG, WRONG_TYPE};
 use crate::resp::{Args, ReplyBuffer, Sink, reply};
 use crate::settings::size;
 use crate::shared::Count;
-use crate::shelf::make_room;
+use crate::shelf::{Shelf, make_room};
 
 /// Most bytes that frame a value in a reply.
 const FRAME_BYTES_MAX: usize = 32;
@@ -270,11 +270,11 @@ fn set_conditionally(
     ctx.refuse_long_value(key)?;
     let (mut had_old, mut done, mut wrong) = (false, false, false);
     let from = ctx.out.len();
-    let (ops, out) = ctx.ops_and_out();
+    let (ops, out, shelf) = ctx.ops_and_out();
     ops.update(key, &mut |item| {
         wrong = options.returns_old && item.is_some_and(|i| i.meta.type_of() != STRING);
         let old = item.filter(|_| options.returns_old && !wrong);
-        had_old = reply_old(out, from, old);
+        had_old = reply_old(out, shelf, from, old);
         done = !wrong
             && match options.when {
                 If::Always => true,
@@ -308,10 +308,16 @@ fn set_conditionally(
 
 /// Makes the value of `item` the reply that starts at `from`, in place of what an earlier call has written
 /// there. Returns whether there is a value.
-fn reply_old(out: &mut ReplyBuffer, from: usize, item: Option<Item<'_>>) -> bool {
+fn reply_old(
+    out: &mut ReplyBuffer,
+    shelf: &mut Shelf,
+    from: usize,
+    item: Option<Item<'_>>,
+) -> bool {
     out.truncate(from);
     match item {
         Some(item) if value_fits(out.as_slice(), item.bytes.len(), out.bytes_max()) => {
+            make_room(out.bytes_mut(), item.bytes.len() + FRAME_BYTES_MAX, shelf);
             reply::bulk(out, item.bytes);
         }
         Some(_) => out.cut(),
@@ -326,7 +332,7 @@ pub(super) fn setnx(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     check_length(ctx, bytes.len())?;
     ctx.refuse_long_value(key)?;
     let mut done = false;
-    ctx.ops().update(key, &mut |item| {
+    ctx.update(key, &mut |item| {
         done = item.is_none();
         if !done {
             return Change::Keep;
@@ -369,10 +375,10 @@ fn take(ctx: &mut Ctx<'_>, key: Key<'_>, change: &dyn Fn(Item<'_>) -> Change) ->
     ctx.refuse_long_value(key)?;
     let (mut had_old, mut wrong) = (false, false);
     let from = ctx.out.len();
-    let (ops, out) = ctx.ops_and_out();
+    let (ops, out, shelf) = ctx.ops_and_out();
     ops.update(key, &mut |item| {
         wrong = item.is_some_and(|i| i.meta.type_of() != STRING);
-        had_old = reply_old(out, from, item.filter(|_| !wrong));
+        had_old = reply_old(out, shelf, from, item.filter(|_| !wrong));
         match item {
             Some(item) if !wrong => change(item),
             _ => Change::Keep,
@@ -459,7 +465,7 @@ pub(super) fn append(ctx: &mut Ctx<'_>, args: Args<'_>) -> Result<(), Fail> {
     let most = size(&ctx.shared.settings.bulk_bytes_max).min(VALUE_BYTES_MAX);
     let mut outcome = Ok(0);
     ctx.refuse_long_value(key)?;
-    ctx.ops().update(key, &mut |item| {
+    ctx.update(key, &mut |item| {
         let old = item.map_or(&[][..], |i| i.bytes);
         outcome = match item {
             Some(item) if item.meta.type_of() != STRING => Err(WRONG_TYPE),

@@ -314,6 +314,7 @@ fn run_group(
         unacknowledged,
         executes_long,
         from: request_from,
+        shown_bytes: _,
         shared,
         tally,
     } = ctx;
@@ -342,6 +343,7 @@ fn run_group(
             unacknowledged: *unacknowledged,
             executes_long: *executes_long || watched.is_none(),
             from: *request_from,
+            shown_bytes: 0,
             shared,
             tally,
         };

@@ -37,7 +37,7 @@ use crate::hotkeys::Stride;
 use crate::resp::{ReplyBuffer, Sink};
 use crate::shared::{Card, Count, Figures, Shared, Tally};
 use crate::shelf::Shelf;
-use crate::turn::{STALL_BYTES, Turn, WINDOW};
+use crate::turn::{Budget, STALL_BYTES, Turn, WINDOW};
 use items::Cas;
 use parse::{BAD_FORMAT, ERROR, KEY_BYTES_MAX, Limits, Request, Step, Words};
 use prefixes::Prefixes;
@@ -299,6 +299,7 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
         now_secs: shared.clock_ms() / 1000,
         leaving: false,
     };
+    let mut budget = Budget::until(deadline);
     while !*closing && !*stalled && !*awaits_room && !*awaits_long && !*unfinished {
         let skipped = talk.skip.min(input.unread().len());
         talk.skip -= skipped;
@@ -315,6 +316,7 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
                 *awaits_long = is_long(request, *used);
                 *awaits_room = !*awaits_long && !has_room(&mut ctx, request, *used);
             }
+            let replied = ctx.out.len();
             if !*awaits_room && !*awaits_long {
                 *awaits_long = run(&mut ctx, request) == Ran::Long;
             }
@@ -327,7 +329,8 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
             *closing = ctx.leaving || ctx.out.is_cut();
             *stalled = ctx.out.len() - sent_before >= STALL_BYTES;
             let is_short = matches!(request, Request::Store(_) | Request::MetaSet { .. });
-            *unfinished = executes_long || !is_short && Instant::now() >= deadline;
+            let moved_bytes = used + ctx.out.len().saturating_sub(replied);
+            *unfinished = executes_long || budget.is_spent(is_short, moved_bytes);
             if *closing || *stalled || *unfinished {
                 break;
             }
