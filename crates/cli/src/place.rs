@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use farbank_cache::{PAGE_BYTES, PAGES_MIN, Past};
 use farbank_kv::{POOL_BYTES_MAX, SEGMENTS_MIN, segment_bytes_for};
 use farbank_pm::media::{
-    AnyMedium, OpenError, OpenOptions, PendingName, SyncPolicy, device_bytes, open_path,
+    AnyMedium, OpenError, OpenOptions, PendingName, ReadBy, SyncPolicy, device_bytes, open_path,
     prepare_path,
 };
 use farbank_pm::pool::{COPIES, COPY_BYTES, Layout, summary};
@@ -50,6 +50,10 @@ pub(crate) struct Place {
     /// Persistent memory needs no sync and ignores this.
     #[arg(long, value_enum, default_value = "always")]
     sync: SyncChoice,
+    /// How a file is read. mapped: through a mapping, the fastest. pread: by system calls, so that an error of the disk is
+    /// no signal. direct: the same, and what is not cached is read past the page cache.
+    #[arg(long, value_enum, default_value = "mapped")]
+    io: ReadChoice,
     /// Use a file system that pools should not be on: one that other machines share (NFS, SMB, 9p), or that
     /// does not sync; or a file that shares blocks with a copy of it and cannot be given its own.
     #[arg(long)]
@@ -72,6 +76,13 @@ enum SyncChoice {
     Always,
     Everysec,
     Never,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ReadChoice {
+    Mapped,
+    Pread,
+    Direct,
 }
 
 impl Place {
@@ -173,6 +184,11 @@ impl Place {
         OpenOptions {
             medium,
             sync: self.sync(),
+            read_by: match self.io {
+                ReadChoice::Mapped => ReadBy::Mapping,
+                ReadChoice::Pread => ReadBy::Pread,
+                ReadChoice::Direct => ReadBy::Direct,
+            },
             // A cache need not survive a power cut: it starts empty then.
             page_cache: self.engine() == Engine::Mdb,
             accept_file_system: self.accept_file_system,

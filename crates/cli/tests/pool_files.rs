@@ -347,9 +347,9 @@ fn a_file_lost_while_it_is_served_ends_acknowledgements_and_is_told_everywhere()
 }
 
 /// Values of 1,000 bytes under 2,000 keys, in a pool of small segments.
-fn filled(pool: &Path) -> Serving {
+fn filled(pool: &Path, io: &str) -> Serving {
     // Without a read cache every GET reads the file.
-    let options = ["--size", "16mb", "--read-cache", "0"];
+    let options = ["--size", "16mb", "--read-cache", "0", "--io", io];
     let server = Serving::start(serve(pool, &options));
     let values: Vec<String> = (0..2000).map(|n| format!("{n:01000}")).collect();
     server.client().set_all(values.iter().enumerate());
@@ -379,13 +379,22 @@ fn get_all(client: &mut Client) -> (usize, Vec<u64>) {
 #[test]
 fn a_file_that_is_cut_costs_the_keys_that_were_there_and_not_the_server() {
     const LEFT: u64 = 9 << 20;
-    for folder in ["/tmp", "/dev/shm"] {
+    let cases = [
+        ("/tmp", "mapped"),
+        ("/tmp", "pread"),
+        ("/tmp", "direct"),
+        ("/dev/shm", "mapped"),
+    ];
+    for (folder, io) in cases {
         let Ok(folder) = tempfile::tempdir_in(folder) else {
             eprintln!("not tried: there is no {folder}");
             continue;
         };
         let pool = folder.path().join("pool");
-        let server = filled(&pool);
+        if io == "direct" && !has_direct_reads(folder.path()) {
+            continue;
+        }
+        let server = filled(&pool, io);
         let mut client = server.client();
         let before = get_all(&mut client);
         assert_eq!(before.0, 2000);
@@ -414,6 +423,48 @@ fn a_file_that_is_cut_costs_the_keys_that_were_there_and_not_the_server() {
     }
 }
 
+/// Whether a pool in `folder` can be read past the page cache.
+fn has_direct_reads(folder: &Path) -> bool {
+    let probe = ["--size", "16mb", "--io", "direct"];
+    let mut serve = serve(&folder.join("probe"), &probe);
+    let serve = serve.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = serve.spawn().unwrap();
+    let mut banner = BufReader::new(child.stdout.take().unwrap());
+    let is_served = banner.read_line(&mut String::new()).unwrap() > 0;
+    let _ = child.kill();
+    let output = child.wait_with_output().unwrap();
+    if !is_served {
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(why.contains("direct reads"), "{why}");
+        eprintln!("not tried: {why}");
+    }
+    is_served
+}
+
+#[test]
+fn a_pool_is_read_in_each_way_after_a_kill_and_after_a_clean_end() {
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let pool = folder.path().join("pool");
+    let has_direct = has_direct_reads(folder.path());
+    let ways = ["mapped", "pread", "direct"];
+    filled(&pool, "pread").end(Signal::KILL);
+    for io in ways.into_iter().filter(|io| *io != "direct" || has_direct) {
+        for signal in [Signal::KILL, Signal::TERM] {
+            let options = ["--read-cache", "0", "--io", io];
+            let server = Serving::start(serve(&pool, &options));
+            let mut client = server.client();
+            assert_eq!(get_all(&mut client), (2000, Vec::new()), "{io}");
+            assert_eq!(client.ask(&format!("SET {io} written")), "+OK\r\n");
+            server.end(signal);
+        }
+    }
+    let output = serve(&pool, &["--io", "mmap"]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    let values = "[possible values: mapped, pread, direct]";
+    assert!(error.contains(values), "{error}");
+    assert_eq!(output.status.code(), Some(2));
+}
+
 /// A byte of the file behind some of the values in it, and before others.
 fn first_value_end(pool: &Path) -> u64 {
     let bytes = fs::read(pool).unwrap();
@@ -427,7 +478,7 @@ fn a_hole_punched_into_a_served_file_is_damage_and_its_place_is_named_at_the_nex
     use rustix::fs::{FallocateFlags, fallocate};
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let pool = folder.path().join("pool");
-    let server = filled(&pool);
+    let server = filled(&pool, "mapped");
     let mut client = server.client();
     let file = fs::OpenOptions::new().write(true).open(&pool).unwrap();
     let hole = first_value_end(&pool) / 4096 * 4096;

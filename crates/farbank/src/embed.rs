@@ -5,7 +5,7 @@ use std::path::Path;
 
 use farbank_kv::store::{Error, Store};
 use farbank_kv::{Config, Kv, segment_bytes_for};
-use farbank_pm::media::{self, AnyMedium, File, Mapped, OpenOptions, SyncPolicy};
+use farbank_pm::media::{self, AnyMedium, File, Mapped, OpenOptions, ReadBy, SyncPolicy};
 use farbank_pm::pool::Copies;
 use farbank_pm::{Kind, Medium};
 
@@ -24,6 +24,8 @@ pub struct Options {
     pub medium: Option<Kind>,
     /// When writes to an ordinary file become durable.
     pub sync: SyncPolicy,
+    /// How an ordinary file is read.
+    pub read_by: ReadBy,
     /// What becomes of a copy of a pool that was in use, or had crashed: keys may be missing in it.
     pub copies: Copies,
     /// Whether a file system is taken that pools should not be on: see
@@ -39,6 +41,7 @@ impl Default for Options {
             read_cache_bytes: Config::default().read_cache_bytes,
             medium: None,
             sync: SyncPolicy::Always,
+            read_by: ReadBy::Mapping,
             copies: Copies::Refuse,
             accept_file_system: false,
         }
@@ -94,6 +97,7 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Db, OpenError> 
     let how = OpenOptions {
         medium: options.medium,
         sync: options.sync,
+        read_by: options.read_by,
         accept_file_system: options.accept_file_system,
         ..OpenOptions::default()
     };

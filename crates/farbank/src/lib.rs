@@ -18,7 +18,7 @@ mod session;
 
 pub use embed::{Db, OpenError, Options, open};
 pub use farbank_kv::store::Error;
-pub use farbank_pm::media::SyncPolicy;
+pub use farbank_pm::media::{ReadBy, SyncPolicy};
 pub use farbank_pm::pool::Copies;
 pub use session::{CounterError, Iter, Session, Transaction};
 

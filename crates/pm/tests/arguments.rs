@@ -324,7 +324,7 @@ mod real {
     use super::*;
     use farbank_pm::Kind;
     use farbank_pm::media::{
-        AnyMedium, File, Kernel, Mapped, OpenOptions, SyncPolicy, create_path,
+        AnyMedium, File, Kernel, Mapped, OpenOptions, ReadBy, SyncPolicy, create_path,
     };
 
     #[test]
@@ -342,18 +342,21 @@ mod real {
     }
 
     #[test]
-    fn a_file_refuses_wrong_arguments() {
+    fn a_file_refuses_wrong_arguments_however_it_is_read() {
         quietly(|| {
-            let folder = tempfile::tempdir().expect("a temporary folder");
-            Tested::new("file", file(&folder)).all();
+            for read_by in [ReadBy::Mapping, ReadBy::Pread] {
+                let folder = tempfile::tempdir().expect("a temporary folder");
+                Tested::new("file", file(&folder, read_by)).all();
+            }
         });
     }
 
-    fn file(folder: &tempfile::TempDir) -> File {
+    fn file(folder: &tempfile::TempDir, read_by: ReadBy) -> File {
         let options = OpenOptions {
             medium: Some(Kind::File),
             // What is refused is the same, and thousands of syncs take long.
             sync: SyncPolicy::Never,
+            read_by,
             io: std::sync::Arc::new(Kernel),
             ..OpenOptions::default()
         };

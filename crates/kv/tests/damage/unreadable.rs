@@ -11,7 +11,7 @@ use std::sync::Arc;
 use farbank_kv::Kv;
 use farbank_kv::store::{Error, Ops, Value, Verdict};
 use farbank_pm::Kind;
-use farbank_pm::media::{AnyMedium, File, Io, Kernel, OpenOptions, open_path};
+use farbank_pm::media::{AnyMedium, File, Io, Kernel, OpenOptions, ReadBy, open_path};
 use farbank_pm::sim::{Persistency, Rng, Sim};
 
 use crate::world::{Claim, FIRST, Past, Pool, World, config, judge, key, read};
@@ -48,6 +48,11 @@ impl Io for Bad {
 fn open(path: &Path, bad: &Range<u64>) -> Result<Kv<File>, String> {
     let options = OpenOptions {
         medium: Some(Kind::File),
+        // A page after another, in turns.
+        read_by: match bad.start / PAGE % 2 {
+            0 => ReadBy::Mapping,
+            _ => ReadBy::Pread,
+        },
         io: Arc::new(Bad(bad.clone())),
         ..OpenOptions::default()
     };

@@ -1,4 +1,4 @@
-//! An ordinary file: read through a mapping, written by `pwritev`, made durable by `fdatasync`.
+//! An ordinary file: read through a mapping or by `pread`, written by `pwritev`, made durable by `fdatasync`.
 //!
 //! One thread per medium syncs, for all lanes at once. A drain only asks for the next sync that
 //! *starts* from now on and gets its number as the ticket; nobody sleeps unless they wait for it:
@@ -11,7 +11,7 @@
 //!                                                      ▲ tickets 2 turn, wakers are called
 //! ```
 //!
-//! Reads and writes meet in the page cache: what `pwritev` has written, the mapping shows.
+//! Reads and writes meet in the page cache: what `pwritev` has written, the reader shows ([`Reader`]).
 //!
 //! # Invariants
 //! F1  Only the syncing thread calls `fdatasync`, so one is in flight at most: sync `n + 1` starts
@@ -36,9 +36,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::open::OpenOptions;
+use super::reader::Reader;
 use super::space::{Place, PoolFile, Progress};
 use super::watch::{Watch, unreadable};
-use super::window::{PAGE, RESERVE_BYTES, Source, Window};
+use super::window::PAGE;
 use crate::lane::Lane;
 use crate::medium::{
     Caps, Drain, FileId, FileTrouble, Kind, Medium, Off, Poisoned, Ticket, WORD, bytes_of,
@@ -88,7 +89,7 @@ impl SyncPolicy {
 /// A file. See the module's head.
 pub struct File {
     // Before `shared`: the pages are unmapped before the lock on the file is let go.
-    window: Window,
+    reader: Reader,
     shared: Arc<Shared>,
     caps: Caps,
     watch: Watch,
@@ -161,10 +162,7 @@ impl File {
     ) -> io::Result<File> {
         const SECTOR_BYTES: usize = 512;
         let policy = options.sync;
-        let mut window = Window::reserve(bytes, RESERVE_BYTES.max(bytes.saturating_mul(2)))?;
-        window.watch_faults(false)?;
-        window.extend(Source::Read(file.fd()), bytes)?;
-        window.mark_all_unreadable(&file.unreadable()?)?;
+        let reader = Reader::new(&file, options.read_by, bytes)?;
         let shared = Arc::new(Shared {
             file,
             policy,
@@ -199,7 +197,7 @@ impl File {
             warnings: Vec::new(),
         };
         Ok(File {
-            window,
+            reader,
             shared,
             caps,
             watch,
@@ -221,7 +219,7 @@ impl File {
 
     /// Brings the whole file into the page cache and maps it, instead of at its first use.
     pub fn prefault(&self, progress: Progress<'_>) {
-        self.window.prefault(false, progress);
+        self.reader.prefault(progress);
     }
 
     /// Syncs what is not synced yet and lets the file go. On `Ok` everything ever drained is
@@ -257,17 +255,9 @@ impl File {
             Ok(()) => self.shared.dirty.store(true, Ordering::Release),
             Err(e) => return self.fail("writing", at, &e),
         }
-        if self.window.has_unreadable() {
-            self.show(at, parts);
-        }
-    }
-
-    /// Shows what was just written into pages that could not be read before, in place of zeros. Nobody
-    /// reads those bytes meanwhile: they are unpublished.
-    #[cold]
-    fn show(&self, at: Off, parts: &[&[u8]]) {
-        let source = Source::Read(self.shared.file.fd());
-        if let Err(e) = self.window.map_again(source, at, bytes_of(parts)) {
+        if self.reader.has_unreadable()
+            && let Err(e) = self.reader.show(&self.shared.file, at, parts)
+        {
             self.fail("mapping", at, &e);
         }
     }
@@ -441,7 +431,7 @@ impl Medium for File {
 
     #[inline]
     fn len(&self) -> u64 {
-        self.window.len()
+        self.reader.len()
     }
 
     fn grow(&self, len: u64) -> io::Result<()> {
@@ -453,7 +443,7 @@ impl Medium for File {
         if let Some(poisoned) = self.shared.poison.get() {
             return Err(io::Error::other(poisoned.clone()));
         }
-        self.window.check_room(len)?;
+        self.reader.check_room(len)?;
         let file = &self.shared.file;
         // By the syncing thread: the kernel tells a file of an error only once (F4).
         let sync = || {
@@ -461,7 +451,7 @@ impl Medium for File {
             self.shared.wait(Ticket(number)).map_err(io::Error::other)
         };
         file.grow(from, len, sync)?;
-        if let Err(e) = self.window.extend(Source::Read(file.fd()), len) {
+        if let Err(e) = self.reader.extend(file, len) {
             file.truncate(from)?;
             return Err(e);
         }
@@ -471,16 +461,16 @@ impl Medium for File {
 
     #[inline]
     fn load(&self, at: Off) -> u64 {
-        self.window.load(at)
+        self.reader.load(at)
     }
 
     #[inline]
     fn load_words<const N: usize>(&self, at: Off, step: usize) -> [u64; N] {
-        self.window.load_words(at, step)
+        self.reader.load_words(at, step)
     }
 
     fn store(&self, lane: &mut Lane, at: Off, value: u64) {
-        self.window.aligned(at, WORD);
+        self.reader.check_aligned(at, WORD);
         let _turn = self.words.lock().expect("no holder panics");
         self.write(at, &[&value.to_le_bytes()]);
         lane.counters.bytes += WORD as u64;
@@ -488,7 +478,7 @@ impl Medium for File {
 
     fn store_words(&self, lane: &mut Lane, at: Off, words: &[u64]) {
         let len = words.len() * WORD;
-        self.window.aligned(at, len);
+        self.reader.check_aligned(at, len);
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let _turn = self.words.lock().expect("no holder panics");
         self.write(at, &[&bytes]);
@@ -496,9 +486,9 @@ impl Medium for File {
     }
 
     fn cas(&self, lane: &mut Lane, at: Off, old: u64, new: u64) -> Result<u64, u64> {
-        self.window.load(at); // A panic, if it is one, comes before the lock is held.
+        self.reader.load(at); // A panic, if it is one, comes before the lock is held.
         let _turn = self.words.lock().expect("no holder panics");
-        let found = self.window.load(at);
+        let found = self.reader.load(at);
         if found != old {
             return Err(found);
         }
@@ -508,26 +498,26 @@ impl Medium for File {
     }
 
     fn copy_out(&self, at: Off, to: &mut [u8]) {
-        self.window.copy_out(at, to);
+        self.reader.copy_out(at, to);
     }
 
     fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>) {
-        self.window.append_out(at, len, to);
+        self.reader.append_out(at, len, to);
     }
 
     fn matches(&self, at: Off, bytes: &[u8]) -> bool {
-        self.window.matches(at, bytes)
+        self.reader.matches(at, bytes)
     }
 
     fn copy_in(&self, lane: &mut Lane, at: Off, parts: &[&[u8]]) {
         let len = bytes_of(parts);
-        self.window.aligned(at, len);
+        self.reader.check_aligned(at, len);
         self.write(at, parts);
         lane.copied_in(at, len);
     }
 
     fn flush(&self, lane: &mut Lane, at: Off, len: usize) {
-        self.window.address(at, len);
+        self.reader.check(at, len);
         lane.flushed(at, len);
     }
 
@@ -569,11 +559,16 @@ impl Medium for File {
     }
 
     fn unreadable(&self, at: Off, len: usize) -> Option<Off> {
-        self.window.unreadable(at, len)
+        self.reader.unreadable(at, len)
     }
 
     fn file_trouble(&self) -> Option<FileTrouble> {
-        let unreadable = || unreadable(&self.window, &self.shared.file);
+        let len = usize::try_from(self.len()).unwrap_or(usize::MAX);
+        let unreadable = || {
+            let first = self.reader.unreadable(Off(0), len)?;
+            let bytes = self.reader.unreadable_bytes();
+            Some(unreadable(&self.shared.file, first, bytes))
+        };
         self.watch.trouble().or_else(unreadable)
     }
 
@@ -586,10 +581,10 @@ impl Medium for File {
     }
 
     fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
-        self.window.crc(at, len, seed)
+        self.reader.crc(at, len, seed)
     }
 
     fn prefetch(&self, at: Off, len: usize) {
-        self.window.prefetch(at, len);
+        self.reader.prefetch(at, len);
     }
 }

@@ -518,7 +518,12 @@ impl Medium for Mapped {
 
     fn file_trouble(&self) -> Option<FileTrouble> {
         let found = self.watch.as_ref().and_then(Watch::trouble);
-        found.or_else(|| unreadable(&self.window, self.backing.file()?))
+        found.or_else(|| {
+            let len = usize::try_from(self.window.len()).unwrap_or(usize::MAX);
+            let first = self.window.unreadable(Off(0), len)?;
+            let bytes = self.window.unreadable_bytes();
+            Some(unreadable(self.backing.file()?, first, bytes))
+        })
     }
 
     fn on_turn(&self, _: Arc<dyn Fn() + Send + Sync>) {}

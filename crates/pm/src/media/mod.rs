@@ -25,6 +25,7 @@ pub mod mapped;
 mod name;
 pub mod open;
 mod page_cache;
+mod reader;
 mod sigbus;
 mod signature;
 mod space;
@@ -39,6 +40,7 @@ pub use name::PendingName;
 pub use open::{
     AnyMedium, OpenError, OpenOptions, create_path, device_bytes, open_path, prepare_path,
 };
+pub use reader::ReadBy;
 pub use space::{Io, Kernel, Progress, file_id};
 
 #[cfg(not(all(target_arch = "x86_64", target_endian = "little", target_os = "linux")))]

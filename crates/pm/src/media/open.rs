@@ -20,6 +20,7 @@ use super::filesystem::{self, Findings};
 use super::mapped::Mapped;
 use super::name::PendingName;
 use super::page_cache;
+use super::reader::ReadBy;
 use super::signature;
 use super::space::{Io, Kernel, Place, PoolFile, Progress, check_limit};
 use super::sysfs::Sysfs;
@@ -35,6 +36,8 @@ pub struct OpenOptions {
     pub medium: Option<Kind>,
     /// When a [`File`]'s writes are made durable. The other media do not ask.
     pub sync: SyncPolicy,
+    /// How the bytes of a [`File`] are read. The other media do not ask.
+    pub read_by: ReadBy,
     /// Whether an ordinary file is mapped instead, as [`Mapped`] DRAM whose bytes are in the page cache: fast, and
     /// safe from a kill, but not from a power cut. On a file in memory, too, lines are not written back then. For
     /// those who can start empty after a restart of the machine: writes also go on after the file was removed.
@@ -53,6 +56,7 @@ impl Default for OpenOptions {
         OpenOptions {
             medium: None,
             sync: SyncPolicy::default(),
+            read_by: ReadBy::default(),
             page_cache: false,
             accept_file_system: false,
             force: false,

@@ -36,8 +36,12 @@ use std::sync::Arc;
 /// Called with the bytes done and the bytes in all, while something long goes on.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// The system calls that make a file's bytes durable, so that tests can have them fail.
+/// The system calls that read a file's bytes and make them durable, so that tests can have them fail.
 pub trait Io: Send + Sync + 'static {
+    /// Reads some of the bytes from byte `at` on into `to`; answers with how many, 0 at the file's end.
+    fn pread(&self, file: BorrowedFd<'_>, to: &mut [u8], at: u64) -> io::Result<usize> {
+        Ok(rustix::io::pread(file, to, at)?)
+    }
     /// Writes some of `parts` at byte `at`; answers with how many bytes.
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize>;
     /// Returns once the file's bytes and length are on the device.
@@ -179,6 +183,10 @@ impl PoolFile {
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    pub(super) fn io(&self) -> &Arc<dyn Io> {
+        &self.io
     }
 
     /// Bytes the file is long.

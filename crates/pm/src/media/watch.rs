@@ -22,7 +22,6 @@ use std::{fmt, io};
 
 use super::name::Name;
 use super::space::PoolFile;
-use super::window::Window;
 use crate::medium::{FileTrouble, Off};
 
 /// How often the file is looked at.
@@ -104,21 +103,19 @@ impl Watch {
     }
 }
 
-/// Says that pages of `file` cannot be read, if a reader has found some.
-pub(super) fn unreadable(window: &Window, file: &PoolFile) -> Option<FileTrouble> {
-    let len = usize::try_from(window.len()).unwrap_or(usize::MAX);
-    let first = window.unreadable(Off(0), len)?;
+/// Says that pages of `file` cannot be read: `bytes` of them, of which the first is at `first`.
+pub(super) fn unreadable(file: &PoolFile, first: Off, bytes: u64) -> FileTrouble {
     let text = format!(
         "reading byte {} of the pool's file {} failed: the device or the file system reports an \
          error; {} KiB cannot be read, and records there are damaged",
         first.0,
         file.path().display(),
-        window.unreadable_bytes() >> 10
+        bytes >> 10
     );
-    Some(FileTrouble {
+    FileTrouble {
         what: "unreadable",
         text: text.into(),
-    })
+    }
 }
 
 impl Drop for Watch {

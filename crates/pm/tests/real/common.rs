@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use farbank_pm::Kind;
 use farbank_pm::media::{
-    AnyMedium, File, Io, Kernel, Mapped, OpenOptions, SyncPolicy, create_path, open_path,
+    AnyMedium, File, Io, Kernel, Mapped, OpenOptions, ReadBy, SyncPolicy, create_path, open_path,
 };
 use tempfile::TempDir;
 
@@ -25,6 +25,27 @@ pub(crate) fn as_file(io: Arc<dyn Io>) -> OpenOptions {
         io,
         ..OpenOptions::default()
     }
+}
+
+/// Options for the file medium in every way of reading that the temporary folder allows.
+pub(crate) fn as_file_read_by_all() -> Vec<OpenOptions> {
+    let folder = folder();
+    let all = ReadBy::ALL.map(|read_by| OpenOptions {
+        read_by,
+        ..as_file(Arc::new(Kernel))
+    });
+    let works = |options: &OpenOptions| {
+        let probe = folder.path().join(options.read_by.name());
+        let made = create_path(&probe, 4096, options, &mut |_, _| {});
+        match made {
+            Err(why) if options.read_by == ReadBy::Direct => {
+                eprintln!("direct reads are not tried: {why}");
+                false
+            }
+            made => made.is_ok(),
+        }
+    };
+    all.into_iter().filter(works).collect()
 }
 
 pub(crate) fn new_file(path: &Path, bytes: u64, options: &OpenOptions) -> File {

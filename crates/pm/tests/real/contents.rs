@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use farbank_pm::media::{Kernel, Mapped};
 use farbank_pm::{Counters, Kind, Lane, Medium, Off, Ticket, medium};
 
-use crate::common::{Rng, as_file, folder, folder_in_memory, memory, new_file, pool_path};
+use crate::common::{
+    Rng, as_file, as_file_read_by_all, folder, folder_in_memory, memory, new_file, pool_path,
+};
 
 const BYTES: usize = 16 << 10;
 
@@ -15,12 +17,10 @@ fn on_every_medium(check: impl Fn(&dyn Medium)) {
     check(&memory(BYTES as u64));
     check(&memory(BYTES as u64).with_non_temporal_from(0));
     check(&memory(BYTES as u64).with_non_temporal_from(usize::MAX));
-    let folder = folder();
-    check(&new_file(
-        &pool_path(&folder),
-        BYTES as u64,
-        &as_file(Arc::new(Kernel)),
-    ));
+    for options in as_file_read_by_all() {
+        let folder = folder();
+        check(&new_file(&pool_path(&folder), BYTES as u64, &options));
+    }
 }
 
 fn fill(medium: &dyn Medium, seed: u64) -> Vec<u8> {

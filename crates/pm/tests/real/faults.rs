@@ -1,18 +1,23 @@
 //! Pages that the device or the file system cannot serve: zeros and a note, no death by signal.
 
 use std::fs;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use farbank_pm::media::{AnyMedium, Kernel, Mapped, OpenOptions, create_path, open_path};
+use farbank_pm::media::{
+    AnyMedium, Io, Kernel, Mapped, OpenOptions, ReadBy, create_path, open_path,
+};
 use farbank_pm::{Lane, Medium, Off};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
-use crate::common::{as_file, folder, new_file, pool_path};
+use crate::common::{as_file, as_file_read_by_all, folder, new_file, pool_path};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 8;
@@ -86,17 +91,136 @@ fn look(medium: &impl Medium) {
 
 #[test]
 fn a_file_that_was_cut_reads_as_zeros_that_are_noted() {
-    let folder = folder();
-    let path = pool_path(&folder);
-    let file = new_file(&path, (PAGES * PAGE) as u64, &as_file(Arc::new(Kernel)));
-    fill(&file);
-    shorten(&path, LEFT * PAGE);
-    look(&file);
-    let trouble = file.file_trouble().expect("it was found out");
-    assert!(
-        ["unreadable", "truncated"].contains(&trouble.what),
-        "{trouble:?}"
-    );
+    for options in as_file_read_by_all() {
+        let folder = folder();
+        let path = pool_path(&folder);
+        let file = new_file(&path, (PAGES * PAGE) as u64, &options);
+        fill(&file);
+        shorten(&path, LEFT * PAGE);
+        look(&file);
+        let trouble = file.file_trouble().expect("it was found out");
+        assert!(
+            ["unreadable", "truncated"].contains(&trouble.what),
+            "{trouble:?}"
+        );
+    }
+}
+
+/// A device of which one page cannot be read. Counts reads past the page cache.
+#[derive(Default)]
+struct BadPage {
+    fails: AtomicBool,
+    direct: AtomicU64,
+}
+
+impl BadPage {
+    const PAGE: u64 = 2;
+}
+
+impl Io for BadPage {
+    fn pread(&self, file: BorrowedFd<'_>, to: &mut [u8], at: u64) -> io::Result<usize> {
+        let flags = rustix::fs::fcntl_getfl(file)?;
+        self.direct.fetch_add(
+            u64::from(flags.contains(rustix::fs::OFlags::DIRECT)),
+            Ordering::SeqCst,
+        );
+        let (from, end) = (
+            BadPage::PAGE * PAGE as u64,
+            (BadPage::PAGE + 1) * PAGE as u64,
+        );
+        let is_there = at < end && from < at + to.len() as u64;
+        match is_there && self.fails.load(Ordering::SeqCst) {
+            true => Err(io::Error::from_raw_os_error(5)),
+            false => Kernel.pread(file, to, at),
+        }
+    }
+
+    fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
+        Kernel.pwritev(file, parts, at)
+    }
+
+    fn fdatasync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        Kernel.fdatasync(file)
+    }
+
+    fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
+        Kernel.fallocate(file, at, len)
+    }
+}
+
+#[test]
+fn a_page_that_calls_cannot_read_is_zeros_until_it_is_written() {
+    for options in as_file_read_by_all() {
+        if options.read_by == ReadBy::Mapping {
+            continue; // The kernel reads the page, not the process.
+        }
+        let folder = folder();
+        let io = Arc::new(BadPage::default());
+        let options = OpenOptions {
+            io: io.clone(),
+            ..options
+        };
+        let file = new_file(&pool_path(&folder), (PAGES * PAGE) as u64, &options);
+        fill(&file);
+        io.fails.store(true, Ordering::SeqCst);
+        let bad = Off(BadPage::PAGE * PAGE as u64);
+        let mut out = vec![7; PAGES * PAGE];
+        file.copy_out(Off(0), &mut out);
+        let end = bad.0 as usize + PAGE;
+        assert!(out[..bad.0 as usize] == bytes()[..bad.0 as usize]);
+        assert!(out[bad.0 as usize..end].iter().all(|byte| *byte == 0));
+        assert!(out[end..] == bytes()[end..], "one page is lost, no more");
+        assert_eq!(file.unreadable(Off(0), out.len()), Some(bad));
+        assert_eq!(file.file_trouble().expect("it is told").what, "unreadable");
+        assert_eq!(file.unreadable(Off(end as u64), PAGE), None);
+        io.fails.store(false, Ordering::SeqCst);
+        file.copy_out(Off(0), &mut out);
+        assert_eq!(file.unreadable(Off(0), out.len()), Some(bad), "it stays so");
+        let mut lane = Lane::new(0);
+        file.copy_in(&mut lane, bad, &[&[9; PAGE]]);
+        file.copy_out(Off(0), &mut out);
+        assert!(out[bad.0 as usize..end].iter().all(|byte| *byte == 9));
+        assert_eq!(file.unreadable(Off(0), out.len()), None);
+    }
+}
+
+#[test]
+fn direct_reads_go_past_the_page_cache_only_for_what_it_has_not() {
+    for options in as_file_read_by_all() {
+        if options.read_by != ReadBy::Direct {
+            continue;
+        }
+        let folder = folder();
+        let path = pool_path(&folder);
+        let io = Arc::new(BadPage::default());
+        let options = OpenOptions {
+            io: io.clone(),
+            ..options
+        };
+        let file = new_file(&path, (PAGES * PAGE) as u64, &options);
+        fill(&file);
+        let read = || {
+            let mut out = vec![0; PAGES * PAGE - 10];
+            file.copy_out(Off(5), &mut out);
+            assert!(out[..] == bytes()[5..PAGES * PAGE - 5]);
+            io.direct.swap(0, Ordering::SeqCst)
+        };
+        assert_eq!(read(), 0, "all of it was just written");
+        let cached = fs::File::open(&path).expect("the pool");
+        Kernel
+            .drop_cached(cached.as_fd(), 0, (PAGES * PAGE) as u64)
+            .expect("the kernel drops pages");
+        let direct = read();
+        if direct == 0 {
+            eprintln!("not tried: the temporary folder is in memory");
+            return;
+        }
+        assert_eq!(
+            read(),
+            direct,
+            "the first read has left nothing in the cache"
+        );
+    }
 }
 
 #[test]

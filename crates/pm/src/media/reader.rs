@@ -1,0 +1,608 @@
+//! How a file's bytes are read: through a mapping, or by system calls.
+//!
+//! ```text
+//!   mapped   window ──────── page fault ────────▶ page cache ──▶ device
+//!   pread    pread ─────────────────────────────▶ page cache ──▶ device
+//!   direct   cachestat ─┬─ all pages cached ────▶ page cache
+//!                       └─ else: pread, O_DIRECT ──────────────▶ device
+//! ```
+//!
+//! A mapping costs no call, but an error of the device is a signal (SIGBUS) and every page that was read takes an entry of
+//! the page tables. A call returns the error. With `direct`, what is read once does not push other pages out of the page
+//! cache.
+//!
+//! # Invariants
+//! R1  A page that a call cannot read, or the file does not have any more, reads as zeros and is noted before the zeros are
+//!     returned, until it is written. That is what [`Window`] does, so readers ask the same question after a read.
+//! R2  A direct read sees what was written before it began: pages that are in the page cache and not on the device are
+//!     written by the kernel before it reads the device.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rustix::fs::Advice;
+
+use super::space::{Io, PoolFile, Progress};
+use super::window::{PAGE, RESERVE_BYTES, Source, Window};
+use crate::medium::{Off, WORD, bytes_of};
+
+/// How the bytes of a [`File`](super::File) are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ReadBy {
+    /// Through a mapping: no call a read.
+    #[default]
+    Mapping,
+    /// By `pread`: nothing is mapped, and an error of the device is an error of the call.
+    Pread,
+    /// By `pread` where the page cache has all of it, else from the device (`O_DIRECT`) past the page cache. Needs
+    /// Linux 6.5 and a file system with direct reads.
+    Direct,
+}
+
+impl ReadBy {
+    /// All of them.
+    pub const ALL: [ReadBy; 3] = [ReadBy::Mapping, ReadBy::Pread, ReadBy::Direct];
+
+    /// The name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            ReadBy::Mapping => "mapped",
+            ReadBy::Pread => "pread",
+            ReadBy::Direct => "direct",
+        }
+    }
+}
+
+/// What reads a file. See the module's head.
+pub(super) enum Reader {
+    Mapped(Window),
+    Calls(Calls),
+}
+
+impl Reader {
+    /// Reads `bytes` of `file`.
+    ///
+    /// # Errors
+    /// There are no addresses for it, or it cannot be read in this way.
+    pub(super) fn new(file: &PoolFile, by: ReadBy, bytes: u64) -> io::Result<Reader> {
+        let reader = match by {
+            ReadBy::Mapping => {
+                let most = RESERVE_BYTES.max(bytes.saturating_mul(2));
+                let mut window = Window::reserve(bytes, most)?;
+                window.watch_faults(false)?;
+                window.extend(Source::Read(file.fd()), bytes)?;
+                Reader::Mapped(window)
+            }
+            ReadBy::Pread => Reader::Calls(Calls::new(file, None, bytes)?),
+            ReadBy::Direct => {
+                let direct = Direct::open(file)?;
+                Reader::Calls(Calls::new(file, Some(direct), bytes)?)
+            }
+        };
+        let parts = file.unreadable()?;
+        match &reader {
+            Reader::Mapped(window) => window.mark_all_unreadable(&parts)?,
+            Reader::Calls(calls) => parts.into_iter().for_each(|part| calls.note(part)),
+        }
+        Ok(reader)
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Reader::Mapped(window) => window.len(),
+            Reader::Calls(calls) => calls.len.load(Ordering::Acquire),
+        }
+    }
+
+    /// Whether `len` bytes can be read of a file that is as long.
+    ///
+    /// # Errors
+    /// There are not as many addresses.
+    pub(super) fn check_room(&self, len: u64) -> io::Result<()> {
+        match self {
+            Reader::Mapped(window) => window.check_room(len),
+            Reader::Calls(_) => Ok(()),
+        }
+    }
+
+    /// From now on `len` bytes are read.
+    ///
+    /// # Errors
+    /// They cannot be mapped.
+    pub(super) fn extend(&self, file: &PoolFile, len: u64) -> io::Result<()> {
+        match self {
+            Reader::Mapped(window) => window.extend(Source::Read(file.fd()), len),
+            Reader::Calls(calls) => {
+                calls.len.store(len, Ordering::Release);
+                Ok(())
+            }
+        }
+    }
+
+    /// # Panics
+    /// When the `len` bytes at `at` are not all inside.
+    #[inline]
+    #[track_caller]
+    pub(super) fn check(&self, at: Off, len: usize) {
+        match self {
+            Reader::Mapped(window) => {
+                window.address(at, len);
+            }
+            Reader::Calls(calls) => calls.check(at, len),
+        }
+    }
+
+    /// As [`Reader::check`], of bytes to be written.
+    ///
+    /// # Panics
+    /// Also when `at` is not the start of a word.
+    #[inline]
+    #[track_caller]
+    pub(super) fn check_aligned(&self, at: Off, len: usize) {
+        match self {
+            Reader::Mapped(window) => {
+                window.aligned(at, len);
+            }
+            Reader::Calls(calls) => calls.check_aligned(at, len),
+        }
+    }
+
+    #[inline]
+    #[track_caller]
+    pub(super) fn load(&self, at: Off) -> u64 {
+        match self {
+            Reader::Mapped(window) => window.load(at),
+            Reader::Calls(calls) => calls.load_words::<1>(at, 1)[0],
+        }
+    }
+
+    #[inline]
+    #[track_caller]
+    pub(super) fn load_words<const N: usize>(&self, at: Off, step: usize) -> [u64; N] {
+        match self {
+            Reader::Mapped(window) => window.load_words(at, step),
+            Reader::Calls(calls) => calls.load_words(at, step),
+        }
+    }
+
+    #[inline]
+    #[track_caller]
+    pub(super) fn copy_out(&self, at: Off, to: &mut [u8]) {
+        match self {
+            Reader::Mapped(window) => window.copy_out(at, to),
+            Reader::Calls(calls) => calls.copy_out(at, to),
+        }
+    }
+
+    #[inline]
+    #[track_caller]
+    pub(super) fn append_out(&self, at: Off, len: usize, to: &mut Vec<u8>) {
+        match self {
+            Reader::Mapped(window) => window.append_out(at, len, to),
+            Reader::Calls(calls) => {
+                calls.check(at, len); // On a panic `to` is as it was.
+                let from = to.len();
+                to.resize(from + len, 0);
+                calls.read(at.0, &mut to[from..]);
+            }
+        }
+    }
+
+    #[inline]
+    #[track_caller]
+    pub(super) fn matches(&self, at: Off, bytes: &[u8]) -> bool {
+        match self {
+            Reader::Mapped(window) => window.matches(at, bytes),
+            Reader::Calls(calls) => {
+                let mut from = 0;
+                calls.visit(at, bytes.len(), &mut |part| {
+                    let same = bytes[from..].starts_with(part);
+                    from += part.len();
+                    same
+                })
+            }
+        }
+    }
+
+    #[inline]
+    #[track_caller]
+    pub(super) fn crc(&self, at: Off, len: usize, seed: u32) -> u32 {
+        match self {
+            Reader::Mapped(window) => window.crc(at, len, seed),
+            Reader::Calls(calls) => {
+                let mut crc = seed;
+                calls.visit(at, len, &mut |part| {
+                    crc = crate::crc::crc32c_append(crc, part);
+                    true
+                });
+                crc
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn prefetch(&self, at: Off, len: usize) {
+        if let Reader::Mapped(window) = self {
+            window.prefetch(at, len);
+        }
+    }
+
+    /// Brings all of the file into the page cache, but for direct reads.
+    pub(super) fn prefault(&self, progress: Progress<'_>) {
+        match self {
+            Reader::Mapped(window) => window.prefault(false, progress),
+            Reader::Calls(calls) => calls.read_ahead(progress),
+        }
+    }
+
+    /// Whether any page was found unreadable.
+    #[inline]
+    pub(super) fn has_unreadable(&self) -> bool {
+        match self {
+            Reader::Mapped(window) => window.has_unreadable(),
+            Reader::Calls(calls) => calls.has_unreadable(),
+        }
+    }
+
+    /// Bytes of the pages that were found unreadable.
+    pub(super) fn unreadable_bytes(&self) -> u64 {
+        match self {
+            Reader::Mapped(window) => window.unreadable_bytes(),
+            Reader::Calls(calls) => calls.unreadable_pages.load(Ordering::Relaxed) * PAGE,
+        }
+    }
+
+    /// The first of `len` bytes at `at` that is in an unreadable page. Of what was read before the call: whatever is
+    /// not in one was in the file.
+    #[inline]
+    pub(super) fn unreadable(&self, at: Off, len: usize) -> Option<Off> {
+        match self {
+            Reader::Mapped(window) => window.unreadable(at, len),
+            Reader::Calls(calls) => calls.unreadable(at, len),
+        }
+    }
+
+    /// Shows what was just written into pages that could not be read before, in place of zeros. No other thread reads
+    /// those bytes meanwhile: they are unpublished.
+    ///
+    /// # Errors
+    /// They cannot be mapped.
+    #[cold]
+    pub(super) fn show(&self, file: &PoolFile, at: Off, parts: &[&[u8]]) -> io::Result<()> {
+        let len = bytes_of(parts);
+        match self {
+            Reader::Mapped(window) => window.map_again(Source::Read(file.fd()), at, len),
+            Reader::Calls(calls) => {
+                calls.forget(at.0..at.0.saturating_add(len as u64));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Reads a file by calls.
+pub(super) struct Calls {
+    file: OwnedFd,
+    direct: Option<Direct>,
+    io: Arc<dyn Io>,
+    len: AtomicU64,
+    /// Pages that could not be read (R1), and how many they are.
+    unreadable: Mutex<BTreeSet<u64>>,
+    unreadable_pages: AtomicU64,
+}
+
+impl Calls {
+    /// Bytes of which few are read on the stack.
+    const FEW: usize = 512;
+    /// Bytes that are read at once where they are only looked at.
+    const MANY: usize = 16 << 10;
+
+    fn new(file: &PoolFile, direct: Option<Direct>, bytes: u64) -> io::Result<Calls> {
+        Ok(Calls {
+            file: file.fd().try_clone_to_owned()?,
+            direct,
+            io: Arc::clone(file.io()),
+            len: AtomicU64::new(bytes),
+            unreadable: Mutex::default(),
+            unreadable_pages: AtomicU64::new(0),
+        })
+    }
+
+    #[inline]
+    #[track_caller]
+    fn check(&self, at: Off, len: usize) {
+        let most = self.len.load(Ordering::Acquire);
+        let end = at.0.checked_add(len as u64);
+        assert!(
+            end.is_some_and(|end| end <= most),
+            "{len} bytes at {at:?} are outside the {most} bytes of the pool"
+        );
+    }
+
+    #[inline]
+    #[track_caller]
+    fn check_aligned(&self, at: Off, len: usize) {
+        assert!(
+            at.0.is_multiple_of(WORD as u64),
+            "words begin at multiples of 8 bytes: {at:?}"
+        );
+        self.check(at, len);
+    }
+
+    #[track_caller]
+    fn load_words<const N: usize>(&self, at: Off, step: usize) -> [u64; N] {
+        let span = match N.checked_sub(1) {
+            Some(steps) => (steps.checked_mul(step))
+                .and_then(|words| words.checked_add(1)?.checked_mul(WORD))
+                .unwrap_or(usize::MAX),
+            None => 0,
+        };
+        self.check_aligned(at, span);
+        let word = |bytes: &[u8]| {
+            let (word, _) = bytes.split_first_chunk::<WORD>().expect("a word was read");
+            u64::from_le_bytes(*word)
+        };
+        let words = if span <= Calls::FEW {
+            let mut bytes = [0; Calls::FEW];
+            self.read(at.0, &mut bytes[..span]);
+            std::array::from_fn(|n| word(&bytes[n * step * WORD..]))
+        } else {
+            std::array::from_fn(|n| {
+                let mut bytes = [0; WORD];
+                self.read(at.0 + (n * step * WORD) as u64, &mut bytes);
+                word(&bytes)
+            })
+        };
+        if let Some(at) = self.unreadable(at, span) {
+            panic!("the word at {at:?} cannot be read");
+        }
+        words
+    }
+
+    #[track_caller]
+    fn copy_out(&self, at: Off, to: &mut [u8]) {
+        self.check(at, to.len());
+        self.read(at.0, to);
+    }
+
+    /// Calls `look` with one part after another of the `len` bytes at `at`, until it answers `false`; its last answer.
+    #[track_caller]
+    fn visit(&self, at: Off, len: usize, look: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        self.check(at, len);
+        if len <= Calls::FEW {
+            let mut bytes = [0; Calls::FEW];
+            self.read(at.0, &mut bytes[..len]);
+            return look(&bytes[..len]);
+        }
+        let mut bytes = [0; Calls::MANY];
+        (0..len).step_by(Calls::MANY).all(|from| {
+            let part = &mut bytes[..Calls::MANY.min(len - from)];
+            self.read(at.0 + from as u64, part);
+            look(part)
+        })
+    }
+
+    /// Fills `to` from byte `at` on, which is inside; with zeros where the file cannot be read (R1).
+    fn read(&self, at: u64, to: &mut [u8]) {
+        let is_read = match &self.direct {
+            Some(direct) => direct.read(&*self.io, self.file.as_fd(), at, to),
+            None => has_read_all(&*self.io, self.file.as_fd(), at, to),
+        };
+        if !is_read || self.has_unreadable() {
+            self.read_pages(at, to);
+        }
+    }
+
+    /// As [`Calls::read`], page by page.
+    #[cold]
+    fn read_pages(&self, at: u64, to: &mut [u8]) {
+        let end = at + to.len() as u64;
+        let mut from = at;
+        while from < end {
+            let page = from / PAGE;
+            let until = end.min((page + 1) * PAGE);
+            let part = &mut to[(from - at) as usize..(until - at) as usize];
+            if self.noted().contains(&page) || self.read_page(from, part).is_err() {
+                self.note(from..until);
+                part.fill(0);
+            }
+            from = until;
+        }
+    }
+
+    /// Fills `to`, part of a page, from byte `at` on; with zeros behind the end of a file that ends in this page, as a
+    /// mapping shows it.
+    ///
+    /// # Errors
+    /// The page cannot be read, or the file ends before it.
+    fn read_page(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        let file = self.file.as_fd();
+        let read = read_all(&*self.io, file, at, to)?;
+        let is_whole = read == to.len();
+        to[read..].fill(0);
+        match is_whole || read_all(&*self.io, file, at / PAGE * PAGE, &mut [0])? == 1 {
+            true => Ok(()),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    fn noted(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.unreadable.lock().expect("no holder panics")
+    }
+
+    /// Notes that the pages of `part` cannot be read.
+    fn note(&self, part: Range<u64>) {
+        let end = part.end.min(self.len.load(Ordering::Acquire));
+        let mut noted = self.noted();
+        noted.extend(part.start / PAGE..end.div_ceil(PAGE));
+        let pages = noted.len() as u64;
+        self.unreadable_pages.store(pages, Ordering::Release);
+    }
+
+    /// Notes that the pages of `part` were written.
+    fn forget(&self, part: Range<u64>) {
+        let mut noted = self.noted();
+        let pages = part.start / PAGE..part.end.div_ceil(PAGE);
+        noted.retain(|page| !pages.contains(page));
+        let pages = noted.len() as u64;
+        self.unreadable_pages.store(pages, Ordering::Release);
+    }
+
+    #[inline]
+    fn has_unreadable(&self) -> bool {
+        self.unreadable_pages.load(Ordering::Acquire) != 0
+    }
+
+    #[inline]
+    fn unreadable(&self, at: Off, len: usize) -> Option<Off> {
+        if !self.has_unreadable() {
+            return None;
+        }
+        let end = at.0.saturating_add(len as u64);
+        let pages = at.0 / PAGE..end.div_ceil(PAGE).max(at.0 / PAGE);
+        let page = *self.noted().range(pages).next()?;
+        Some(Off(at.0.max(page * PAGE)))
+    }
+
+    /// Has the kernel read the file into the page cache, unless reads go past it.
+    fn read_ahead(&self, progress: Progress<'_>) {
+        const STEP: u64 = 64 << 20;
+        let total = self.len.load(Ordering::Acquire);
+        if self.direct.is_some() {
+            return progress(total, total);
+        }
+        for from in (0..total).step_by(STEP as usize) {
+            let to = total.min(from + STEP);
+            // Only a hint.
+            let len = std::num::NonZeroU64::new(to - from);
+            let _ = rustix::fs::fadvise(&self.file, from, len, Advice::WillNeed);
+            progress(to, total);
+        }
+    }
+}
+
+/// Fills `to` from byte `at` on by calls, up to the file's end; the number of bytes.
+fn read_all(io: &dyn Io, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while done < to.len() {
+        match io.pread(file, &mut to[done..], at + done as u64) {
+            Ok(0) => break,
+            Ok(read) => done += read,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+/// Whether all of `to` could be filled from byte `at` on.
+fn has_read_all(io: &dyn Io, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> bool {
+    read_all(io, file, at, to).is_ok_and(|read| read == to.len())
+}
+
+/// Reads from the device.
+pub(super) struct Direct {
+    /// Opened with `O_DIRECT`.
+    file: fs::File,
+    /// Buffers for the next reads, each of [`Direct::BUFFER`] bytes and a page more.
+    buffers: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Direct {
+    /// Most bytes of a read.
+    const BUFFER: usize = 256 << 10;
+    /// Most buffers that are kept.
+    const BUFFERS_KEPT: usize = 16;
+
+    fn open(file: &PoolFile) -> io::Result<Direct> {
+        let refused = |e: io::Error| {
+            let what = format!(
+                "the file system or the kernel has no direct reads here ({e}); read by pread, or through a mapping"
+            );
+            io::Error::new(io::ErrorKind::Unsupported, what)
+        };
+        let same = format!("/proc/self/fd/{}", file.fd().as_raw_fd());
+        let mut options = fs::OpenOptions::new();
+        options.read(true).custom_flags(libc::O_DIRECT);
+        let direct = Direct {
+            file: options.open(same).map_err(refused)?,
+            buffers: Mutex::default(),
+        };
+        cached_pages(file.fd(), 0..PAGE).map_err(refused)?;
+        let mut buffer = direct.buffer();
+        let block = &mut aligned(&mut buffer)[..PAGE as usize];
+        rustix::io::pread(&direct.file, block, 0).map_err(|e| refused(e.into()))?;
+        Ok(direct)
+    }
+
+    /// Fills `to` from byte `at` of `file` on; whether the file has all of it and can be read.
+    fn read(&self, io: &dyn Io, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> bool {
+        let end = at + to.len() as u64;
+        let pages = at / PAGE * PAGE..end.next_multiple_of(PAGE);
+        let all = (pages.end - pages.start) / PAGE;
+        if cached_pages(file, pages.clone()).is_ok_and(|cached| cached >= all) {
+            return has_read_all(io, file, at, to);
+        }
+        let mut buffer = self.buffer();
+        let mut is_read = true;
+        for from in (pages.start..pages.end).step_by(Direct::BUFFER) {
+            let until = pages.end.min(from + Direct::BUFFER as u64);
+            let block = &mut aligned(&mut buffer)[..(until - from) as usize];
+            if !has_read_all(io, self.file.as_fd(), from, block) {
+                is_read = false;
+                break;
+            }
+            let (first, last) = (from.max(at), until.min(end));
+            let part = &block[(first - from) as usize..(last - from) as usize];
+            to[(first - at) as usize..(last - at) as usize].copy_from_slice(part);
+        }
+        let mut buffers = self.buffers.lock().expect("no holder panics");
+        if buffers.len() < Direct::BUFFERS_KEPT {
+            buffers.push(buffer);
+        }
+        is_read
+    }
+
+    fn buffer(&self) -> Vec<u8> {
+        let kept = self.buffers.lock().expect("no holder panics").pop();
+        kept.unwrap_or_else(|| vec![0; Direct::BUFFER + PAGE as usize])
+    }
+}
+
+/// The part of a buffer that begins with a page and has [`Direct::BUFFER`] bytes.
+fn aligned(buffer: &mut [u8]) -> &mut [u8] {
+    let from = buffer.as_ptr().align_offset(PAGE as usize);
+    &mut buffer[from..][..Direct::BUFFER]
+}
+
+/// How many pages of `part` are in the page cache.
+///
+/// # Errors
+/// The kernel does not tell: it is older than 6.5, or the file system has no page cache.
+fn cached_pages(file: BorrowedFd<'_>, part: Range<u64>) -> io::Result<u64> {
+    const CACHESTAT: libc::c_long = 451;
+    let range = [part.start, part.end - part.start];
+    let mut counts = [0_u64; 5];
+    // SAFETY: the kernel reads a range of two words and writes five words of counts.
+    let done = unsafe {
+        libc::syscall(
+            CACHESTAT,
+            file.as_raw_fd(),
+            range.as_ptr(),
+            counts.as_mut_ptr(),
+            0_u32,
+        )
+    };
+    match done {
+        0 => Ok(counts[0]),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
