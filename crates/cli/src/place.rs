@@ -193,6 +193,7 @@ impl Place {
             page_cache: self.engine() == Engine::Mdb,
             accept_file_system: self.accept_file_system,
             force: self.force,
+            notice: Some(std::sync::Arc::new(|line| eprintln!("{line}"))),
             ..OpenOptions::default()
         }
     }

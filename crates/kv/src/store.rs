@@ -602,8 +602,8 @@ pub struct Health {
 }
 
 impl Health {
-    /// One word for monitoring, the worst first: `ok`, or `truncated`, `removed`, `replaced`, `poisoned`,
-    /// `moved`, `cannot-grow`.
+    /// One word for monitoring, the worst first: `ok`, or `lease-lost`, `truncated`, `removed`, `replaced`,
+    /// `unreadable`, `poisoned`, `moved`, `cannot-grow`.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {

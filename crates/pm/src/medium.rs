@@ -95,7 +95,8 @@ impl FileId {
 /// What has happened to a pool's file while the pool is open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileTrouble {
-    /// One word for monitoring: `moved`, `removed`, `replaced`, `truncated` or `unreadable`.
+    /// One word for monitoring: `moved`, `removed`, `replaced`, `truncated`,
+    /// `unreadable` or `lease-lost`.
     pub what: &'static str,
     /// One line for people: the path, what was found, what follows from it.
     pub text: Arc<str>,

@@ -35,6 +35,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::lease::Lease;
 use super::open::OpenOptions;
 use super::reader::Reader;
 use super::space::{Place, PoolFile, Progress};
@@ -159,6 +160,7 @@ impl File {
         place: Place,
         bytes: u64,
         options: &OpenOptions,
+        lease: Option<Lease>,
     ) -> io::Result<File> {
         const SECTOR_BYTES: usize = 512;
         let policy = options.sync;
@@ -177,7 +179,7 @@ impl File {
         });
         let watched = Arc::clone(&shared);
         let poison = Box::new(move |reason: Arc<str>| watched.poison(&reason));
-        let watch = Watch::start(&shared.file, bytes, options.page_cache, poison)?;
+        let watch = Watch::start(&shared.file, bytes, options.page_cache, lease, poison)?;
         let syncer = thread::Builder::new().name("farbank-sync".into()).spawn({
             let shared = Arc::clone(&shared);
             move || {

@@ -39,6 +39,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::cpu::{self, Processor, WriteBack};
+use super::lease::Lease;
 use super::space::{Place, PoolFile, Progress};
 use super::watch::{Watch, unreadable};
 use super::window::{PAGE, RESERVE_BYTES, Source, Window};
@@ -81,9 +82,9 @@ const PAIR_BYTES: usize = 2 * WORD;
 pub struct Mapped {
     // Before the file: its pages are unmapped before the lock is let go.
     window: Window,
-    backing: Backing,
-    /// Looks after the file, if there is one.
+    /// Looks after the file, if there is one. Before the file, too: it gives the lease back.
     watch: Option<Watch>,
+    backing: Backing,
     /// Why nothing may be acknowledged any more: the file was removed or cut.
     poison: Arc<OnceLock<Poisoned>>,
     /// Held while the medium grows.
@@ -159,6 +160,7 @@ impl Mapped {
         place: Place,
         bytes: u64,
         page_cache: bool,
+        lease: Option<Lease>,
     ) -> io::Result<Mapped> {
         let reserve = RESERVE_BYTES.max(bytes.saturating_mul(2));
         let dram = "a kill of the process; no restart and no power cut: the file is in memory";
@@ -184,11 +186,11 @@ impl Mapped {
             mapped.write_back = WriteBack::NotNeeded;
             mapped.fences = false;
         }
-        mapped.watch = mapped.start_watch(page_cache)?;
+        mapped.watch = mapped.start_watch(page_cache, lease)?;
         Ok(mapped)
     }
 
-    fn start_watch(&self, may_be_removed: bool) -> io::Result<Option<Watch>> {
+    fn start_watch(&self, may_be_removed: bool, lease: Option<Lease>) -> io::Result<Option<Watch>> {
         let file = match &self.backing {
             Backing::Memory(file) | Backing::Disk(file) | Backing::Dax(file) => file,
             Backing::Anonymous | Backing::Device { .. } => return Ok(None),
@@ -198,7 +200,7 @@ impl Mapped {
             // The first reason stays.
             let _ = poison.set(Poisoned { reason });
         });
-        Watch::start(file, self.len(), may_be_removed, poison).map(Some)
+        Watch::start(file, self.len(), may_be_removed, lease, poison).map(Some)
     }
 
     /// Whether anything may be acknowledged.

@@ -13,6 +13,7 @@
 //!
 //! * `filesystem` judges the file system under a pool and tests that its mappings show what is written.
 //! * `extents` gives a file blocks of its own where it shares them with a copy.
+//! * `lease` tells a second host that a pool is open; `reader` is how a file is read.
 //! * `sigbus` has the process outlive pages that cannot be read; `bad_blocks` are those the kernel knows of.
 //! * `sysfs` reads what the kernel says of the devices under it; `signature` knows what is on one already.
 
@@ -21,6 +22,7 @@ pub(crate) mod cpu;
 mod extents;
 pub mod file;
 mod filesystem;
+mod lease;
 pub mod mapped;
 mod name;
 pub mod open;
@@ -35,6 +37,7 @@ mod window;
 
 pub use cpu::WriteBack;
 pub use file::{File, SyncPolicy};
+pub use lease::Notice;
 pub use mapped::Mapped;
 pub use name::PendingName;
 pub use open::{

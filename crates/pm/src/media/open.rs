@@ -17,6 +17,7 @@ use std::{error, fmt};
 
 use super::file::{File, SyncPolicy};
 use super::filesystem::{self, Findings};
+use super::lease::{Lease, Notice};
 use super::mapped::Mapped;
 use super::name::PendingName;
 use super::page_cache;
@@ -47,6 +48,8 @@ pub struct OpenOptions {
     pub accept_file_system: bool,
     /// Whether a new pool may overwrite what is on a device, a pool too.
     pub force: bool,
+    /// Told, in one line for people, that an open waits: for a host that may have the pool open.
+    pub notice: Option<Notice>,
     /// The system calls; tests have them fail.
     pub io: Arc<dyn Io>,
 }
@@ -60,6 +63,7 @@ impl Default for OpenOptions {
             page_cache: false,
             accept_file_system: false,
             force: false,
+            notice: None,
             io: Arc::new(Kernel),
         }
     }
@@ -154,6 +158,13 @@ pub enum OpenError {
         path: PathBuf,
         /// Process id and name, as far as the kernel tells.
         by: Option<(u32, String)>,
+    },
+    /// Another host has the file open: its lease is counted up.
+    OtherHost {
+        /// The file.
+        path: PathBuf,
+        /// The host's name.
+        host: String,
     },
     /// There is something at the path where a new pool was to be made.
     Exists {
@@ -251,6 +262,11 @@ impl fmt::Display for OpenError {
                     None => write!(f, " by another process"),
                 }
             }
+            OpenError::OtherHost { path, host } => write!(
+                f,
+                "{} is in use on another host, {host:?}: end the server there first",
+                path.display()
+            ),
             OpenError::Exists { path } => write!(
                 f,
                 "{} exists already: open it, or remove it to make a new pool there",
@@ -334,6 +350,12 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
     if kind == Kind::File && place == Place::Disk {
         page_cache::forget(&file).map_err(failed("bring to its device what is cached of"))?;
     }
+    let lease = match place {
+        Place::Disk | Place::Dax if is_pool(&file).map_err(failed("read"))? => {
+            take_lease(&file, options)?
+        }
+        _ => None,
+    };
     let bytes = match place {
         Place::Device { bytes, .. } => bytes,
         Place::Dax | Place::Memory | Place::Disk => {
@@ -351,7 +373,8 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
     if place == Place::Disk {
         filesystem::prepare(&file, bytes, options, &mut found)?;
     }
-    let opened = medium(file, place, kind, bytes / PAGE * PAGE, options).map_err(failed("map"))?;
+    let bytes = bytes / PAGE * PAGE;
+    let opened = medium(file, place, kind, bytes, options, lease).map_err(failed("map"))?;
     Ok(opened.with(found))
 }
 
@@ -427,7 +450,11 @@ fn create_in(
     if place == Place::Disk && bytes >= pool::HEAD_BYTES {
         filesystem::self_test(&file)?;
     }
-    let made = medium(file, place, kind, bytes, options).map_err(failed("map"))?;
+    let lease = match place {
+        Place::Disk | Place::Dax if bytes >= pool::HEAD_BYTES => take_lease(&file, options)?,
+        _ => None,
+    };
+    let made = medium(file, place, kind, bytes, options, lease).map_err(failed("map"))?;
     Ok(made.with(found))
 }
 
@@ -540,11 +567,27 @@ fn medium(
     kind: Kind,
     bytes: u64,
     options: &OpenOptions,
+    lease: Option<Lease>,
 ) -> io::Result<AnyMedium> {
     match kind {
-        Kind::File => File::on_file(file, place, bytes, options).map(AnyMedium::File),
-        _ => Mapped::on_file(file, place, bytes, options.page_cache).map(AnyMedium::Mapped),
+        Kind::File => File::on_file(file, place, bytes, options, lease).map(AnyMedium::File),
+        _ => Mapped::on_file(file, place, bytes, options.page_cache, lease).map(AnyMedium::Mapped),
     }
+}
+
+/// Whether `file` begins as a pool does. Nothing is written to one that does not.
+fn is_pool(file: &PoolFile) -> io::Result<bool> {
+    let mut begin = [0; 8];
+    file.read(0, &mut begin)?;
+    Ok(pool::begins_as_pool(&begin) && file.bytes()? >= pool::HEAD_BYTES)
+}
+
+fn take_lease(file: &PoolFile, options: &OpenOptions) -> Result<Option<Lease>, OpenError> {
+    Lease::take(file, &|line| {
+        if let Some(notice) = &options.notice {
+            notice(line);
+        }
+    })
 }
 
 #[cfg(test)]

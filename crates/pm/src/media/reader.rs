@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rustix::fs::Advice;
 
 use super::space::{Io, PoolFile, Progress};
-use super::window::{PAGE, RESERVE_BYTES, Source, Window};
+use super::window::{PAGE, RESERVE_BYTES, Source, Window, no_word, outside};
 use crate::medium::{Off, WORD, bytes_of};
 
 /// How the bytes of a [`File`](super::File) are read.
@@ -160,7 +160,7 @@ impl Reader {
     pub(super) fn load(&self, at: Off) -> u64 {
         match self {
             Reader::Mapped(window) => window.load(at),
-            Reader::Calls(calls) => calls.load_words::<1>(at, 1)[0],
+            Reader::Calls(calls) => calls.load(at),
         }
     }
 
@@ -321,10 +321,9 @@ impl Calls {
     fn check(&self, at: Off, len: usize) {
         let most = self.len.load(Ordering::Acquire);
         let end = at.0.checked_add(len as u64);
-        assert!(
-            end.is_some_and(|end| end <= most),
-            "{len} bytes at {at:?} are outside the {most} bytes of the pool"
-        );
+        if end.is_none_or(|end| end > most) {
+            outside(at, len, most);
+        }
     }
 
     #[inline]
@@ -332,9 +331,19 @@ impl Calls {
     fn check_aligned(&self, at: Off, len: usize) {
         assert!(
             at.0.is_multiple_of(WORD as u64),
-            "words begin at multiples of 8 bytes: {at:?}"
+            "bytes are copied in from a word on: {at:?}"
         );
         self.check(at, len);
+    }
+
+    #[track_caller]
+    fn load(&self, at: Off) -> u64 {
+        let most = self.len.load(Ordering::Acquire);
+        if !at.0.is_multiple_of(WORD as u64) || at.0 >= most {
+            no_word(at, most);
+        }
+        let [word] = self.load_words(at, 1);
+        word
     }
 
     #[track_caller]

@@ -1,10 +1,11 @@
-//! A thread that looks after the file of an open pool: is it still there, and as long as it was?
+//! A thread that looks after the file of an open pool: is it still there, as long as it was, and this host's?
 //!
 //! | found                                           | is        | writes                         |
 //! |-------------------------------------------------|-----------|--------------------------------|
 //! | the file is shorter than what is served of it   | truncated | are refused                    |
 //! | the file has no name, the path none or another  | removed, replaced | are refused, except in a cache |
 //! | the file has another name                       | moved     | go on, into the same file      |
+//! | another host has taken the lease                | lease-lost | are refused                   |
 //!
 //! A page that cannot be read is found by the reader, not here ([`unreadable`] says so to people): the
 //! file is as long as it was, and writes go on.
@@ -17,9 +18,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fmt, io};
 
+use super::lease::{self, Lease};
 use super::name::Name;
 use super::space::PoolFile;
 use crate::medium::{FileTrouble, Off};
@@ -57,6 +59,9 @@ struct Watcher {
     /// Whether a file that was removed may still be written: of a cache.
     may_be_removed: bool,
     poison: Poison,
+    /// What tells other hosts that the pool is open, and when it was counted up.
+    lease: Option<Lease>,
+    refreshed: Instant,
     shared: Arc<Shared>,
 }
 
@@ -72,6 +77,7 @@ impl Watch {
         file: &PoolFile,
         bytes: u64,
         may_be_removed: bool,
+        lease: Option<Lease>,
         poison: Poison,
     ) -> io::Result<Watch> {
         let shared = Arc::new(Shared {
@@ -85,6 +91,8 @@ impl Watch {
             path: std::path::absolute(file.path())?,
             may_be_removed,
             poison,
+            lease,
+            refreshed: Instant::now(),
             shared: Arc::clone(&shared),
         };
         let thread = thread::Builder::new().name("farbank-watch".into());
@@ -136,29 +144,52 @@ impl Shared {
 }
 
 impl Watcher {
-    fn run(self) {
-        let mut state = self.shared.state();
-        loop {
-            let waited = self.shared.ends.wait_timeout(state, EVERY);
-            state = waited.expect("no holder panics").0;
-            if state.ending {
-                return;
-            }
-            drop(state);
-            let trouble = self.look();
+    fn run(mut self) {
+        while !self.ends_within(EVERY) {
+            let trouble = self.lease_trouble().or_else(|| self.look());
             if let Some(trouble) = &trouble
                 && self.loses_writes(trouble.what)
             {
                 (self.poison)(Arc::clone(&trouble.text));
             }
-            state = self.shared.state();
-            state.trouble = trouble;
+            self.shared.state().trouble = trouble;
         }
+        // The medium was given up: nothing more is written.
+        if let Some(lease) = self.lease.take() {
+            lease.release();
+        }
+    }
+
+    /// Waits for so long, or until the thread is to end; whether it is.
+    fn ends_within(&self, time: Duration) -> bool {
+        let state = self.shared.state();
+        let goes_on = |state: &mut State| !state.ending;
+        let waited = self.shared.ends.wait_timeout_while(state, time, goes_on);
+        waited.expect("no holder panics").0.ending
+    }
+
+    /// Counts the lease up, once a second; what there is to tell if another host has it.
+    fn lease_trouble(&mut self) -> Option<FileTrouble> {
+        let lease = self.lease.as_mut()?;
+        if self.refreshed.elapsed() < lease::PERIOD && !lease.is_lost() {
+            return None;
+        }
+        self.refreshed = Instant::now();
+        let host = lease.refresh()?;
+        let text = format!(
+            "another host, {host:?}, has opened the pool's file {} while it is open here; which writes of \
+             either are lost is not known",
+            self.path.display()
+        );
+        Some(FileTrouble {
+            what: "lease-lost",
+            text: text.into(),
+        })
     }
 
     fn loses_writes(&self, what: &str) -> bool {
         match what {
-            "truncated" => true,
+            "truncated" | "lease-lost" => true,
             "removed" | "replaced" => !self.may_be_removed,
             _ => false,
         }

@@ -528,7 +528,7 @@ impl Drop for Window {
 #[cold]
 #[inline(never)]
 #[track_caller]
-fn no_word(at: Off, end: u64) -> ! {
+pub(super) fn no_word(at: Off, end: u64) -> ! {
     assert!(
         at.0.is_multiple_of(WORD as u64),
         "a word is 8-aligned: {at:?}"
@@ -549,7 +549,7 @@ fn unreadable_word(at: Off) -> ! {
 #[cold]
 #[inline(never)]
 #[track_caller]
-fn outside(at: Off, len: usize, end: u64) -> ! {
+pub(super) fn outside(at: Off, len: usize, end: u64) -> ! {
     panic!("{len} bytes at {at:?} are outside the medium of {end} bytes")
 }
 

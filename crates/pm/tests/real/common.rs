@@ -85,6 +85,13 @@ pub(crate) fn pool_path(folder: &TempDir) -> PathBuf {
     folder.path().join("pool")
 }
 
+/// All of a pool's file but the lease, which an open changes.
+pub(crate) fn without_lease(path: &Path) -> Vec<u8> {
+    let mut bytes = std::fs::read(path).expect("it is there");
+    bytes[1024..1536].fill(0);
+    bytes
+}
+
 /// A small generator, so that a failure names its seed.
 pub(crate) struct Rng(pub(crate) u64);
 

@@ -4,6 +4,7 @@ mod common;
 mod contents;
 mod creating;
 mod faults;
+mod lease;
 mod opening;
 mod page_cache;
 mod pools;

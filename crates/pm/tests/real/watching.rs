@@ -9,7 +9,9 @@ use farbank_pm::media::{AnyMedium, Kernel, OpenOptions, create_path, file_id, op
 use farbank_pm::pool::{COPIES, Copies, Layout, Pool, PoolError};
 use farbank_pm::{FileId, FileTrouble, Kind, Lane, Medium, Off, Ticket};
 
-use crate::common::{as_file, folder, folder_in_memory, memory, new_file, old_file, pool_path};
+use crate::common::{
+    as_file, folder, folder_in_memory, memory, new_file, old_file, pool_path, without_lease,
+};
 
 const BYTES: u64 = 1 << 20;
 const LAYOUT: Layout = Layout {
@@ -137,11 +139,11 @@ fn a_copy_of_an_open_pool_is_refused_by_name_or_accepted_for_good() {
     let path = pool_path(&folder);
     copy_of_an_open_pool(&path);
     let mut lane = Lane::new(0);
-    let before = fs::read(&path).expect("it is there");
+    let before = without_lease(&path);
     let refused = Pool::open(old_file(&path), &mut lane).expect_err("a copy");
     assert!(matches!(refused, PoolError::Copy { .. }), "{refused}");
     assert!(refused.to_string().contains("copy"), "{refused}");
-    assert_eq!(fs::read(&path).expect("it is there"), before);
+    assert!(without_lease(&path) == before);
     let pool = Pool::open_with(old_file(&path), &mut lane, Copies::Accept).expect("accepted");
     assert!(!pool.is_copy());
     drop(pool); // as after a kill

@@ -1,0 +1,383 @@
+//! The lease of a pool's file: which host has it open, so that a second host notices.
+//!
+//! The lock of a file is one machine's. Two machines that share a disk, or mount the same network file system, would both
+//! have the lock. So a process that has a pool open writes a record into its first page, and counts it up once a second:
+//!
+//! ```text
+//!   host 1   take 1 ── 2 ── 3 ── 4 ── 5 ...        counts up once a second
+//!   host 2                 open: 3, looks again: 4 ──▶ refused, the holder lives
+//!   host 3                                             ...  5 = 5 = 5 for 2.5 s ──▶ takes the lease
+//! ```
+//!
+//! The lease detects, it does not fence: a host that stood still for longer than 2.5 seconds may have lost its lease, and
+//! finds that out at its next count, up to a second later.
+//!
+//! # Invariants
+//! LEASE-1  A process writes a record only after it has read the one that is there, from the device where the file system
+//!     has direct reads: over another holder's record that was counted up lately it never writes.
+//! LEASE-2  A holder that reads another's record has lost its lease: it poisons the medium, and writes no record any more.
+//! LEASE-3  A record of this boot of this machine needs no wait: the file's lock says that its process is gone.
+//! LEASE-4  No error of a sync is taken from the medium: records are written back through a descriptor of their own.
+
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::open::OpenError;
+use super::space::PoolFile;
+use super::window::PAGE;
+use crate::crc::crc32c_append;
+use crate::pool;
+
+/// How often a holder counts up.
+pub(super) const PERIOD: Duration = Duration::from_secs(1);
+/// How long the count of a holder that lives may stand still.
+const PATIENCE: Duration = Duration::from_millis(2500);
+/// How often the count is looked at meanwhile.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Where the record is, in bytes from the file's start: in the first page, behind the superblock's first copy.
+const AT: u64 = 1024;
+const BYTES: usize = 512;
+const MAGIC: [u8; 8] = *b"FBLEASE\n";
+const HELD: usize = 8;
+const COUNT: usize = 16;
+const HOLDER: Range<usize> = 24..40;
+const BOOT: Range<usize> = 40..76;
+const NAME: Range<usize> = 80..208;
+const CHECKSUM: usize = 508;
+
+const _: () = assert!(AT >= pool::COPY_BYTES as u64 && AT as usize + BYTES <= PAGE as usize);
+
+/// A boot of a machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Host {
+    /// The kernel's random name of the boot.
+    boot: [u8; 36],
+    /// The machine's name, for people.
+    name: String,
+}
+
+impl Host {
+    /// This one; `None` where the kernel does not say.
+    fn this() -> Option<Host> {
+        let boot = fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        Some(Host {
+            boot: boot.get(..36)?.try_into().ok()?,
+            name: name.trim().to_owned(),
+        })
+    }
+}
+
+/// What a sector says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Record {
+    is_held: bool,
+    count: u64,
+    /// Random, of one open of the pool.
+    holder: [u8; 16],
+    host: Host,
+}
+
+impl Record {
+    fn to_bytes(&self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[HELD] = u8::from(self.is_held);
+        bytes[COUNT..COUNT + 8].copy_from_slice(&self.count.to_le_bytes());
+        bytes[HOLDER].copy_from_slice(&self.holder);
+        bytes[BOOT].copy_from_slice(&self.host.boot);
+        let name = self.host.name.as_bytes();
+        let len = name.len().min(NAME.len());
+        bytes[NAME][..len].copy_from_slice(&name[..len]);
+        let checksum = crc32c_append(0, &bytes[..CHECKSUM]);
+        bytes[CHECKSUM..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// The record in `bytes`; `None` where there is none, or it is damaged.
+    fn of(bytes: &[u8; BYTES]) -> Option<Record> {
+        let checksum = crc32c_append(0, &bytes[..CHECKSUM]);
+        if bytes[..8] != MAGIC || bytes[CHECKSUM..] != checksum.to_le_bytes() {
+            return None;
+        }
+        let name = bytes[NAME].split(|byte| *byte == 0).next();
+        Some(Record {
+            is_held: bytes[HELD] == 1,
+            count: u64::from_le_bytes(bytes[COUNT..COUNT + 8].try_into().ok()?),
+            holder: bytes[HOLDER].try_into().ok()?,
+            host: Host {
+                boot: bytes[BOOT].try_into().ok()?,
+                name: String::from_utf8_lossy(name.unwrap_or_default()).into_owned(),
+            },
+        })
+    }
+}
+
+/// Where records are read and written.
+#[derive(Debug)]
+struct Sector {
+    /// Opened again: its errors of writing back are told to nobody else (LEASE-4).
+    file: fs::File,
+    /// Reads past the page cache, where the file system can.
+    direct: Option<fs::File>,
+}
+
+impl Sector {
+    fn open(file: &PoolFile) -> io::Result<Sector> {
+        Sector::at(&format!("/proc/self/fd/{}", file.fd().as_raw_fd()))
+    }
+
+    fn at(path: &str) -> io::Result<Sector> {
+        let mut options = fs::OpenOptions::new();
+        options.read(true).custom_flags(libc::O_DIRECT);
+        Ok(Sector {
+            file: fs::OpenOptions::new().read(true).write(true).open(path)?,
+            direct: options.open(path).ok(),
+        })
+    }
+
+    fn read(&self) -> io::Result<Option<Record>> {
+        let mut buffer = [0; 2 * PAGE as usize];
+        let from = buffer.as_ptr().align_offset(PAGE as usize);
+        let page = &mut buffer[from..][..PAGE as usize];
+        let direct = self.direct.as_ref();
+        let read = match direct.map(|direct| direct.read_at(page, 0)) {
+            Some(Ok(read)) => read,
+            // A file system that refuses it, or has a page cache only.
+            _ => self.file.read_at(page, 0)?,
+        };
+        let sector = page[..read].get(AT as usize..).unwrap_or_default();
+        let sector = sector.first_chunk::<BYTES>();
+        Ok(sector.and_then(Record::of))
+    }
+
+    fn write(&self, record: &Record) -> io::Result<()> {
+        if self.file.metadata()?.len() < PAGE {
+            return Ok(()); // It was cut, and is not made longer.
+        }
+        self.file.write_all_at(&record.to_bytes(), AT)?;
+        write_back(&self.file)
+    }
+}
+
+/// Writes the first page to the device, and nothing else of the file.
+fn write_back(file: &fs::File) -> io::Result<()> {
+    let how = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: a call without pointers.
+    match unsafe { libc::sync_file_range(file.as_fd().as_raw_fd(), 0, PAGE as i64, how) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A lease that this process holds, or has lost.
+#[derive(Debug)]
+pub(super) struct Lease {
+    sector: Sector,
+    mine: Record,
+    lost_to: Option<Host>,
+}
+
+impl Lease {
+    /// Takes the lease of `file`, after a wait if it is another host's; `None` where the kernel does not name this boot.
+    /// `notice` is told that there is a wait.
+    ///
+    /// # Errors
+    /// [`OpenError::OtherHost`] if its holder lives, [`OpenError::Io`] if the page cannot be read.
+    pub(super) fn take(file: &PoolFile, notice: &dyn Fn(&str)) -> Result<Option<Lease>, OpenError> {
+        let Some(host) = Host::this() else {
+            return Ok(None);
+        };
+        let failed = |e| OpenError::io(file.path(), "take the lease of", e);
+        let sector = Sector::open(file).map_err(failed)?;
+        match Lease::take_as(sector, host, notice).map_err(failed)? {
+            Ok(lease) => Ok(Some(lease)),
+            Err(host) => Err(OpenError::OtherHost {
+                path: file.path().into(),
+                host: host.name,
+            }),
+        }
+    }
+
+    /// Takes the lease as `host`; the host that has it if that lives.
+    fn take_as(
+        sector: Sector,
+        host: Host,
+        notice: &dyn Fn(&str),
+    ) -> io::Result<Result<Lease, Host>> {
+        let found = sector.read()?;
+        let count = found.as_ref().map_or(0, |found| found.count);
+        if let Some(found) = found
+            && found.is_held
+            && found.host.boot != host.boot
+        {
+            let name = &found.host.name;
+            notice(&format!(
+                "the pool was last open on host {name:?}, and was not closed there: waiting {} s to see whether it still is",
+                PATIENCE.as_secs_f64()
+            ));
+            let began = Instant::now();
+            while began.elapsed() < PATIENCE {
+                std::thread::sleep(LOOK);
+                if sector.read()?.is_some_and(|now| now != found) {
+                    return Ok(Err(found.host));
+                }
+            }
+        }
+        let mut holder = [0; 16];
+        pool::fill_random(&mut holder)?;
+        let mut lease = Lease {
+            sector,
+            mine: Record {
+                is_held: true,
+                count,
+                holder,
+                host,
+            },
+            lost_to: None,
+        };
+        // A device that does not take it is found out by the medium's own writes.
+        let _ = lease.count_up();
+        Ok(Ok(lease))
+    }
+
+    /// Counts up; which host has taken the lease, if one has (LEASE-2).
+    pub(super) fn refresh(&mut self) -> Option<&str> {
+        if self.lost_to.is_none() {
+            match self.sector.read() {
+                Ok(Some(found)) if found.holder != self.mine.holder => {
+                    self.lost_to = Some(found.host);
+                }
+                // A page that cannot be read or was damaged is not another host's.
+                _ => {
+                    let _ = self.count_up();
+                }
+            }
+        }
+        self.lost_to.as_ref().map(|host| host.name.as_str())
+    }
+
+    /// Whether another host was found to have the lease.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost_to.is_some()
+    }
+
+    fn count_up(&mut self) -> io::Result<()> {
+        self.mine.count = self.mine.count.wrapping_add(1);
+        self.sector.write(&self.mine)
+    }
+
+    /// Gives the lease back: the next host need not wait.
+    pub(super) fn release(mut self) {
+        if self.refresh().is_none() {
+            self.mine.is_held = false;
+            // Without it the next host waits.
+            let _ = self.count_up();
+        }
+    }
+}
+
+/// Called with one line for people when an open waits.
+pub type Notice = Arc<dyn Fn(&str) + Send + Sync>;
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    fn host(number: u8) -> Host {
+        Host {
+            boot: [number; 36],
+            name: format!("host-{number}"),
+        }
+    }
+
+    fn pool() -> (tempfile::TempDir, String) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("pool");
+        fs::write(&path, vec![0; 2 * PAGE as usize]).expect("a file");
+        let path = path.to_str().expect("a plain name").to_owned();
+        (folder, path)
+    }
+
+    /// Takes the lease, and whether there was a wait.
+    fn take(path: &str, host: Host) -> (Result<Lease, Host>, bool) {
+        let has_waited = Cell::new(false);
+        let sector = Sector::at(path).expect("the file");
+        let taken = Lease::take_as(sector, host, &|_| has_waited.set(true));
+        (taken.expect("no error"), has_waited.get())
+    }
+
+    #[test]
+    fn a_record_is_what_was_written_and_any_flipped_bit_makes_it_none() {
+        let record = Record {
+            is_held: true,
+            count: 77,
+            holder: [5; 16],
+            host: host(3),
+        };
+        let bytes = record.to_bytes();
+        assert_eq!(Record::of(&bytes), Some(record));
+        for bit in 0..BYTES * 8 {
+            let mut flipped = bytes;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Record::of(&flipped), None, "bit {bit}");
+        }
+        assert_eq!(Record::of(&[0; BYTES]), None);
+    }
+
+    #[test]
+    fn a_host_that_lives_keeps_its_lease() {
+        let (_folder, path) = pool();
+        let mut first = take(&path, host(1)).0.expect("a fresh file");
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    assert_eq!(first.refresh(), None);
+                    std::thread::sleep(PERIOD);
+                }
+            });
+            let (refused, has_waited) = take(&path, host(2));
+            ends.store(true, Ordering::Relaxed);
+            assert_eq!(refused.err(), Some(host(1)));
+            assert!(has_waited);
+        });
+    }
+
+    #[test]
+    fn a_host_that_stands_still_loses_its_lease_and_writes_no_record_any_more() {
+        let (_folder, path) = pool();
+        let mut first = take(&path, host(1)).0.expect("a fresh file");
+        let (second, has_waited) = take(&path, host(2));
+        let second = second.expect("the first stands still");
+        assert!(has_waited);
+        assert_eq!(first.refresh(), Some("host-2"));
+        first.release();
+        let found = second.sector.read().expect("the file");
+        assert_eq!(found, Some(second.mine.clone()));
+    }
+
+    #[test]
+    fn a_lease_that_was_given_back_or_is_of_this_boot_needs_no_wait() {
+        let (_folder, path) = pool();
+        let first = take(&path, host(1)).0.expect("a fresh file");
+        first.release();
+        let (second, has_waited) = take(&path, host(2));
+        let second = second.expect("it was given back");
+        assert!(!has_waited);
+        drop(second); // A kill.
+        let (third, has_waited) = take(&path, host(2));
+        assert!(third.is_ok() && !has_waited);
+    }
+}

@@ -1,0 +1,157 @@
+//! A pool that another host has open.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use farbank_pm::media::{AnyMedium, File, Kernel, OpenError, OpenOptions, open_path};
+use farbank_pm::pool::{Layout, Pool};
+use farbank_pm::{Lane, Medium, Off};
+use tempfile::TempDir;
+
+use crate::common::{as_file, folder, new_file, old_file, pool_path};
+
+/// Where docs/format.md has the record.
+const AT: u64 = 1024;
+const SEGMENT_BYTES: u64 = 4096;
+
+/// The record of a host called `name`.
+fn record(name: &str, count: u64) -> [u8; 512] {
+    let mut bytes = [0; 512];
+    bytes[..8].copy_from_slice(b"FBLEASE\n");
+    bytes[8] = 1;
+    bytes[16..24].copy_from_slice(&count.to_le_bytes());
+    bytes[24..40].copy_from_slice(&[7; 16]);
+    bytes[40..76].copy_from_slice(b"00000000-0000-0000-0000-000000000000");
+    bytes[80..80 + name.len()].copy_from_slice(name.as_bytes());
+    let checksum = farbank_pm::crc::crc32c_append(0, &bytes[..508]);
+    bytes[508..].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+fn write(path: &Path, count: u64) {
+    let file = fs::OpenOptions::new().write(true).open(path);
+    let written = file.and_then(|file| file.write_all_at(&record("elsewhere", count), AT));
+    written.expect("the record is written");
+}
+
+/// A pool that was closed.
+fn closed() -> TempDir {
+    let folder = folder();
+    let file = new_file(
+        &pool_path(&folder),
+        16 * SEGMENT_BYTES,
+        &as_file(Arc::new(Kernel)),
+    );
+    let layout = Layout {
+        segment_bytes: SEGMENT_BYTES,
+    };
+    let pool = Pool::create(file, &mut Lane::new(0), &layout).expect("a pool");
+    drop(pool);
+    folder
+}
+
+fn held_byte(path: &Path) -> u8 {
+    fs::read(path).expect("the pool")[AT as usize + 8]
+}
+
+#[test]
+fn a_pool_is_held_while_it_is_open_and_given_back() {
+    let folder = closed();
+    let path = pool_path(&folder);
+    assert_eq!(held_byte(&path), 0);
+    let file = old_file(&path);
+    assert_eq!(held_byte(&path), 1);
+    drop(file);
+    assert_eq!(held_byte(&path), 0);
+}
+
+#[test]
+fn a_pool_that_another_host_has_open_is_refused() {
+    let folder = closed();
+    let path = pool_path(&folder);
+    let ends = AtomicBool::new(false);
+    let told = Arc::new(Mutex::new(String::new()));
+    let heard = Arc::clone(&told);
+    let options = OpenOptions {
+        notice: Some(Arc::new(move |line| {
+            line.clone_into(&mut heard.lock().unwrap())
+        })),
+        ..as_file(Arc::new(Kernel))
+    };
+    let opened = std::thread::scope(|scope| {
+        write(&path, 0);
+        scope.spawn(|| {
+            for count in 1.. {
+                std::thread::sleep(Duration::from_secs(1));
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                write(&path, count);
+            }
+        });
+        let opened = open_path(&path, &options);
+        ends.store(true, Ordering::Relaxed);
+        opened
+    });
+    match opened {
+        Err(error @ OpenError::OtherHost { .. }) => {
+            assert!(error.to_string().contains("\"elsewhere\""), "{error}");
+        }
+        other => panic!("it is refused: {other:?}"),
+    }
+    assert!(told.lock().unwrap().contains("elsewhere"));
+}
+
+#[test]
+fn a_pool_of_a_host_that_is_gone_is_opened_after_a_wait() {
+    let folder = closed();
+    let path = pool_path(&folder);
+    write(&path, 5);
+    let began = Instant::now();
+    let file = old_file(&path);
+    assert!(began.elapsed() >= Duration::from_secs(2));
+    drop(file);
+    assert_eq!(held_byte(&path), 0);
+    let began = Instant::now();
+    drop(old_file(&path));
+    assert!(began.elapsed() < Duration::from_secs(2), "no second wait");
+}
+
+#[test]
+fn nothing_is_acknowledged_once_another_host_has_the_pool() {
+    let folder = closed();
+    let path = pool_path(&folder);
+    let file: File = match open_path(&path, &as_file(Arc::new(Kernel))) {
+        Ok(AnyMedium::File(file)) => file,
+        other => panic!("a file was asked for: {other:?}"),
+    };
+    let mut lane = Lane::new(0);
+    let mut write_word = || {
+        file.store(&mut lane, Off(3 * SEGMENT_BYTES), 1);
+        file.flush(&mut lane, Off(3 * SEGMENT_BYTES), 8);
+        let ticket = file.drain(&mut lane);
+        file.wait(ticket)
+    };
+    write_word().expect("the pool is ours");
+    write(&path, 9);
+    let end = Instant::now() + Duration::from_secs(20);
+    while write_word().is_ok() {
+        assert!(Instant::now() < end, "it is found out");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let poisoned = write_word().expect_err("for good");
+    assert!(poisoned.reason.contains("elsewhere"), "{poisoned}");
+    while file.file_trouble().is_none() {
+        assert!(Instant::now() < end, "it is told");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(file.file_trouble().expect("it is told").what, "lease-lost");
+    drop(file);
+    let bytes = fs::read(&path).expect("the pool");
+    let theirs = record("elsewhere", 9);
+    assert_eq!(bytes[AT as usize..][..512], theirs, "their record stays");
+}
