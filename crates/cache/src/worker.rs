@@ -22,6 +22,8 @@
 //! | a delete                  | the item alive or dead                              | as it finds it                                   |
 //! | an eviction               | the item alive or dead                              | as it finds it: it is the newest (W1)            |
 
+use std::time::Duration;
+
 use farbank_kv::store::{Conflicts, Error, Meta};
 use farbank_pm::epoch::Slot as PinSlot;
 use farbank_pm::sync::atomic::Ordering;
@@ -40,8 +42,13 @@ use crate::state::Victim;
 const BUMPS: usize = 64;
 /// Slots a session has given up at which it asks who may still read them.
 const LIMBO_SLOTS: usize = 64;
-/// How often a writer without room lets others go on before it says that the cache is full.
+/// How often a writer without room lets others go on before it says that the cache is full: readers of what was given up
+/// may not have a CPU.
 const PATIENCE: usize = 10_000;
+/// So many times it yields its CPU; after that it sleeps, so that its patience lasts at least half a second.
+const YIELDS: usize = 1_000;
+/// How long it sleeps.
+const NAP: Duration = Duration::from_micros(50);
 
 /// Names an item: its area, its key, and how much of the key is a prefix that it shares with others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -290,8 +297,10 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             if !coming && !self.evict_some(class, area, false)? {
                 self.steal_page(class)?;
             }
-            if attempt > 0 {
-                thread::yield_now();
+            match attempt {
+                0 => {}
+                1..YIELDS => thread::yield_now(),
+                _ => thread::sleep(NAP),
             }
         }
         Err(match self.engine.growth_error() {

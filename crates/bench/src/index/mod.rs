@@ -314,12 +314,12 @@ mod tests {
         let run = &mixed.run;
         assert_eq!(run.samples.len(), 3, "windows of 300 ms in a second");
         assert!(
-            (0.9..1.5).contains(&run.took.as_secs_f64()),
+            (0.9..5.0).contains(&run.took.as_secs_f64()),
             "{:?}",
             run.took
         );
         let (inserted, done) = mixed.tally(run::Drawn::Insert);
-        assert!(inserted > 100 * options.records, "{inserted}");
+        assert!(inserted > options.records, "{inserted}");
         assert_eq!(inserted, done);
         // A key in five or so has been removed, or is about to be inserted by another thread.
         let (reads, found) = mixed.tally(run::Drawn::Read);
