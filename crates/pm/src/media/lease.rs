@@ -143,6 +143,11 @@ impl Sector {
     }
 
     fn read(&self) -> io::Result<Option<Record>> {
+        self.read_bytes().map(|bytes| Record::of(&bytes))
+    }
+
+    /// The sector, with zeros for what the file does not have.
+    fn read_bytes(&self) -> io::Result<[u8; BYTES]> {
         let mut buffer = [0; 2 * PAGE as usize];
         let from = buffer.as_ptr().align_offset(PAGE as usize);
         let page = &mut buffer[from..][..PAGE as usize];
@@ -153,15 +158,14 @@ impl Sector {
             _ => self.file.read_at(page, 0)?,
         };
         let sector = page[..read].get(AT as usize..).unwrap_or_default();
-        let sector = sector.first_chunk::<BYTES>();
-        Ok(sector.and_then(Record::of))
+        Ok(sector.first_chunk().copied().unwrap_or([0; BYTES]))
     }
 
-    fn write(&self, record: &Record) -> io::Result<()> {
+    fn write(&self, bytes: &[u8; BYTES]) -> io::Result<()> {
         if self.file.metadata()?.len() < PAGE {
             return Ok(()); // It was cut, and is not made longer.
         }
-        self.file.write_all_at(&record.to_bytes(), AT)?;
+        self.file.write_all_at(bytes, AT)?;
         write_back(&self.file)
     }
 }
@@ -183,6 +187,9 @@ fn write_back(file: &fs::File) -> io::Result<()> {
 pub(super) struct Lease {
     sector: Sector,
     mine: Record,
+    /// What was there before, if that was no record of a holder. It is there again when the lease is given back: a pool
+    /// that is refused is left as it was.
+    before: Option<[u8; BYTES]>,
     lost_to: Option<Host>,
 }
 
@@ -213,7 +220,9 @@ impl Lease {
         host: Host,
         notice: &dyn Fn(&str),
     ) -> io::Result<Result<Lease, Host>> {
-        let found = sector.read()?;
+        let bytes = sector.read_bytes()?;
+        let found = Record::of(&bytes);
+        let is_held = found.as_ref().is_some_and(|found| found.is_held);
         let count = found.as_ref().map_or(0, |found| found.count);
         if let Some(found) = found
             && found.is_held
@@ -242,6 +251,7 @@ impl Lease {
                 holder,
                 host,
             },
+            before: (!is_held).then_some(bytes),
             lost_to: None,
         };
         // A device that does not take it is found out by the medium's own writes.
@@ -272,15 +282,16 @@ impl Lease {
 
     fn count_up(&mut self) -> io::Result<()> {
         self.mine.count = self.mine.count.wrapping_add(1);
-        self.sector.write(&self.mine)
+        self.sector.write(&self.mine.to_bytes())
     }
 
     /// Gives the lease back: the next host need not wait.
     pub(super) fn release(mut self) {
         if self.refresh().is_none() {
             self.mine.is_held = false;
+            let bytes = self.before.unwrap_or_else(|| self.mine.to_bytes());
             // Without it the next host waits.
-            let _ = self.count_up();
+            let _ = self.sector.write(&bytes);
         }
     }
 }
