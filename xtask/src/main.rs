@@ -7,6 +7,7 @@
 //!   cargo xtask lanes [NAME...]     all of them, or those named; for CI
 //!   cargo xtask gate [NAME...]      the same at release size; takes about an hour
 //!   cargo xtask lanes soak [--seconds N]   what must not grow in a long run; only if it is named
+//!   cargo xtask mutants [OPTIONS]   small wrong edits, and which test objects to each
 //!   cargo xtask dependencies        every dependency is as deny.toml asks
 //!   cargo xtask sbom                prints what the program is made of, as CycloneDX
 //!   cargo xtask release             builds the program to give away, into target/dist
@@ -31,6 +32,7 @@ mod hostile;
 mod media_errors;
 mod memcached;
 mod model;
+mod mutants;
 mod pibench;
 mod release;
 mod run;
@@ -186,7 +188,7 @@ const WITHOUT_BINARY: [&str; 11] = [
     "contest-cpp",
 ];
 
-const USAGE: &str = "usage: cargo xtask lanes [NAME...] | lanes soak [--seconds N] | gate [NAME...] | dependencies | sbom | release | \
+const USAGE: &str = "usage: cargo xtask lanes [NAME...] | lanes soak [--seconds N] | gate [NAME...] | mutants [OPTIONS] | dependencies | sbom | release | \
                      release-check";
 
 fn main() -> ExitCode {
@@ -196,6 +198,7 @@ fn main() -> ExitCode {
         Some("sbom") => return ended(dependencies::sbom().map(|list| println!("{list}"))),
         Some("release") => return ended(release::run()),
         Some("release-check") => return ended(release::check()),
+        Some("mutants") => return ended(mutants::run(&args[1..])),
         Some("lanes") => Size::Lane,
         Some("gate") => Size::Gate,
         _ => return wrong(USAGE),

@@ -1,0 +1,570 @@
+//! `cargo xtask mutants`: small wrong edits of the code that can lose data, and which test objects to each.
+//!
+//! ```text
+//!   sites       where an edit can be made, and the text that makes it
+//!   workspace   a copy of the sources with all chosen mutants behind switches, built once
+//!   suites      every test by itself: which mutants it reaches, how long it takes
+//!   here        each mutant against the tests that reach it, the quickest first; the report
+//! ```
+//!
+//! The mutants are chosen by a seed, in turns of the operators, so many from each area. A run that was interrupted goes on
+//! where it was. A mutant that no test objects to has *survived*: it is listed in `xtask/mutants.toml` with the reason
+//! why it changes nothing that matters, or a test is missing.
+
+mod sites;
+mod suites;
+mod workspace;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use sites::{Operator, Site};
+use suites::{Suite, Verdict};
+
+use crate::run::{root, target};
+
+/// Code that can lose data.
+struct Area {
+    krate: &'static str,
+    /// Folders and files of the crate's sources.
+    paths: &'static [&'static str],
+    /// Its share of the mutants, of [`SHARES`].
+    share: usize,
+    /// Least part of the mutants that tests object to, in percent.
+    bound: usize,
+}
+
+const AREAS: [Area; 6] = [
+    Area {
+        krate: "kv",
+        paths: &[""],
+        share: 30,
+        bound: 95,
+    },
+    Area {
+        krate: "cache",
+        paths: &[""],
+        share: 14,
+        bound: 95,
+    },
+    Area {
+        krate: "index",
+        paths: &[""],
+        share: 18,
+        bound: 95,
+    },
+    Area {
+        krate: "tree",
+        paths: &[""],
+        share: 14,
+        bound: 90,
+    },
+    Area {
+        krate: "pm",
+        paths: &["media", "pool"],
+        share: 12,
+        bound: 90,
+    },
+    Area {
+        krate: "server",
+        paths: &[
+            "worker.rs",
+            "executor.rs",
+            "conn.rs",
+            "long.rs",
+            "turn.rs",
+            "cmd/pipeline.rs",
+            "cmd/transactions.rs",
+        ],
+        share: 12,
+        bound: 90,
+    },
+];
+const SHARES: usize = 100;
+
+/// Files that only checks use.
+const CHECKING: [&str; 4] = ["target.rs", "target_names.rs", "faults.rs", "tests.rs"];
+/// Packages whose tests run.
+const PACKAGES: [&str; 7] = [
+    "farbank-pm",
+    "farbank-kv",
+    "farbank-cache",
+    "farbank-index",
+    "farbank-tree",
+    "farbank-server",
+    "farbank-cli",
+];
+
+const USAGE: &str =
+    "usage: cargo xtask mutants [--count N] [--seed N] [--since REVISION] [--area CRATE]";
+
+/// What is asked for.
+#[derive(Debug)]
+struct Options {
+    count: usize,
+    seed: u64,
+    /// Only lines that were changed since.
+    since: Option<String>,
+    area: Option<String>,
+}
+
+/// A mutant.
+#[derive(Clone, Debug)]
+pub(crate) struct Mutant {
+    krate: String,
+    file: String,
+    site: Site,
+}
+
+/// `cargo xtask mutants`.
+///
+/// # Errors
+/// The arguments are wrong, the mutants cannot be built, or fewer are caught than an area's bound asks for.
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let options = parse(args)?;
+    let folder = target().join("mutants");
+    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut mutants = choose(&options)?;
+    let plan = format!("{options:?} {}", fingerprint(&mutants));
+    let state = State::of(folder, &plan)?;
+    for refused in state.lines("refused.txt") {
+        mutants.remove(&refused.parse().unwrap_or(usize::MAX));
+    }
+    workspace::copy()?;
+    let chosen: BTreeSet<usize> = mutants.keys().copied().collect();
+    let programs = workspace::build(&mut mutants, &PACKAGES)?;
+    for refused in chosen.iter().filter(|number| !mutants.contains_key(number)) {
+        state.note("refused.txt", &refused.to_string())?;
+    }
+    let suites = suites::all(&programs, &state)?;
+    let results = judge_all(&mutants, &suites, &state)?;
+    report(&mutants, &suites, &results, &state)
+}
+
+fn parse(args: &[String]) -> Result<Options, String> {
+    let mut options = Options {
+        count: 500,
+        seed: 1,
+        since: None,
+        area: None,
+    };
+    let mut args = args.iter();
+    while let Some(option) = args.next() {
+        let value = args.next().ok_or(USAGE)?;
+        match option.as_str() {
+            "--count" => options.count = value.parse().map_err(|_| USAGE)?,
+            "--seed" => options.seed = value.parse().map_err(|_| USAGE)?,
+            "--since" => options.since = Some(value.clone()),
+            "--area" => options.area = Some(value.clone()),
+            _ => return Err(USAGE.into()),
+        }
+    }
+    match &options.area {
+        Some(area) if AREAS.iter().all(|known| known.krate != area) => {
+            Err(format!("there is no area {area:?}; {USAGE}"))
+        }
+        _ => Ok(options),
+    }
+}
+
+/// Chooses the mutants, of each area its share.
+fn choose(options: &Options) -> Result<BTreeMap<usize, Mutant>, String> {
+    let changed = options.since.as_deref().map(changed_lines).transpose()?;
+    let mut chosen: Vec<Mutant> = Vec::new();
+    let mut rng = Rng(options.seed);
+    for area in &AREAS {
+        if options.area.as_ref().is_some_and(|only| only != area.krate) {
+            continue;
+        }
+        let mut all = Vec::new();
+        for path in area.paths {
+            let path = root().join(format!("crates/{}/src", area.krate)).join(path);
+            find(&path, area.krate, &mut all)?;
+        }
+        if let Some(changed) = &changed {
+            all.retain(|mutant| {
+                let lines = changed.get(&mutant.file);
+                lines.is_some_and(|lines| {
+                    lines
+                        .range(mutant.site.line..=mutant.site.last_line)
+                        .next()
+                        .is_some()
+                })
+            });
+        }
+        let share = match options.area {
+            Some(_) => options.count,
+            None => options.count * area.share / SHARES,
+        };
+        chosen.extend(pick(all, share, &mut rng));
+    }
+    println!("{} mutants are chosen", chosen.len());
+    Ok(chosen.into_iter().enumerate().collect())
+}
+
+/// All mutants of a file, or of the files of a folder.
+fn find(path: &Path, krate: &str, all: &mut Vec<Mutant>) -> Result<(), String> {
+    if path.is_dir() {
+        let entries = fs::read_dir(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        paths.sort();
+        return paths.iter().try_for_each(|path| find(path, krate, all));
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let file = path.strip_prefix(root()).unwrap_or(path).to_string_lossy();
+    let checks = CHECKING.contains(&&*name) || name.ends_with("_tests.rs");
+    if !name.ends_with(".rs")
+        || checks
+        || ["/tests/", "/trial/"]
+            .iter()
+            .any(|part| file.contains(part))
+    {
+        return Ok(());
+    }
+    let source = fs::read_to_string(path).map_err(|e| format!("{file}: {e}"))?;
+    let sites = sites::sites(&source).map_err(|e| format!("{file}: {e}"))?;
+    all.extend(sites.into_iter().map(|site| Mutant {
+        krate: krate.into(),
+        file: file.clone().into_owned(),
+        site,
+    }));
+    Ok(())
+}
+
+/// Picks `count` of `all`, an operator after another.
+fn pick(all: Vec<Mutant>, count: usize, rng: &mut Rng) -> Vec<Mutant> {
+    let mut by_operator: BTreeMap<Operator, Vec<Mutant>> = BTreeMap::new();
+    for mutant in all {
+        by_operator
+            .entry(mutant.site.operator)
+            .or_default()
+            .push(mutant);
+    }
+    by_operator.values_mut().for_each(|list| rng.shuffle(list));
+    let mut picked: Vec<Mutant> = Vec::new();
+    while picked.len() < count && by_operator.values().any(|list| !list.is_empty()) {
+        for operator in Operator::ALL {
+            let next = by_operator.get_mut(&operator).and_then(Vec::pop);
+            let Some(next) = next.filter(|_| picked.len() < count) else {
+                continue;
+            };
+            let crosses =
+                |other: &Mutant| other.file == next.file && next.site.crosses(&other.site);
+            if !picked.iter().any(crosses) {
+                picked.push(next);
+            }
+        }
+    }
+    picked
+}
+
+/// The lines that were changed since a revision, by file.
+fn changed_lines(since: &str) -> Result<HashMap<String, BTreeSet<usize>>, String> {
+    let mut git = Command::new("git");
+    git.args(["diff", "-U0", since, "--", "crates"])
+        .current_dir(root());
+    let mut changed: HashMap<String, BTreeSet<usize>> = HashMap::new();
+    let mut file = String::new();
+    for line in quietly(&mut git)?.lines() {
+        if let Some(name) = line.strip_prefix("+++ b/") {
+            file = name.into();
+        } else if let Some(hunk) = line.strip_prefix("@@ ") {
+            let added = hunk.split(' ').find_map(|part| part.strip_prefix('+'));
+            let (from, count) = added
+                .unwrap_or("0,0")
+                .split_once(',')
+                .unwrap_or((added.unwrap_or("0"), "1"));
+            let (from, count) = (from.parse().unwrap_or(0), count.parse().unwrap_or(0));
+            changed
+                .entry(file.clone())
+                .or_default()
+                .extend(from..from + count);
+        }
+    }
+    Ok(changed)
+}
+
+/// What a command prints.
+fn quietly(command: &mut Command) -> Result<String, String> {
+    let told = format!("{command:?}");
+    let done = command
+        .output()
+        .map_err(|e| format!("{told} cannot be run: {e}"))?;
+    match done.status.success() {
+        true => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
+        false => Err(format!("{told} ended with {}", done.status)),
+    }
+}
+
+/// What the mutants are made of: another source makes other mutants.
+fn fingerprint(mutants: &BTreeMap<usize, Mutant>) -> String {
+    let all: String = mutants
+        .values()
+        .map(|m| format!("{}:{}:{}\n", m.file, m.site.line, m.site.text))
+        .collect();
+    format!(
+        "{:016x}",
+        all.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+    )
+}
+
+/// What an interrupted run has left.
+pub(crate) struct State {
+    folder: PathBuf,
+}
+
+impl State {
+    /// The state of this plan: nothing, if another was worked on.
+    fn of(folder: PathBuf, plan: &str) -> Result<State, String> {
+        let state = State { folder };
+        if state.lines("plan.txt").first().map(String::as_str) != Some(plan) {
+            for file in ["plan.txt", "refused.txt", "reached.tsv", "results.tsv"] {
+                let _ = fs::remove_file(state.folder.join(file));
+            }
+            state.note("plan.txt", plan)?;
+        }
+        Ok(state)
+    }
+
+    pub(crate) fn lines(&self, file: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.folder.join(file)).unwrap_or_default();
+        text.lines().map(String::from).collect()
+    }
+
+    pub(crate) fn note(&self, file: &str, line: &str) -> Result<(), String> {
+        let mut options = fs::OpenOptions::new();
+        let opened = options
+            .append(true)
+            .create(true)
+            .open(self.folder.join(file));
+        opened
+            .and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()))
+            .map_err(|e| format!("{file}: {e}"))
+    }
+}
+
+/// What became of a mutant: caught by a test, or not; and after how many seconds.
+struct Outcome {
+    by: Option<String>,
+    seconds: f64,
+}
+
+/// Runs each mutant against the tests that reach it.
+fn judge_all(
+    mutants: &BTreeMap<usize, Mutant>,
+    suites: &[Suite],
+    state: &State,
+) -> Result<BTreeMap<usize, Outcome>, String> {
+    let mut results = BTreeMap::new();
+    for line in state.lines("results.tsv") {
+        let mut fields = line.split('\t');
+        let number = fields.next().and_then(|n| n.parse().ok());
+        let by = fields.next().filter(|by| *by != "-").map(String::from);
+        let seconds = fields.next().and_then(|s| s.parse().ok()).unwrap_or(0.0);
+        if let Some(number) = number {
+            results.insert(number, Outcome { by, seconds });
+        }
+    }
+    let left: Vec<usize> = mutants
+        .keys()
+        .copied()
+        .filter(|n| !results.contains_key(n))
+        .collect();
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let results = Mutex::new(results);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..suites::JOBS)
+            .map(|_| {
+                scope.spawn(|| {
+                    while let Some(&number) = left.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let outcome = judge(number, suites);
+                        let by = outcome.by.as_deref().unwrap_or("-");
+                        state.note(
+                            "results.tsv",
+                            &format!("{number}\t{by}\t{:.1}", outcome.seconds),
+                        )?;
+                        let count = done.fetch_add(1, Ordering::Relaxed) + 1;
+                        let site = &mutants[&number].site;
+                        println!(
+                            "{count} of {}: {} at {}:{}: {by}",
+                            left.len(),
+                            site.operator.name(),
+                            mutants[&number].file,
+                            site.line
+                        );
+                        results
+                            .lock()
+                            .expect("no holder panics")
+                            .insert(number, outcome);
+                    }
+                    Ok::<_, String>(())
+                })
+            })
+            .collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().expect("no worker panics"))
+    })?;
+    Ok(results.into_inner().expect("no holder panics"))
+}
+
+fn judge(number: usize, suites: &[Suite]) -> Outcome {
+    let began = Instant::now();
+    let reaching = suites
+        .iter()
+        .filter(|suite| suite.reaches.contains(&number));
+    let mut by = None;
+    for suite in reaching {
+        match suite.run(Some(number)) {
+            Verdict::Passed => continue,
+            // A test that fails without the mutant, too, says nothing.
+            Verdict::Failed if suite.run(None) != Verdict::Passed => continue,
+            Verdict::Failed => by = Some(suite.name.clone()),
+            Verdict::Hung => by = Some(format!("{} (hangs)", suite.name)),
+        }
+        break;
+    }
+    Outcome {
+        by,
+        seconds: began.elapsed().as_secs_f64(),
+    }
+}
+
+/// A survivor that is known to change nothing that matters.
+fn excused(known: &[toml::Table], mutant: &Mutant) -> Option<String> {
+    let is = |entry: &toml::Table, name: &str, value: &str| {
+        entry.get(name).and_then(toml::Value::as_str) == Some(value)
+    };
+    let entry = known.iter().find(|entry| {
+        is(entry, "file", &mutant.file)
+            && is(entry, "function", &mutant.site.function)
+            && is(entry, "operator", mutant.site.operator.name())
+            && is(entry, "text", &mutant.site.text)
+    })?;
+    entry
+        .get("reason")
+        .and_then(toml::Value::as_str)
+        .map(String::from)
+}
+
+fn excuses() -> Result<Vec<toml::Table>, String> {
+    let path = root().join("xtask/mutants.toml");
+    let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let table: toml::Table = text
+        .parse()
+        .map_err(|e| format!("{}: {e}", path.display()))?;
+    let list = table.get("survivor").and_then(toml::Value::as_array);
+    Ok(list
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.as_table().cloned())
+        .collect())
+}
+
+/// Prints and writes the report; an error if an area is below its bound.
+fn report(
+    mutants: &BTreeMap<usize, Mutant>,
+    suites: &[Suite],
+    results: &BTreeMap<usize, Outcome>,
+    state: &State,
+) -> Result<(), String> {
+    let known = excuses()?;
+    let mut text = String::from(
+        "| area | mutants | caught | survived, known | survived | score | bound |\n|---|---|---|---|---|---|---|\n",
+    );
+    let (mut below, mut survivors, mut caught_by) = (Vec::new(), String::new(), BTreeMap::new());
+    for area in &AREAS {
+        let of_area = mutants
+            .iter()
+            .filter(|(_, mutant)| mutant.krate == area.krate);
+        let (mut made, mut caught, mut equivalent) = (0, 0, 0);
+        for (number, mutant) in of_area {
+            made += 1;
+            let Some(outcome) = results.get(number) else {
+                continue;
+            };
+            if let Some(by) = &outcome.by {
+                caught += 1;
+                *caught_by
+                    .entry(by.split("::").next().unwrap_or(by).to_owned())
+                    .or_insert(0) += 1;
+                continue;
+            }
+            let reason = excused(&known, mutant);
+            equivalent += usize::from(reason.is_some());
+            let reached = suites
+                .iter()
+                .filter(|suite| suite.reaches.contains(number))
+                .count();
+            let site = &mutant.site;
+            let _ = writeln!(
+                survivors,
+                "* {} at {}:{} in `{}`: `{}`; {reached} tests reach it, {:.0} s. {}",
+                site.operator.name(),
+                mutant.file,
+                site.line,
+                site.function,
+                site.text,
+                outcome.seconds,
+                reason.unwrap_or_else(|| "**A test is missing.**".into())
+            );
+        }
+        if made == 0 {
+            continue;
+        }
+        let score = 100.0 * caught as f64 / (made - equivalent).max(1) as f64;
+        let survived = made - caught - equivalent;
+        let _ = writeln!(
+            text,
+            "| {} | {made} | {caught} | {equivalent} | {survived} | {score:.1} % | {} % |",
+            area.krate, area.bound
+        );
+        if score < area.bound as f64 {
+            below.push(area.krate);
+        }
+    }
+    let by: Vec<String> = caught_by
+        .iter()
+        .map(|(by, count)| format!("{by} {count}"))
+        .collect();
+    let _ = writeln!(
+        text,
+        "\nCaught by tests of: {}.\n\nSurvivors:\n\n{survivors}",
+        by.join(", ")
+    );
+    println!("{text}");
+    let path = state.folder.join("report.md");
+    fs::write(&path, &text).map_err(|e| format!("{}: {e}", path.display()))?;
+    println!("{}", path.display());
+    match below.is_empty() {
+        true => Ok(()),
+        false => Err(format!("below the bound: {}", below.join(", "))),
+    }
+}
+
+/// A generator with a seed.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((z ^ (z >> 31)) % end as u64).unwrap_or(0)
+    }
+
+    fn shuffle<T>(&mut self, list: &mut [T]) {
+        for last in (1..list.len()).rev() {
+            list.swap(last, self.below(last + 1));
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! A copy of the workspace in which all chosen mutants are compiled.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::sites::{self, Site};
+use super::{Mutant, quietly};
+use crate::run::{root, target};
+
+/// Rounds of compiling without the mutants that could not be compiled.
+const ROUNDS: usize = 30;
+
+/// The switch that each crate of the copy gets. A run chooses a mutant by `FARBANK_MUTANT`; with `FARBANK_MUTANTS_REACHED` the
+/// numbers of those that are reached are appended to a file.
+const SWITCH: &str = r#"//! Which mutant runs.
+use std::io::Write;
+use std::ops::Add;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
+
+static CHOSEN: AtomicU32 = AtomicU32::new(u32::MAX);
+static REACHED: OnceLock<Option<std::fs::File>> = OnceLock::new();
+static SEEN: [AtomicU8; 8192] = [const { AtomicU8::new(0) }; 8192];
+/// No mutant is chosen, and none is noted.
+const NONE: u32 = u32::MAX - 1;
+/// Mutants that are reached are noted.
+const NOTE: u32 = u32::MAX - 2;
+
+#[inline]
+pub(crate) fn on(number: u32) -> bool {
+    match CHOSEN.load(Ordering::Relaxed) {
+        NONE => false,
+        chosen if chosen < NOTE => chosen == number,
+        _ => ask(number),
+    }
+}
+
+#[cold]
+fn ask(number: u32) -> bool {
+    let file = REACHED.get_or_init(|| {
+        let path = std::env::var_os("FARBANK_MUTANTS_REACHED")?;
+        std::fs::OpenOptions::new().append(true).create(true).open(path).ok()
+    });
+    if let Some(mut file) = file.as_ref() {
+        CHOSEN.store(NOTE, Ordering::Relaxed);
+        if SEEN[number as usize].swap(1, Ordering::Relaxed) == 0 {
+            let _ = file.write_all(format!("{number}\n").as_bytes());
+        }
+        return false;
+    }
+    let chosen = std::env::var("FARBANK_MUTANT").ok().and_then(|n| n.parse().ok()).unwrap_or(NONE);
+    CHOSEN.store(chosen, Ordering::Relaxed);
+    chosen == number
+}
+
+pub(crate) fn lt<T: PartialOrd + ?Sized>(number: u32, a: &T, b: &T) -> bool {
+    if on(number) { a <= b } else { a < b }
+}
+pub(crate) fn le<T: PartialOrd + ?Sized>(number: u32, a: &T, b: &T) -> bool {
+    if on(number) { a < b } else { a <= b }
+}
+pub(crate) fn gt<T: PartialOrd + ?Sized>(number: u32, a: &T, b: &T) -> bool {
+    if on(number) { a >= b } else { a > b }
+}
+pub(crate) fn ge<T: PartialOrd + ?Sized>(number: u32, a: &T, b: &T) -> bool {
+    if on(number) { a > b } else { a >= b }
+}
+pub(crate) fn plus<T: From<u8> + Add<Output = T>>(number: u32, value: T) -> T {
+    if on(number) { value + T::from(1) } else { value }
+}
+"#;
+
+/// What a drain that is left out answers, by the name that the crate has for it.
+fn durable(krate: &str) -> String {
+    let path = match krate {
+        "pm" => "crate::medium",
+        _ => "farbank_pm",
+    };
+    format!("pub(crate) fn durable() -> {path}::Ticket {{ {path}::Ticket::DURABLE }}\n")
+}
+
+/// The copy's folder.
+pub(super) fn folder() -> PathBuf {
+    target().join("mutants/workspace")
+}
+
+fn cargo() -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .current_dir(folder())
+        .env("CARGO_TARGET_DIR", target().join("mutants/build"))
+        .env("RUSTFLAGS", "-Awarnings");
+    command
+}
+
+/// Copies the workspace as git knows it, edits that are not committed included.
+pub(super) fn copy() -> Result<(), String> {
+    let _ = fs::remove_dir_all(folder());
+    let files = quietly(Command::new("git").args(["ls-files"]).current_dir(root()))?;
+    for file in files.lines() {
+        let to = folder().join(file);
+        if let Some(parent) = to.parent() {
+            fs::create_dir_all(parent).map_err(|e| format!("{}: {e}", parent.display()))?;
+        }
+        let from = root().join(file);
+        if from.exists() {
+            fs::copy(&from, &to).map_err(|e| format!("{file}: {e}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the mutants into the copy and builds its tests. Those that cannot be compiled are taken out of `mutants`.
+/// Returns the test programs, with the folders that they run in.
+pub(super) fn build(
+    mutants: &mut BTreeMap<usize, Mutant>,
+    packages: &[&str],
+) -> Result<Vec<(PathBuf, PathBuf)>, String> {
+    let crates: BTreeSet<String> = mutants
+        .values()
+        .map(|mutant| mutant.krate.clone())
+        .collect();
+    for krate in crates {
+        let source = folder().join(format!("crates/{krate}/src"));
+        let switch = format!("{SWITCH}{}", durable(&krate));
+        write(&source.join("mutant_switch.rs"), &switch)?;
+        let lib = source.join("lib.rs");
+        let text = read(&root().join(format!("crates/{krate}/src/lib.rs")))?;
+        write(&lib, &format!("{text}\nmod mutant_switch;\n"))?;
+    }
+    for round in 1..=ROUNDS {
+        write_mutants(mutants)?;
+        println!("round {round}: {} mutants are checked", mutants.len());
+        let (succeeded, messages) = on_packages(&["check", "--tests", "--keep-going"], packages)?;
+        if succeeded {
+            return programs(packages);
+        }
+        let refused = refused(mutants, &messages)?;
+        println!("round {round}: {} cannot be compiled", refused.len());
+        for number in refused {
+            mutants.remove(&number);
+        }
+    }
+    Err(format!("mutants cannot be compiled after {ROUNDS} rounds"))
+}
+
+/// Runs cargo on packages of the copy; whether it succeeded, and its messages.
+fn on_packages(command: &[&str], packages: &[&str]) -> Result<(bool, Vec<Value>), String> {
+    let mut cargo = cargo();
+    cargo.args(command).arg("--message-format=json");
+    for package in packages {
+        cargo.args(["--package", package]);
+    }
+    let done = cargo.stderr(Stdio::null()).output();
+    let done = done.map_err(|e| format!("cargo cannot be run: {e}"))?;
+    let lines = String::from_utf8_lossy(&done.stdout);
+    let messages = lines
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    Ok((done.status.success(), messages.collect()))
+}
+
+/// Builds the tests.
+fn programs(packages: &[&str]) -> Result<Vec<(PathBuf, PathBuf)>, String> {
+    println!("the tests are built");
+    let (succeeded, messages) = on_packages(&["test", "--no-run"], packages)?;
+    match succeeded {
+        true => Ok(messages.iter().filter_map(program).collect()),
+        false => Err("the mutants can be checked, but not built".into()),
+    }
+}
+
+/// A test program of one of cargo's messages.
+fn program(message: &Value) -> Option<(PathBuf, PathBuf)> {
+    let is_test = message["profile"]["test"] == true;
+    let file = message["executable"].as_str().filter(|_| is_test)?;
+    let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
+    Some((file.into(), folder.into()))
+}
+
+fn write_mutants(mutants: &BTreeMap<usize, Mutant>) -> Result<(), String> {
+    let mut files: BTreeMap<&str, Vec<(usize, &Site)>> = BTreeMap::new();
+    for (number, mutant) in mutants {
+        files
+            .entry(&mutant.file)
+            .or_default()
+            .push((*number, &mutant.site));
+    }
+    let mut all: Vec<String> = fs::read_to_string(folder().join("mutated.txt"))
+        .map(|text| text.lines().map(String::from).collect())
+        .unwrap_or_default();
+    all.extend(files.keys().map(|file| (*file).to_owned()));
+    all.sort();
+    all.dedup();
+    write(&folder().join("mutated.txt"), &all.join("\n"))?;
+    for file in &all {
+        let source = read(&root().join(file))?;
+        let chosen = files.remove(file.as_str()).unwrap_or_default();
+        let mut text = sites::apply(&source, chosen.into_iter());
+        if file.ends_with("/src/lib.rs") {
+            text.push_str("\nmod mutant_switch;\n");
+        }
+        let path = folder().join(file);
+        if read(&path).ok().as_deref() != Some(&text) {
+            write(&path, &text)?;
+        }
+    }
+    Ok(())
+}
+
+/// The mutants that errors of the compiler point at: those on the lines of an error, else those of its file nearest to it.
+fn refused(mutants: &BTreeMap<usize, Mutant>, messages: &[Value]) -> Result<Vec<usize>, String> {
+    let mut refused = Vec::new();
+    let mut first = None;
+    for message in messages {
+        let error = &message["message"];
+        if error["level"] != "error" {
+            continue;
+        }
+        first = first.or_else(|| error["rendered"].as_str());
+        let spans = error["spans"].as_array().into_iter().flatten();
+        let mut found = Vec::new();
+        for span in spans {
+            let (Some(file), Some(from), Some(to)) = (
+                span["file_name"].as_str(),
+                span["line_start"].as_u64(),
+                span["line_end"].as_u64(),
+            ) else {
+                continue;
+            };
+            let lines = usize::try_from(from).unwrap_or(0)..=usize::try_from(to).unwrap_or(0);
+            let here = mutants.iter().filter(|(_, mutant)| {
+                mutant.file == file
+                    && *lines.start() <= mutant.site.last_line
+                    && mutant.site.line <= *lines.end()
+            });
+            found.extend(here.map(|(number, _)| *number));
+        }
+        refused.extend(found);
+    }
+    refused.sort_unstable();
+    refused.dedup();
+    match (refused.is_empty(), first) {
+        (true, why) => Err(format!(
+            "the mutated workspace cannot be built, and no mutant is to blame:\n{}",
+            why.unwrap_or("cargo says no more")
+        )),
+        (false, _) => Ok(refused),
+    }
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+}
