@@ -15,7 +15,7 @@ use crate::run::target;
 /// Tests that run at the same time.
 pub(super) const JOBS: usize = 2;
 /// A test that takes longer without a mutant is left out: mutants have others.
-const LONGEST: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_secs(180);
 
 /// A test.
 pub(super) struct Suite {

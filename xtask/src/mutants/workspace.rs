@@ -98,21 +98,32 @@ fn cargo() -> Command {
     command
 }
 
-/// Copies the workspace as git knows it, edits that are not committed included.
+/// Copies the workspace as git knows it, edits that are not committed included. Files that mutants are made in are left to
+/// [`build`]: what has not changed is not written, or cargo would build it again.
 pub(super) fn copy() -> Result<(), String> {
-    let _ = fs::remove_dir_all(folder());
+    let mutated = mutated_before();
     let files = quietly(Command::new("git").args(["ls-files"]).current_dir(root()))?;
-    for file in files.lines() {
-        let to = folder().join(file);
+    for file in files.lines().filter(|file| !mutated.contains(*file)) {
+        let (from, to) = (root().join(file), folder().join(file));
         if let Some(parent) = to.parent() {
             fs::create_dir_all(parent).map_err(|e| format!("{}: {e}", parent.display()))?;
         }
-        let from = root().join(file);
-        if from.exists() {
-            fs::copy(&from, &to).map_err(|e| format!("{file}: {e}"))?;
+        let source = fs::read(&from).ok();
+        if source != fs::read(&to).ok() {
+            match source {
+                Some(bytes) => fs::write(&to, bytes),
+                None => fs::remove_file(&to),
+            }
+            .map_err(|e| format!("{file}: {e}"))?;
         }
     }
     Ok(())
+}
+
+/// The files that mutants were made in by this run or an earlier one.
+fn mutated_before() -> BTreeSet<String> {
+    let list = fs::read_to_string(folder().join("mutated.txt")).unwrap_or_default();
+    list.lines().map(String::from).collect()
 }
 
 /// Writes the mutants into the copy and builds its tests. Those that cannot be compiled are taken out of `mutants`.
@@ -129,9 +140,6 @@ pub(super) fn build(
         let source = folder().join(format!("crates/{krate}/src"));
         let switch = format!("{SWITCH}{}", durable(&krate));
         write(&source.join("mutant_switch.rs"), &switch)?;
-        let lib = source.join("lib.rs");
-        let text = read(&root().join(format!("crates/{krate}/src/lib.rs")))?;
-        write(&lib, &format!("{text}\nmod mutant_switch;\n"))?;
     }
     for round in 1..=ROUNDS {
         write_mutants(mutants)?;
@@ -184,31 +192,26 @@ fn program(message: &Value) -> Option<(PathBuf, PathBuf)> {
 }
 
 fn write_mutants(mutants: &BTreeMap<usize, Mutant>) -> Result<(), String> {
-    let mut files: BTreeMap<&str, Vec<(usize, &Site)>> = BTreeMap::new();
+    let mut files: BTreeMap<String, Vec<(usize, &Site)>> = BTreeMap::new();
     for (number, mutant) in mutants {
-        files
-            .entry(&mutant.file)
-            .or_default()
-            .push((*number, &mutant.site));
+        let lib = format!("crates/{}/src/lib.rs", mutant.krate);
+        files.entry(lib).or_default();
+        let of_file = files.entry(mutant.file.clone()).or_default();
+        of_file.push((*number, &mutant.site));
     }
-    let mut all: Vec<String> = fs::read_to_string(folder().join("mutated.txt"))
-        .map(|text| text.lines().map(String::from).collect())
-        .unwrap_or_default();
-    all.extend(files.keys().map(|file| (*file).to_owned()));
-    all.sort();
-    all.dedup();
+    // What had mutants and has none any more is as it was.
+    for file in mutated_before() {
+        files.entry(file).or_default();
+    }
+    let all: Vec<&str> = files.keys().map(String::as_str).collect();
     write(&folder().join("mutated.txt"), &all.join("\n"))?;
-    for file in &all {
-        let source = read(&root().join(file))?;
-        let chosen = files.remove(file.as_str()).unwrap_or_default();
+    for (file, chosen) in files {
+        let source = read(&root().join(&file))?;
         let mut text = sites::apply(&source, chosen.into_iter());
         if file.ends_with("/src/lib.rs") {
             text.push_str("\nmod mutant_switch;\n");
         }
-        let path = folder().join(file);
-        if read(&path).ok().as_deref() != Some(&text) {
-            write(&path, &text)?;
-        }
+        write(&folder().join(&file), &text)?;
     }
     Ok(())
 }
@@ -258,6 +261,10 @@ fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
+/// Writes a file whose text has changed.
 fn write(path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+    match read(path) {
+        Ok(there) if there == text => Ok(()),
+        _ => fs::write(path, text).map_err(|e| format!("{}: {e}", path.display())),
+    }
 }
