@@ -21,10 +21,10 @@
 //! [`OpenOptions::accept_file_system`] turns a refusal into a warning.
 //!
 //! # Self-test
-//! A [`File`](super::File) writes with `pwritev` and reads through a mapping. Where these two do not share
-//! their pages, reads would return old bytes. So every creation and every open of an ordinary file writes a
-//! pattern at [`TEST_AT`], in the unused part of the second superblock page, looks for it through a mapping, and
-//! writes the former bytes back. A crash in between leaves the pattern there, where it means nothing. A
+//! A [`File`](super::File) writes with `pwritev` and reads through a mapping, or with `O_DIRECT`. Where these do not
+//! share their pages, reads would return old bytes. So every creation and every open of an ordinary file writes a
+//! pattern at [`TEST_AT`], in the unused part of the second superblock page, looks for it through a mapping (and by a
+//! direct read, if the file is read so), and writes the former bytes back. A crash in between leaves the pattern there, where it means nothing. A
 //! file that is not a pool is never written.
 
 use std::fs;
@@ -37,6 +37,7 @@ use rustix::fs::IFlags;
 
 use super::extents;
 use super::open::{OpenError, OpenOptions};
+use super::reader::{Direct, ReadBy};
 use super::space::{Place, PoolFile, check_limit};
 use super::sysfs::{Persistence, Sysfs};
 use super::window::{PAGE, Source, Window};
@@ -374,6 +375,31 @@ pub(super) fn examine(
     Ok(found)
 }
 
+/// Checks that `file` can be read past the page cache. Changes nothing.
+///
+/// # Errors
+/// [`OpenError::NoDirectReads`].
+pub(super) fn check_direct(file: &PoolFile) -> Result<(), OpenError> {
+    match Direct::open(file) {
+        Ok(_) => Ok(()),
+        Err(source) => Err(OpenError::NoDirectReads {
+            path: file.path().into(),
+            file_system: name_of(file.fd()),
+            source,
+        }),
+    }
+}
+
+/// The name of the file system that the open file is on, for people.
+fn name_of(fd: BorrowedFd<'_>) -> String {
+    match Mount::of(fd) {
+        Some(mount) => mount.kind,
+        None => file_system(fd)
+            .map_or("unknown", |f_type| classify(f_type).0)
+            .into(),
+    }
+}
+
 /// The type of the file system that the open file is on.
 fn file_system(fd: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(rustix::fs::fstatfs(fd)?.f_type as u32)
@@ -427,7 +453,7 @@ pub(super) fn prepare(
         }
         found.warn(format!("accepted as asked: {error}"));
     }
-    self_test(file)
+    self_test(file, options.read_by)
 }
 
 /// Whether blocks that could not be rewritten for this reason still hold what they held: there was no room for
@@ -437,26 +463,49 @@ fn is_harmless(why: io::ErrorKind) -> bool {
     matches!(why, StorageFull | QuotaExceeded | Other)
 }
 
-/// Checks that a mapping of `file` shows what is written to it. See the module's head.
+/// Checks that a mapping of `file` shows what is written to it, and so does a direct read if the file is read so. See
+/// the module's head.
 ///
 /// # Errors
 /// [`OpenError::Incoherent`] if it does not; [`OpenError::Io`] if it could not be tried.
-pub(super) fn self_test(file: &PoolFile) -> Result<(), OpenError> {
+pub(super) fn self_test(file: &PoolFile, read_by: ReadBy) -> Result<(), OpenError> {
+    let failed = |e| OpenError::io(file.path(), "test", e);
     check_limit(pool::HEAD_BYTES).map_err(|e| OpenError::io(file.path(), "write", e))?;
-    match is_coherent(file.fd(), file.fd()) {
+    let mapped = mapping(file.fd()).map_err(failed)?;
+    let direct = match read_by {
+        ReadBy::Direct => Some(Direct::open(file).map_err(failed)?),
+        ReadBy::Mapping | ReadBy::Pread => None,
+    };
+    let is_coherent = is_coherent(file.fd(), &mut |line| {
+        let mut read = [0; LINE];
+        mapped.copy_out(Off(TEST_AT), &mut read);
+        let is_shown = read == *line;
+        if let Some(direct) = &direct {
+            direct.read_blocks(&**file.io(), TEST_AT, &mut read)?;
+        }
+        Ok(is_shown && read == *line)
+    });
+    match is_coherent {
         Ok(true) => Ok(()),
         Ok(false) => Err(OpenError::Incoherent {
             path: file.path().into(),
         }),
-        Err(e) => Err(OpenError::io(file.path(), "test", e)),
+        Err(e) => Err(failed(e)),
     }
 }
 
-/// Whether a mapping of `mapped` shows what is written to `written`: the same file, but in tests. What was at
-/// the place of the test is there again on return.
-fn is_coherent(written: BorrowedFd<'_>, mapped: BorrowedFd<'_>) -> io::Result<bool> {
+/// A mapping of the superblock's pages of `file`.
+fn mapping(file: BorrowedFd<'_>) -> io::Result<Window> {
     let window = Window::reserve(pool::HEAD_BYTES, pool::HEAD_BYTES.next_multiple_of(PAGE))?;
-    window.extend(Source::Read(mapped), pool::HEAD_BYTES)?;
+    window.extend(Source::Read(file), pool::HEAD_BYTES)?;
+    Ok(window)
+}
+
+/// Whether `shows` finds at [`TEST_AT`] each line that is written there. What was there before is there again on return.
+fn is_coherent(
+    written: BorrowedFd<'_>,
+    shows: &mut dyn FnMut(&[u8; LINE]) -> io::Result<bool>,
+) -> io::Result<bool> {
     let mut before = [0; LINE];
     let mut read = 0;
     while read < LINE {
@@ -470,14 +519,13 @@ fn is_coherent(written: BorrowedFd<'_>, mapped: BorrowedFd<'_>) -> io::Result<bo
     let inverse = before.map(|byte| !byte);
     let mut pattern = [0; LINE];
     pool::fill_random(&mut pattern)?;
-    let mut coherent = true;
+    let mut coherent = Ok(true);
     for line in [&pattern, &inverse, &before] {
         write_all(written, line, TEST_AT)?;
-        let mut shown = [0; LINE];
-        window.copy_out(Off(TEST_AT), &mut shown);
-        coherent &= shown == *line;
+        // An error does not end it: the former bytes are written last.
+        coherent = coherent.and_then(|so_far| Ok(shows(line)? && so_far));
     }
-    Ok(coherent)
+    coherent
 }
 
 /// Writes all of `bytes`. Not through `Io`: nothing here is data that must become durable.

@@ -96,8 +96,18 @@ fn a_mapping_that_does_not_show_what_was_written_is_found_out() {
     for file in [&written, &mapped] {
         file.set_len(pool::HEAD_BYTES).unwrap();
     }
-    assert!(is_coherent(written.as_fd(), written.as_fd()).unwrap());
-    assert!(!is_coherent(written.as_fd(), mapped.as_fd()).unwrap());
+    let is_shown_by = |file: &fs::File| {
+        let window = mapping(file.as_fd()).unwrap();
+        is_coherent(written.as_fd(), &mut |line| {
+            let mut shown = [0; LINE];
+            window.copy_out(Off(TEST_AT), &mut shown);
+            Ok(shown == *line)
+        })
+    };
+    assert!(is_shown_by(&written).unwrap());
+    assert!(!is_shown_by(&mapped).unwrap());
+    let failed = is_coherent(written.as_fd(), &mut |_| Err(io::ErrorKind::Other.into()));
+    assert!(failed.is_err());
     let mut after = Vec::new();
     io::Read::read_to_end(&mut &written, &mut after).unwrap();
     assert!(after.iter().all(|&byte| byte == 0), "it is as it was");

@@ -224,6 +224,15 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
+    /// The file cannot be read past the page cache ([`ReadBy::Direct`]).
+    NoDirectReads {
+        /// The file.
+        path: PathBuf,
+        /// The file system's name.
+        file_system: String,
+        /// What was tried, and its error.
+        source: io::Error,
+    },
     /// The medium asked for is not to be had here.
     Unavailable {
         /// The file.
@@ -317,6 +326,15 @@ impl fmt::Display for OpenError {
                  wrong: this file system cannot hold a pool",
                 path.display()
             ),
+            OpenError::NoDirectReads {
+                path,
+                file_system,
+                source,
+            } => write!(
+                f,
+                "{} is on {file_system}, where direct reads are not to be had ({source})",
+                path.display()
+            ),
             OpenError::Unavailable { path, medium, why } => {
                 write!(
                     f,
@@ -332,7 +350,9 @@ impl fmt::Display for OpenError {
 impl error::Error for OpenError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
-            OpenError::Io { source, .. } | OpenError::Shared { source, .. } => Some(source),
+            OpenError::Io { source, .. }
+            | OpenError::Shared { source, .. }
+            | OpenError::NoDirectReads { source, .. } => Some(source),
             _ => None,
         }
     }
@@ -347,6 +367,7 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
     let place = file.place().map_err(failed("open"))?;
     let kind = choose(path, place, options)?;
     let mut found = filesystem::examine(&file, place, options)?;
+    check_reads(&file, kind, options)?;
     if kind == Kind::File && place == Place::Disk {
         page_cache::forget(&file).map_err(failed("bring to its device what is cached of"))?;
     }
@@ -431,6 +452,7 @@ fn create_in(
     let kind = choose(path, place, options)?;
     filesystem::overwrite_in_place(&file);
     let found = filesystem::examine(&file, place, options)?;
+    check_reads(&file, kind, options)?;
     file.fill(0, bytes, progress, || file.sync())
         .map_err(|e| match e.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => OpenError::NoSpace {
@@ -448,7 +470,7 @@ fn create_in(
         });
     }
     if place == Place::Disk && bytes >= pool::HEAD_BYTES {
-        filesystem::self_test(&file)?;
+        filesystem::self_test(&file, options.read_by)?;
     }
     let lease = match place {
         Place::Disk | Place::Dax if bytes >= pool::HEAD_BYTES => take_lease(&file, options)?,
@@ -572,6 +594,14 @@ fn medium(
     match kind {
         Kind::File => File::on_file(file, place, bytes, options, lease).map(AnyMedium::File),
         _ => Mapped::on_file(file, place, bytes, options.page_cache, lease).map(AnyMedium::Mapped),
+    }
+}
+
+/// Refuses a file that cannot be read as it was asked for, before anything is written to it.
+fn check_reads(file: &PoolFile, kind: Kind, options: &OpenOptions) -> Result<(), OpenError> {
+    match (kind, options.read_by) {
+        (Kind::File, ReadBy::Direct) => filesystem::check_direct(file),
+        _ => Ok(()),
     }
 }
 

@@ -15,7 +15,10 @@
 //! R1  A page that a call cannot read, or the file does not have any more, reads as zeros and is noted before the zeros are
 //!     returned, until it is written. That is what [`Window`] does, so readers ask the same question after a read.
 //! R2  A direct read sees what was written before it began: pages that are in the page cache and not on the device are
-//!     written by the kernel before it reads the device.
+//!     written by the kernel before it reads the device. The self-test of each open tries it.
+//!
+//! The page cache is asked by `cachestat`. `preadv2` with `RWF_NOWAIT` would be one call fewer, but where a page is not
+//! cached it has the kernel read that page into the cache.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,10 +29,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use rustix::fs::Advice;
+use rustix::fs::{Advice, AtFlags, StatxFlags};
 
 use super::space::{Io, PoolFile, Progress};
-use super::window::{PAGE, RESERVE_BYTES, Source, Window, no_word, outside};
+use super::window::{PAGE, RESERVE_BYTES, Source, Window, no_word, outside, unreadable_word};
 use crate::medium::{Off, WORD, bytes_of};
 
 /// How the bytes of a [`File`](super::File) are read.
@@ -371,7 +374,7 @@ impl Calls {
             })
         };
         if let Some(at) = self.unreadable(at, span) {
-            panic!("the word at {at:?} cannot be read");
+            unreadable_word(at);
         }
         words
     }
@@ -405,7 +408,7 @@ impl Calls {
             Some(direct) => direct.read(&*self.io, self.file.as_fd(), at, to),
             None => has_read_all(&*self.io, self.file.as_fd(), at, to),
         };
-        if !is_read || self.has_unreadable() {
+        if !is_read || self.unreadable(Off(at), to.len()).is_some() {
             self.read_pages(at, to);
         }
     }
@@ -502,11 +505,9 @@ impl Calls {
 fn read_all(io: &dyn Io, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < to.len() {
-        match io.pread(file, &mut to[done..], at + done as u64) {
-            Ok(0) => break,
-            Ok(read) => done += read,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
+        match read_once(io, file, at + done as u64, &mut to[done..])? {
+            0 => break,
+            read => done += read,
         }
     }
     Ok(done)
@@ -521,7 +522,9 @@ fn has_read_all(io: &dyn Io, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> bo
 pub(super) struct Direct {
     /// Opened with `O_DIRECT`.
     file: fs::File,
-    /// Buffers for the next reads, each of [`Direct::BUFFER`] bytes and a page more.
+    /// What offsets, lengths and addresses of reads are multiples of, in bytes: a power of two, [`PAGE`] or more.
+    block: usize,
+    /// Buffers for the next reads, each of [`Direct::BUFFER`] bytes and a block more.
     buffers: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -531,24 +534,27 @@ impl Direct {
     /// Most buffers that are kept.
     const BUFFERS_KEPT: usize = 16;
 
-    fn open(file: &PoolFile) -> io::Result<Direct> {
-        let refused = |e: io::Error| {
-            let what = format!(
-                "the file system or the kernel has no direct reads here ({e}); read by pread, or through a mapping"
-            );
-            io::Error::new(io::ErrorKind::Unsupported, what)
+    /// # Errors
+    /// The file system has no direct reads, or the kernel has no `cachestat`.
+    pub(super) fn open(file: &PoolFile) -> io::Result<Direct> {
+        let refused = |what: &'static str| {
+            move |e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"))
         };
         let same = format!("/proc/self/fd/{}", file.fd().as_raw_fd());
         let mut options = fs::OpenOptions::new();
         options.read(true).custom_flags(libc::O_DIRECT);
+        let opened = options.open(same).map_err(refused("O_DIRECT"))?;
         let direct = Direct {
-            file: options.open(same).map_err(refused)?,
+            block: block_bytes(opened.as_fd())?,
+            file: opened,
             buffers: Mutex::default(),
         };
-        cached_pages(file.fd(), 0..PAGE).map_err(refused)?;
+        cached_pages(file.fd(), 0..PAGE).map_err(refused("cachestat, of Linux 6.5"))?;
         let mut buffer = direct.buffer();
-        let block = &mut aligned(&mut buffer)[..PAGE as usize];
-        rustix::io::pread(&direct.file, block, 0).map_err(|e| refused(e.into()))?;
+        let block = &mut direct.aligned(&mut buffer)[..direct.block];
+        // Of a file that is empty yet there is nothing, which is no error.
+        read_once(&**file.io(), direct.file.as_fd(), 0, block)
+            .map_err(refused("a read with O_DIRECT"))?;
         Ok(direct)
     }
 
@@ -557,39 +563,95 @@ impl Direct {
         let end = at + to.len() as u64;
         let pages = at / PAGE * PAGE..end.next_multiple_of(PAGE);
         let all = (pages.end - pages.start) / PAGE;
-        if cached_pages(file, pages.clone()).is_ok_and(|cached| cached >= all) {
+        if cached_pages(file, pages).is_ok_and(|cached| cached >= all) {
             return has_read_all(io, file, at, to);
         }
+        self.read_blocks(io, at, to).is_ok()
+    }
+
+    /// Fills `to` from byte `at` on, from the device.
+    ///
+    /// # Errors
+    /// It cannot be read, or the file ends before.
+    pub(super) fn read_blocks(&self, io: &dyn Io, at: u64, to: &mut [u8]) -> io::Result<()> {
+        let block = self.block as u64;
+        let end = at + to.len() as u64;
         let mut buffer = self.buffer();
-        let mut is_read = true;
-        for from in (pages.start..pages.end).step_by(Direct::BUFFER) {
-            let until = pages.end.min(from + Direct::BUFFER as u64);
-            let block = &mut aligned(&mut buffer)[..(until - from) as usize];
-            if !has_read_all(io, self.file.as_fd(), from, block) {
-                is_read = false;
+        let blocks = self.aligned(&mut buffer);
+        let mut read = Ok(());
+        for from in (at / block * block..end).step_by(Direct::BUFFER) {
+            let until = (from + Direct::BUFFER as u64).min(end);
+            let whole = until.next_multiple_of(block) - from;
+            let needed = (until - from) as usize;
+            // One call: it answers with fewer bytes at the file's end, where the next one would not be aligned.
+            read = read_once(io, self.file.as_fd(), from, &mut blocks[..whole as usize]).and_then(
+                |read| match read >= needed {
+                    true => Ok(()),
+                    false => Err(io::ErrorKind::UnexpectedEof.into()),
+                },
+            );
+            if read.is_err() {
                 break;
             }
-            let (first, last) = (from.max(at), until.min(end));
-            let part = &block[(first - from) as usize..(last - from) as usize];
-            to[(first - at) as usize..(last - at) as usize].copy_from_slice(part);
+            let first = from.max(at);
+            let part = &blocks[(first - from) as usize..needed];
+            to[(first - at) as usize..][..part.len()].copy_from_slice(part);
         }
         let mut buffers = self.buffers.lock().expect("no holder panics");
         if buffers.len() < Direct::BUFFERS_KEPT {
             buffers.push(buffer);
         }
-        is_read
+        read
     }
 
     fn buffer(&self) -> Vec<u8> {
         let kept = self.buffers.lock().expect("no holder panics").pop();
-        kept.unwrap_or_else(|| vec![0; Direct::BUFFER + PAGE as usize])
+        kept.unwrap_or_else(|| vec![0; Direct::BUFFER + self.block])
+    }
+
+    /// The part of a buffer that begins with a block and has [`Direct::BUFFER`] bytes.
+    fn aligned<'a>(&self, buffer: &'a mut [u8]) -> &'a mut [u8] {
+        let from = buffer.as_ptr().align_offset(self.block);
+        &mut buffer[from..][..Direct::BUFFER]
     }
 }
 
-/// The part of a buffer that begins with a page and has [`Direct::BUFFER`] bytes.
-fn aligned(buffer: &mut [u8]) -> &mut [u8] {
-    let from = buffer.as_ptr().align_offset(PAGE as usize);
-    &mut buffer[from..][..Direct::BUFFER]
+/// What direct reads of `file` are aligned to: what the file system says, where it says so (Linux 6.1), but at least a
+/// page.
+///
+/// # Errors
+/// The file system says that it has none, or needs blocks larger than a buffer.
+fn block_bytes(file: BorrowedFd<'_>) -> io::Result<usize> {
+    let told = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+    let told = told.ok().filter(|told| {
+        let mask = StatxFlags::from_bits_retain(told.stx_mask);
+        mask.contains(StatxFlags::DIOALIGN)
+    });
+    let aligns = told.map(|told| (told.stx_dio_mem_align, told.stx_dio_offset_align));
+    block_for(aligns)
+}
+
+/// The block for what memory and offsets are to be aligned to.
+fn block_for(aligns: Option<(u32, u32)>) -> io::Result<usize> {
+    let Some((memory, offset)) = aligns else {
+        return Ok(PAGE as usize);
+    };
+    let block = (memory.max(offset) as usize).max(PAGE as usize);
+    if offset == 0 || !block.is_power_of_two() || block > Direct::BUFFER {
+        let why = format!("statx says that direct reads are aligned to {offset} bytes");
+        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+    }
+    Ok(block)
+}
+
+/// Fills some of `to` from byte `at` on by one call; the number of bytes.
+fn read_once(io: &dyn Io, file: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match io.pread(file, to, at) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
 }
 
 /// How many pages of `part` are in the page cache.
@@ -613,5 +675,21 @@ fn cached_pages(file: BorrowedFd<'_>, part: Range<u64>) -> io::Result<u64> {
     match done {
         0 => Ok(counts[0]),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_what_the_file_system_says_but_a_page_at_least_and_a_buffer_at_most() {
+        let block = |memory, offset| block_for(Some((memory, offset))).ok();
+        assert_eq!(block_for(None).ok(), Some(4096));
+        assert_eq!(block(4, 512), Some(4096));
+        assert_eq!(block(512, 64 << 10), Some(64 << 10));
+        for (memory, offset) in [(0, 0), (512, 0), (4, 12 << 10), (4, 512 << 10)] {
+            assert_eq!(block(memory, offset), None, "{memory}, {offset}");
+        }
     }
 }

@@ -539,7 +539,7 @@ pub(super) fn no_word(at: Off, end: u64) -> ! {
 #[cold]
 #[inline(never)]
 #[track_caller]
-fn unreadable_word(at: Off) -> ! {
+pub(super) fn unreadable_word(at: Off) -> ! {
     panic!(
         "a word at {at:?} cannot be read: the device or the file system reports an error, or the \
          file is shorter than that"

@@ -106,10 +106,11 @@ fn a_file_that_was_cut_reads_as_zeros_that_are_noted() {
     }
 }
 
-/// A device of which one page cannot be read. Counts reads past the page cache.
+/// A device of which one page cannot be read. Counts reads, and those past the page cache.
 #[derive(Default)]
 struct BadPage {
     fails: AtomicBool,
+    reads: AtomicU64,
     direct: AtomicU64,
 }
 
@@ -120,6 +121,7 @@ impl BadPage {
 impl Io for BadPage {
     fn pread(&self, file: BorrowedFd<'_>, to: &mut [u8], at: u64) -> io::Result<usize> {
         let flags = rustix::fs::fcntl_getfl(file)?;
+        self.reads.fetch_add(1, Ordering::SeqCst);
         self.direct.fetch_add(
             u64::from(flags.contains(rustix::fs::OFlags::DIRECT)),
             Ordering::SeqCst,
@@ -173,6 +175,10 @@ fn a_page_that_calls_cannot_read_is_zeros_until_it_is_written() {
         assert_eq!(file.unreadable(Off(0), out.len()), Some(bad));
         assert_eq!(file.file_trouble().expect("it is told").what, "unreadable");
         assert_eq!(file.unreadable(Off(end as u64), PAGE), None);
+        io.reads.store(0, Ordering::SeqCst);
+        file.copy_out(Off(end as u64), &mut out[..2 * PAGE]);
+        assert_eq!(io.reads.load(Ordering::SeqCst), 1, "others cost no more");
+        file.copy_out(Off(0), &mut out);
         io.fails.store(false, Ordering::SeqCst);
         file.copy_out(Off(0), &mut out);
         assert_eq!(file.unreadable(Off(0), out.len()), Some(bad), "it stays so");
@@ -199,6 +205,7 @@ fn direct_reads_go_past_the_page_cache_only_for_what_it_has_not() {
         };
         let file = new_file(&path, (PAGES * PAGE) as u64, &options);
         fill(&file);
+        io.direct.store(0, Ordering::SeqCst); // The open has tried direct reads.
         let read = || {
             let mut out = vec![0; PAGES * PAGE - 10];
             file.copy_out(Off(5), &mut out);
