@@ -367,6 +367,8 @@ fn accept(
         timeout = if paused { PAUSE } else { HEALTH_EVERY };
         tell_health(shared, &mut known);
     }
+    // What INFO has shown in the last moment is in the log, too.
+    tell_health(shared, &mut known);
     Ok(())
 }
 

@@ -39,7 +39,7 @@ use super::lease::Lease;
 use super::open::OpenOptions;
 use super::reader::Reader;
 use super::space::{Place, PoolFile, Progress};
-use super::watch::{Watch, unreadable};
+use super::watch::{self, Watch, unreadable};
 use super::window::PAGE;
 use crate::lane::Lane;
 use crate::medium::{
@@ -177,8 +177,7 @@ impl File {
             wakers: Mutex::default(),
             process: Process::current(),
         });
-        let watched = Arc::clone(&shared);
-        let poison = Box::new(move |reason: Arc<str>| watched.poison(&reason));
+        let poison = Box::new(Arc::clone(&shared));
         let watch = Watch::start(&shared.file, bytes, options.page_cache, lease, poison)?;
         let syncer = thread::Builder::new().name("farbank-sync".into()).spawn({
             let shared = Arc::clone(&shared);
@@ -285,6 +284,16 @@ impl fmt::Debug for File {
         f.debug_struct("File")
             .field("path", &self.shared.file)
             .finish_non_exhaustive()
+    }
+}
+
+impl watch::Poison for Arc<Shared> {
+    fn poison(&self, reason: Arc<str>) {
+        Shared::poison(self, &reason);
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.poison.get().is_some()
     }
 }
 

@@ -193,91 +193,112 @@ pub(super) struct Lease {
     lost_to: Option<Host>,
 }
 
-impl Lease {
-    /// Takes the lease of `file`, after a wait if it is another host's; `None` where the kernel does not name this boot.
-    /// `notice` is told that there is a wait.
+/// A lease that can be taken: no other host counts it up.
+pub(super) struct Free {
+    sector: Sector,
+    host: Host,
+}
+
+impl Free {
+    /// Looks whether the lease of `file` can be taken, after a wait if another host has it; `None` where the kernel does
+    /// not name this boot, or the first page cannot be read. Writes nothing. `notice` is told that there is a wait.
     ///
     /// # Errors
-    /// [`OpenError::OtherHost`] if its holder lives, [`OpenError::Io`] if the page cannot be read.
-    pub(super) fn take(file: &PoolFile, notice: &dyn Fn(&str)) -> Result<Option<Lease>, OpenError> {
-        let Some(host) = Host::this() else {
+    /// [`OpenError::OtherHost`] if its holder lives.
+    pub(super) fn find(file: &PoolFile, notice: &dyn Fn(&str)) -> Result<Option<Free>, OpenError> {
+        let (Some(host), Ok(sector)) = (Host::this(), Sector::open(file)) else {
             return Ok(None);
         };
-        let failed = |e| OpenError::io(file.path(), "take the lease of", e);
-        let sector = Sector::open(file).map_err(failed)?;
-        match Lease::take_as(sector, host, notice).map_err(failed)? {
-            Ok(lease) => Ok(Some(lease)),
-            Err(host) => Err(OpenError::OtherHost {
+        match sector.living_holder(&host, notice) {
+            Err(_) => Ok(None), // Of such a page the superblock has a second copy, the lease has not.
+            Ok(None) => Ok(Some(Free { sector, host })),
+            Ok(Some(holder)) => Err(OpenError::OtherHost {
                 path: file.path().into(),
-                host: host.name,
+                host: holder.name,
             }),
         }
     }
 
-    /// Takes the lease as `host`; the host that has it if that lives.
-    fn take_as(
-        sector: Sector,
-        host: Host,
-        notice: &dyn Fn(&str),
-    ) -> io::Result<Result<Lease, Host>> {
-        let bytes = sector.read_bytes()?;
+    /// Takes the lease.
+    pub(super) fn take(self) -> Option<Lease> {
+        let bytes = self.sector.read_bytes().ok()?;
+        let mut holder = [0; 16];
+        pool::fill_random(&mut holder).ok()?;
         let found = Record::of(&bytes);
         let is_held = found.as_ref().is_some_and(|found| found.is_held);
-        let count = found.as_ref().map_or(0, |found| found.count);
-        if let Some(found) = found
-            && found.is_held
-            && found.host.boot != host.boot
-        {
-            let name = &found.host.name;
-            notice(&format!(
-                "the pool was last open on host {name:?}, and was not closed there: waiting {} s to see whether it still is",
-                PATIENCE.as_secs_f64()
-            ));
-            let began = Instant::now();
-            while began.elapsed() < PATIENCE {
-                std::thread::sleep(LOOK);
-                if sector.read()?.is_some_and(|now| now != found) {
-                    return Ok(Err(found.host));
-                }
-            }
-        }
-        let mut holder = [0; 16];
-        pool::fill_random(&mut holder)?;
         let mut lease = Lease {
-            sector,
+            sector: self.sector,
             mine: Record {
                 is_held: true,
-                count,
+                count: found.map_or(0, |found| found.count),
                 holder,
-                host,
+                host: self.host,
             },
             before: (!is_held).then_some(bytes),
             lost_to: None,
         };
         // A device that does not take it is found out by the medium's own writes.
         let _ = lease.count_up();
-        Ok(Ok(lease))
+        Some(lease)
     }
+}
 
-    /// Counts up; which host has taken the lease, if one has (LEASE-2).
-    pub(super) fn refresh(&mut self) -> Option<&str> {
-        if self.lost_to.is_none() {
-            match self.sector.read() {
-                Ok(Some(found)) if found.holder != self.mine.holder => {
-                    self.lost_to = Some(found.host);
-                }
-                // A page that cannot be read or was damaged is not another host's.
-                _ => {
-                    let _ = self.count_up();
-                }
+impl Sector {
+    /// The host that has the lease and lives, but for `host` itself; after a wait if one may.
+    fn living_holder(&self, host: &Host, notice: &dyn Fn(&str)) -> io::Result<Option<Host>> {
+        let Some(found) = self.read_whole()? else {
+            return Ok(None);
+        };
+        if !found.is_held || found.host.boot == host.boot {
+            return Ok(None);
+        }
+        notice(&format!(
+            "the pool was last open on host {:?}, and was not closed there: waiting {} s to see whether it still is",
+            found.host.name,
+            PATIENCE.as_secs_f64()
+        ));
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            std::thread::sleep(LOOK);
+            if self.read()?.is_some_and(|now| now != found) {
+                return Ok(Some(found.host));
             }
         }
-        self.lost_to.as_ref().map(|host| host.name.as_str())
+        Ok(None)
     }
 
-    /// Whether another host was found to have the lease.
-    pub(super) fn is_lost(&self) -> bool {
-        self.lost_to.is_some()
+    /// The record. One that is damaged is looked at again: its holder may just be writing it.
+    fn read_whole(&self) -> io::Result<Option<Record>> {
+        for _ in 0..4 {
+            let bytes = self.read_bytes()?;
+            let found = Record::of(&bytes);
+            if found.is_some() || bytes[..8] != MAGIC {
+                return Ok(found);
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(None)
+    }
+}
+
+impl Lease {
+    /// Counts up, unless another host has taken the lease (LEASE-2).
+    pub(super) fn refresh(&mut self) {
+        if self.lost_to.is_some() {
+            return;
+        }
+        match self.sector.read() {
+            Ok(Some(found)) if found.holder != self.mine.holder => self.lost_to = Some(found.host),
+            // A page that cannot be read or was damaged is not another host's.
+            _ => {
+                let _ = self.count_up();
+            }
+        }
+    }
+
+    /// The name of the host that was found to have taken the lease.
+    pub(super) fn lost_to(&self) -> Option<&str> {
+        self.lost_to.as_ref().map(|host| host.name.as_str())
     }
 
     fn count_up(&mut self) -> io::Result<()> {
@@ -287,7 +308,8 @@ impl Lease {
 
     /// Gives the lease back: the next host need not wait.
     pub(super) fn release(mut self) {
-        if self.refresh().is_none() {
+        self.refresh();
+        if self.lost_to.is_none() {
             self.mine.is_held = false;
             let bytes = self.before.unwrap_or_else(|| self.mine.to_bytes());
             // Without it the next host waits.
@@ -325,8 +347,12 @@ mod tests {
     fn take(path: &str, host: Host) -> (Result<Lease, Host>, bool) {
         let has_waited = Cell::new(false);
         let sector = Sector::at(path).expect("the file");
-        let taken = Lease::take_as(sector, host, &|_| has_waited.set(true));
-        (taken.expect("no error"), has_waited.get())
+        let living = sector.living_holder(&host, &|_| has_waited.set(true));
+        let taken = match living.expect("no error") {
+            Some(holder) => Err(holder),
+            None => Ok(Free { sector, host }.take().expect("no error")),
+        };
+        (taken, has_waited.get())
     }
 
     #[test]
@@ -355,7 +381,8 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !ends.load(Ordering::Relaxed) {
-                    assert_eq!(first.refresh(), None);
+                    first.refresh();
+                    assert_eq!(first.lost_to(), None);
                     std::thread::sleep(PERIOD);
                 }
             });
@@ -373,7 +400,8 @@ mod tests {
         let (second, has_waited) = take(&path, host(2));
         let second = second.expect("the first stands still");
         assert!(has_waited);
-        assert_eq!(first.refresh(), Some("host-2"));
+        first.refresh();
+        assert_eq!(first.lost_to(), Some("host-2"));
         first.release();
         let found = second.sector.read().expect("the file");
         assert_eq!(found, Some(second.mine.clone()));

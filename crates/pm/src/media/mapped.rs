@@ -41,7 +41,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use super::cpu::{self, Processor, WriteBack};
 use super::lease::Lease;
 use super::space::{Place, PoolFile, Progress};
-use super::watch::{Watch, unreadable};
+use super::watch::{self, Watch, unreadable};
 use super::window::{PAGE, RESERVE_BYTES, Source, Window};
 use crate::lane::Lane;
 use crate::medium::{
@@ -97,6 +97,17 @@ pub struct Mapped {
     /// Whether [`Medium::copy_in_pair`] goes around the cache: with AMD processors. An insert into a Dash table of 2,000,000
     /// keys, which writes one pair somewhere, took 505 ns through the cache and 385 around it on a Zen 4.
     pairs_around: bool,
+}
+
+impl watch::Poison for Arc<OnceLock<Poisoned>> {
+    fn poison(&self, reason: Arc<str>) {
+        // The first reason stays.
+        let _ = self.set(Poisoned { reason });
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.get().is_some()
+    }
 }
 
 enum Backing {
@@ -195,11 +206,7 @@ impl Mapped {
             Backing::Memory(file) | Backing::Disk(file) | Backing::Dax(file) => file,
             Backing::Anonymous | Backing::Device { .. } => return Ok(None),
         };
-        let poison = Arc::clone(&self.poison);
-        let poison = Box::new(move |reason| {
-            // The first reason stays.
-            let _ = poison.set(Poisoned { reason });
-        });
+        let poison = Box::new(Arc::clone(&self.poison));
         Watch::start(file, self.len(), may_be_removed, lease, poison).map(Some)
     }
 

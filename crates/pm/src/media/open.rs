@@ -17,7 +17,7 @@ use std::{error, fmt};
 
 use super::file::{File, SyncPolicy};
 use super::filesystem::{self, Findings};
-use super::lease::{Lease, Notice};
+use super::lease::{Free, Lease, Notice};
 use super::mapped::Mapped;
 use super::name::PendingName;
 use super::page_cache;
@@ -368,15 +368,16 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
     let kind = choose(path, place, options)?;
     let mut found = filesystem::examine(&file, place, options)?;
     check_reads(&file, kind, options)?;
+    // Before anything is written: what is cached here may be older than what another host has written since.
+    let free = match place {
+        Place::Disk | Place::Dax if is_pool(&file) => free_lease(&file, options)?,
+        _ => None,
+    };
     if kind == Kind::File && place == Place::Disk {
         page_cache::forget(&file).map_err(failed("bring to its device what is cached of"))?;
     }
-    let lease = match place {
-        Place::Disk | Place::Dax if is_pool(&file).map_err(failed("read"))? => {
-            take_lease(&file, options)?
-        }
-        _ => None,
-    };
+    // After that: a page that was not on the device is not brought there by this.
+    let lease = free.and_then(Free::take);
     let bytes = match place {
         Place::Device { bytes, .. } => bytes,
         Place::Dax | Place::Memory | Place::Disk => {
@@ -473,7 +474,9 @@ fn create_in(
         filesystem::self_test(&file, options.read_by)?;
     }
     let lease = match place {
-        Place::Disk | Place::Dax if bytes >= pool::HEAD_BYTES => take_lease(&file, options)?,
+        Place::Disk | Place::Dax if bytes >= pool::HEAD_BYTES => {
+            free_lease(&file, options)?.and_then(Free::take)
+        }
         _ => None,
     };
     let made = medium(file, place, kind, bytes, options, lease).map_err(failed("map"))?;
@@ -605,15 +608,18 @@ fn check_reads(file: &PoolFile, kind: Kind, options: &OpenOptions) -> Result<(),
     }
 }
 
-/// Whether `file` begins as a pool does. Nothing is written to one that does not.
-fn is_pool(file: &PoolFile) -> io::Result<bool> {
-    let mut begin = [0; 8];
-    file.read(0, &mut begin)?;
-    Ok(pool::begins_as_pool(&begin) && file.bytes()? >= pool::HEAD_BYTES)
+/// Whether one of the superblock's copies in `file` begins as it does. Nothing is written to a file that is no pool.
+fn is_pool(file: &PoolFile) -> bool {
+    let begins = |at: Off| {
+        let mut begin = [0; 8];
+        file.read(at.0, &mut begin).is_ok() && pool::begins_as_pool(&begin)
+    };
+    file.bytes().is_ok_and(|bytes| bytes >= pool::HEAD_BYTES)
+        && pool::COPIES.into_iter().any(begins)
 }
 
-fn take_lease(file: &PoolFile, options: &OpenOptions) -> Result<Option<Lease>, OpenError> {
-    Lease::take(file, &|line| {
+fn free_lease(file: &PoolFile, options: &OpenOptions) -> Result<Option<Free>, OpenError> {
+    Free::find(file, &|line| {
         if let Some(notice) = &options.notice {
             notice(line);
         }

@@ -29,8 +29,13 @@ use crate::medium::{FileTrouble, Off};
 /// How often the file is looked at.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// Called with the reason when nothing may be acknowledged any more.
-type Poison = Box<dyn Fn(Arc<str>) + Send>;
+/// The medium's poison.
+pub(super) trait Poison: Send {
+    /// Nothing may be acknowledged any more, for this reason.
+    fn poison(&self, reason: Arc<str>);
+    /// Whether that is so already: then nothing is written any more.
+    fn is_poisoned(&self) -> bool;
+}
 
 /// The thread, and what it has found. Dropping it ends the thread.
 pub(super) struct Watch {
@@ -58,7 +63,7 @@ struct Watcher {
     path: PathBuf,
     /// Whether a file that was removed may still be written: of a cache.
     may_be_removed: bool,
-    poison: Poison,
+    poison: Box<dyn Poison>,
     /// What tells other hosts that the pool is open, and when it was counted up.
     lease: Option<Lease>,
     refreshed: Instant,
@@ -78,7 +83,7 @@ impl Watch {
         bytes: u64,
         may_be_removed: bool,
         lease: Option<Lease>,
-        poison: Poison,
+        poison: Box<dyn Poison>,
     ) -> io::Result<Watch> {
         let shared = Arc::new(Shared {
             served: AtomicU64::new(bytes),
@@ -150,12 +155,14 @@ impl Watcher {
             if let Some(trouble) = &trouble
                 && self.loses_writes(trouble.what)
             {
-                (self.poison)(Arc::clone(&trouble.text));
+                self.poison.poison(Arc::clone(&trouble.text));
             }
             self.shared.state().trouble = trouble;
         }
-        // The medium was given up: nothing more is written.
-        if let Some(lease) = self.lease.take() {
+        // The medium was given up: it writes nothing more.
+        if let Some(lease) = self.lease.take()
+            && !self.poison.is_poisoned()
+        {
             lease.release();
         }
     }
@@ -171,11 +178,11 @@ impl Watcher {
     /// Counts the lease up, once a second; what there is to tell if another host has it.
     fn lease_trouble(&mut self) -> Option<FileTrouble> {
         let lease = self.lease.as_mut()?;
-        if self.refreshed.elapsed() < lease::PERIOD && !lease.is_lost() {
-            return None;
+        if self.refreshed.elapsed() >= lease::PERIOD && !self.poison.is_poisoned() {
+            self.refreshed = Instant::now();
+            lease.refresh();
         }
-        self.refreshed = Instant::now();
-        let host = lease.refresh()?;
+        let host = lease.lost_to()?;
         let text = format!(
             "another host, {host:?}, has opened the pool's file {} while it is open here; which writes of \
              either are lost is not known",
