@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use farbank_cache::{PAGE_BYTES, PAGES_MIN, Past};
 use farbank_kv::{POOL_BYTES_MAX, SEGMENTS_MIN, segment_bytes_for};
@@ -50,10 +51,8 @@ pub(crate) struct Place {
     /// Persistent memory needs no sync and ignores this.
     #[arg(long, value_enum, default_value = "always")]
     sync: SyncChoice,
-    /// How a file is read. mapped: through a mapping, the fastest. pread: by system calls, so that an error of the disk is
-    /// no signal. direct: the same, and what is not cached is read past the page cache.
-    #[arg(long, value_enum, default_value = "mapped")]
-    io: ReadChoice,
+    #[command(flatten)]
+    pub(crate) reading: Reading,
     /// Use a file system that pools should not be on: one that other machines share (NFS, SMB, 9p), or that
     /// does not sync; or a file that shares blocks with a copy of it and cannot be given its own.
     #[arg(long)]
@@ -78,11 +77,35 @@ enum SyncChoice {
     Never,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum ReadChoice {
-    Mapped,
-    Pread,
-    Direct,
+/// How a file is read.
+#[derive(Args)]
+pub(crate) struct Reading {
+    /// How a file is read. mapped: through a mapping, the fastest. pread: by system calls, so that an error of the disk is
+    /// no signal. direct: the same, and what is not cached is read past the page cache. Other media, and the engine mdb,
+    /// are always mapped.
+    #[arg(long = "io", value_name = "HOW", default_value = ReadBy::Mapping.name(), value_parser = read_by())]
+    pub(crate) read_by: ReadBy,
+}
+
+fn read_by() -> impl TypedValueParser<Value = ReadBy> {
+    let names = ReadBy::ALL.map(ReadBy::name);
+    PossibleValuesParser::new(names).map(|name| {
+        let named = ReadBy::ALL.into_iter().find(|by| by.name() == name);
+        named.expect("the parser takes only these names")
+    })
+}
+
+impl Reading {
+    /// Warns when something else than a mapping was asked for and the medium at `path` has nothing else.
+    pub(crate) fn warn_if_unused(&self, path: &Path, caps: &Caps) {
+        let asked = self.read_by.name();
+        if asked != caps.read_by {
+            let (path, kind) = (path.display(), caps.kind.name());
+            eprintln!(
+                "warning: {path}: --io {asked} has no effect on the {kind} medium, which is always mapped"
+            );
+        }
+    }
 }
 
 impl Place {
@@ -184,11 +207,7 @@ impl Place {
         OpenOptions {
             medium,
             sync: self.sync(),
-            read_by: match self.io {
-                ReadChoice::Mapped => ReadBy::Mapping,
-                ReadChoice::Pread => ReadBy::Pread,
-                ReadChoice::Direct => ReadBy::Direct,
-            },
+            read_by: self.reading.read_by,
             // A cache need not survive a power cut: it starts empty then.
             page_cache: self.engine() == Engine::Mdb,
             accept_file_system: self.accept_file_system,
@@ -257,6 +276,9 @@ pub(crate) fn refused(error: &OpenError) -> Failure {
             "free some space, or copy the file with `cp --reflink=never` and open the copy; \
              --accept-file-system opens it as it is",
         ),
+        OpenError::NoDirectReads { .. } => {
+            Some("--io pread reads the file by system calls, through the page cache")
+        }
         OpenError::Unavailable { .. } => Some("--medium auto takes what the path is best at"),
         _ => None,
     };

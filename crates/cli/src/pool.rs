@@ -18,7 +18,7 @@ use farbank_pm::media::{AnyMedium, file_id};
 use farbank_pm::pool::{Summary, summary};
 use farbank_server::resp::request;
 
-use crate::place::{Engine, Place, not_opened, refused, superblocks, warn};
+use crate::place::{Engine, Place, Reading, not_opened, refused, superblocks, warn};
 use crate::progress::Progress;
 use crate::{Failure, size};
 
@@ -45,9 +45,9 @@ pub(crate) enum Pool {
     /// Say what a pool is: sizes, age, how it was closed. Changes nothing, needs no lock.
     Info(At),
     /// Open a pool, mend what a crash left, and count every segment again.
-    Check(At),
+    Check(Opened),
     /// As check, and read every value back against its checksum.
-    Scrub(At),
+    Scrub(Opened),
     /// Write every key and value to standard output.
     Dump(Dump),
 }
@@ -64,6 +64,15 @@ pub(crate) struct At {
     /// Open it on a file system that pools should not be on.
     #[arg(long)]
     accept_file_system: bool,
+}
+
+/// Which pool, and how it is read.
+#[derive(Args)]
+pub(crate) struct Opened {
+    #[command(flatten)]
+    at: At,
+    #[command(flatten)]
+    reading: Reading,
 }
 
 /// Make a pool.
@@ -91,6 +100,8 @@ pub(crate) struct Dump {
     /// Open it on a file system that pools should not be on.
     #[arg(long)]
     accept_file_system: bool,
+    #[command(flatten)]
+    reading: Reading,
 }
 
 /// Closes the pool. One that is too full for its index snapshot is sound all the same: that is a warning.
@@ -119,8 +130,8 @@ impl Pool {
         match self {
             Pool::Create(create) => create.run(),
             Pool::Info(at) => at.info(),
-            Pool::Check(at) => at.check(false),
-            Pool::Scrub(at) => at.check(true),
+            Pool::Check(opened) => opened.check(false),
+            Pool::Scrub(opened) => opened.check(true),
             Pool::Dump(dump) => dump.run(),
         }
     }
@@ -174,12 +185,13 @@ impl Create {
 const COPY: &str = "this is a copy of a pool that was in use or had crashed: acknowledged writes may be missing in it";
 
 /// Opens a pool that is there, to look into it.
-fn open_existing(path: &Path, accept_file_system: bool) -> Result<Db, Failure> {
+fn open_existing(path: &Path, accept_file_system: bool, reading: &Reading) -> Result<Db, Failure> {
     if !path.exists() {
         return Err(nothing_at(path));
     }
     let options = Options {
         copies: Copies::Inspect,
+        read_by: reading.read_by,
         accept_file_system,
         ..Options::default()
     };
@@ -189,6 +201,7 @@ fn open_existing(path: &Path, accept_file_system: bool) -> Result<Db, Failure> {
         _ => not_opened(path, &error, false),
     })?;
     warn(path, db.store().caps());
+    reading.warn_if_unused(path, db.store().caps());
     if db.is_copy() {
         eprintln!("warning: {}: {COPY}", path.display());
     }
@@ -278,9 +291,16 @@ impl At {
         })?;
         summary(&copies).map_err(|error| Failure::failed(format!("{name}: {error}")))
     }
+}
 
+impl Opened {
     fn check(&self, read_all: bool) -> Result<(), Failure> {
-        let db = open_existing(&self.path, self.accept_file_system)?;
+        let At {
+            path,
+            json,
+            accept_file_system,
+        } = &self.at;
+        let db = open_existing(path, *accept_file_system, &self.reading)?;
         let (opened, stats) = (db.store().opened().clone(), db.store().stats());
         let copy = db.is_copy();
         let mut damage = opened.damage.clone();
@@ -291,9 +311,9 @@ impl At {
         let sum = db.verify().err();
         damage.extend(sum.map(|what| format!("does not add up: {what}")));
         close(db)?;
-        if self.json {
+        if *json {
             let object = serde_json::json!({
-                "pool": self.path, "holds": damage.is_empty(), "keys": stats.keys.iter().sum::<u64>(),
+                "pool": path, "holds": damage.is_empty(), "keys": stats.keys.iter().sum::<u64>(),
                 "live_bytes": stats.live_bytes, "value_bytes_read": read.unwrap_or(0),
                 "records_scanned": opened.records_scanned, "was_closed_cleanly": opened.clean,
                 "copy": copy,
@@ -301,14 +321,16 @@ impl At {
             });
             println!("{object}");
         } else {
-            self.tell(&stats, read, &damage);
+            self.at.tell(&stats, read, &damage);
         }
         match damage.len() {
             0 => Ok(()),
             n => Err(Failure::failed(format!("{n} places are damaged"))),
         }
     }
+}
 
+impl At {
     fn tell(&self, stats: &Stats, read: Option<u64>, damage: &[String]) {
         for line in damage {
             println!("damage: {line}");
@@ -376,7 +398,7 @@ fn each_key(session: &mut dyn Session, each: &mut EachKey<'_>) -> Result<(), Fai
 
 impl Dump {
     fn run(self) -> Result<(), Failure> {
-        let db = open_existing(&self.path, self.accept_file_system)?;
+        let db = open_existing(&self.path, self.accept_file_system, &self.reading)?;
         let mut out = BufWriter::new(std::io::stdout().lock());
         let mut session = db.store().session();
         let (mut selected, mut damaged) = (0, 0_u64);

@@ -417,11 +417,16 @@ impl Serve {
             addrs.join(" and ")
         );
         announce!(
-            "pool {}: {} in segments of {}, medium {}",
+            "pool {}: {} in segments of {}, medium {}{}",
             self.pool.display(),
             size::human(stats.pool_bytes),
             size::human(stats.segment_bytes),
-            caps.kind.name()
+            caps.kind.name(),
+            match caps.read_by {
+                "pread" => ", read by system calls",
+                "direct" => ", read by system calls, past the page cache what is not in it",
+                _ => "",
+            }
         );
         match self.place.engine() {
             Engine::Kv => announce!("an acknowledged write survives {}", caps.survives),
@@ -432,6 +437,7 @@ impl Serve {
         }
         announce!("{}", keys_line(opened, made));
         warn(&self.pool, caps);
+        self.place.reading.warn_if_unused(&self.pool, caps);
         if rustix::process::geteuid().is_root() {
             tracing::warn!(
                 "serving as root: a client that finds a way to run code has the whole machine; run it as a \

@@ -170,6 +170,8 @@ pub struct Caps {
     pub tear_bytes: usize,
     /// What a drain means.
     pub drain: Drain,
+    /// How bytes are read, by its name on the command line: `mapped`, or of a file `pread` or `direct`.
+    pub read_by: &'static str,
     /// Whether bytes are durable as soon as they are stored (eADR): flushes cost nothing.
     pub stores_are_durable: bool,
     /// One line for people: what an acknowledged write survives.

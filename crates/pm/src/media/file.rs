@@ -193,6 +193,7 @@ impl File {
                 SyncPolicy::Always => Drain::Sync,
                 SyncPolicy::EverySec | SyncPolicy::Never => Drain::Relaxed,
             },
+            read_by: options.read_by.name(),
             stores_are_durable: false,
             survives: policy.survives(place).into(),
             warnings: Vec::new(),

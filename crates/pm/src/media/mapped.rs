@@ -40,6 +40,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use super::cpu::{self, Processor, WriteBack};
 use super::lease::Lease;
+use super::reader::ReadBy;
 use super::space::{Place, PoolFile, Progress};
 use super::watch::{self, Watch, unreadable};
 use super::window::{PAGE, RESERVE_BYTES, Source, Window};
@@ -279,6 +280,7 @@ impl Mapped {
             kind,
             tear_bytes: WORD,
             drain: Drain::Fence,
+            read_by: ReadBy::Mapping.name(),
             stores_are_durable: false,
             survives,
             warnings: Vec::new(),

@@ -177,6 +177,7 @@ impl Persistency {
             kind: Kind::Sim,
             tear_bytes,
             drain,
+            read_by: "mapped",
             stores_are_durable: self == Persistency::Eadr,
             survives: survives.into(),
             warnings: Vec::new(),
