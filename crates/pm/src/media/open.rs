@@ -376,8 +376,6 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
     if kind == Kind::File && place == Place::Disk {
         page_cache::forget(&file).map_err(failed("bring to its device what is cached of"))?;
     }
-    // After that: a page that was not on the device is not brought there by this.
-    let lease = free.and_then(Free::take);
     let bytes = match place {
         Place::Device { bytes, .. } => bytes,
         Place::Dax | Place::Memory | Place::Disk => {
@@ -396,6 +394,8 @@ pub fn open_path(path: &Path, options: &OpenOptions) -> Result<AnyMedium, OpenEr
         filesystem::prepare(&file, bytes, options, &mut found)?;
     }
     let bytes = bytes / PAGE * PAGE;
+    // Last: a file that is refused is left as it was, a hole in its first page is not filled.
+    let lease = free.and_then(Free::take);
     let opened = medium(file, place, kind, bytes, options, lease).map_err(failed("map"))?;
     Ok(opened.with(found))
 }
