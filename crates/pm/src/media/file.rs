@@ -11,7 +11,7 @@
 //!                                                      ▲ tickets 2 turn, wakers are called
 //! ```
 //!
-//! Reads and writes meet in the page cache: what `pwritev` has written, the reader shows ([`Reader`]).
+//! Reads and writes meet in the page cache: what `pwritev` has written, the reader of `media::reader` shows.
 //!
 //! # Invariants
 //! F1  Only the syncing thread calls `fdatasync`, so one is in flight at most: sync `n + 1` starts
