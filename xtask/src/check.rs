@@ -77,6 +77,15 @@ const CONTROL_SCHEDULES: &str = "20000";
 /// Seeds of which a gate crashes the recoveries of recoveries.
 const GATE_DEEP_SEEDS: &str = "0..8";
 
+/// The servers whose histories are searched, each on a pool in memory.
+const HISTORIES: [&[&str]; 5] = [
+    &[],
+    &["--medium", "file", "--size", "32mb", "--max-size", "256mb"],
+    &["--medium", "file", "--sync", "everysec"],
+    &["--medium", "file", "--sync", "never", "--workers", "2"],
+    &["--size", "32mb", "--full"],
+];
+
 /// `farbank check <what>`, if the binary has it.
 fn check(what: &str) -> Result<Command, String> {
     let mut command = farbank();
@@ -87,6 +96,16 @@ fn check(what: &str) -> Result<Command, String> {
     }
     command.args(["check", what]);
     Ok(command)
+}
+
+/// Clients that share keys write down what they see of servers that are killed; an order of their calls is searched.
+pub(crate) fn histories(size: Size) -> Result<(), String> {
+    let cycles = if size == Size::Gate { "200" } else { "4" };
+    for server in HISTORIES {
+        let mut command = check("histories")?;
+        output(command.args(["--cycles", cycles]).args(server))?;
+    }
+    Ok(())
 }
 
 /// A server under load is killed and started again, many times.

@@ -85,6 +85,11 @@ const LANES: &[Lane] = &[
         check::kill,
     ),
     Lane(
+        "histories",
+        "what clients see of servers that are killed has an order that explains it",
+        check::histories,
+    ),
+    Lane(
         "disks",
         "nothing is lost when a disk fails, the server is killed and the page cache dropped",
         disks::run,

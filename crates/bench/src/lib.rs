@@ -4,9 +4,11 @@
 
 pub mod cache;
 pub mod chart;
+pub mod child;
 pub mod counted;
 pub mod figure;
 mod full;
+pub mod histories;
 pub mod index;
 pub mod judge;
 pub mod kill;

@@ -19,33 +19,23 @@
 //! K5  A pipeline sees its own writes, and replies are what a single server would say.
 //! K6  As many keys as were found are counted: none that nobody wrote.
 
-pub(crate) mod client;
 mod owner;
-pub(crate) mod server;
 
-use std::ffi::OsString;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use farbank_pm::sim::Rng;
 
-use client::Client;
 use owner::{Load, Owner};
-use server::Server;
+
+use crate::child::{Client, Failure, Launch, Server, Stop, Violation};
 
 /// What is run, and how often.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The binary whose `serve` is killed.
-    pub program: PathBuf,
-    /// Where the pool is made. It must not be there yet.
-    pub pool: PathBuf,
-    /// Bytes of the pool.
-    pub pool_bytes: u64,
-    /// More arguments for `serve`.
-    pub arguments: Vec<OsString>,
+    /// The server that is killed. Its pool must not be there yet.
+    pub launch: Launch,
     /// How many times it is killed.
     pub cycles: u64,
     /// Connections, each with keys of its own.
@@ -77,43 +67,6 @@ pub struct Figures {
     pub open_ms_max: f64,
     /// How long it took.
     pub elapsed: Duration,
-}
-
-/// What must not be: a key, what is wrong with it, and what happened to it.
-#[derive(Clone, Debug)]
-pub struct Violation {
-    /// The key, or what else is concerned.
-    pub key: String,
-    /// What is wrong.
-    pub what: String,
-    /// What this key went through, oldest first.
-    pub history: Vec<String>,
-}
-
-/// Why a run ended early.
-#[derive(Debug)]
-pub enum Failure {
-    /// The server broke its promise.
-    Violation(Violation),
-    /// The run itself could not go on.
-    Broken(String),
-}
-
-/// Why a connection stopped.
-pub(crate) enum Stop {
-    /// The server is gone, as after every kill.
-    Gone(String),
-    /// It said what it must not.
-    Wrong(Box<Violation>),
-}
-
-impl Stop {
-    fn into_failure(self) -> Failure {
-        match self {
-            Stop::Gone(why) => Failure::Broken(format!("the server went by itself: {why}")),
-            Stop::Wrong(violation) => Failure::Violation(*violation),
-        }
-    }
 }
 
 /// Milliseconds since 1970.
@@ -149,7 +102,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&Figures)) -> Result<Figu
         .map(|id| {
             Owner::new(
                 id,
-                options.pool_bytes / options.connections as u64,
+                options.launch.pool_bytes / options.connections as u64,
                 options.seed,
             )
         })
@@ -158,7 +111,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&Figures)) -> Result<Figu
         live_share_min: 1.0,
         ..Figures::default()
     };
-    let mut server = Server::start(options).map_err(Failure::Broken)?;
+    let mut server = Server::start(&options.launch).map_err(Failure::Broken)?;
     fill(&server, &mut owners, &shared)?;
     for cycle in 0..options.cycles {
         let end = if cycle % 8 == 7 {
@@ -170,10 +123,10 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&Figures)) -> Result<Figu
         put_under_load(&mut server, &mut owners, &shared, load, end, &mut figures)?;
         if rng.one_in(4) {
             let patience = Duration::from_micros(rng.below(40_000));
-            Server::start_and_kill(options, patience).map_err(Failure::Broken)?;
+            Server::start_and_kill(&options.launch, patience).map_err(Failure::Broken)?;
             figures.kills_in_recovery += 1;
         }
-        server = Server::start(options).map_err(Failure::Broken)?;
+        server = Server::start(&options.launch).map_err(Failure::Broken)?;
         figures.open_ms_max = figures.open_ms_max.max(server.open_ms());
         check(&server, &mut owners, &shared, &mut figures)?;
         figures.cycles += 1;

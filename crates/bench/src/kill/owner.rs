@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use farbank_pm::sim::Rng;
 
-use super::client::{Client, Reply};
-use super::{SHARED_KEY, Shared, Stop, Violation, now_ms};
+use super::{SHARED_KEY, Shared, now_ms};
+use crate::child::{Client, Reply, Stop, Violation};
 
 /// How much of the pool the values take: more than 77 % with their keys and headers.
 const LIVE_PERCENT: u64 = 80;

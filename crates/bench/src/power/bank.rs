@@ -2,8 +2,7 @@
 
 use farbank_kv::store::{Change, Error, Key, Ops, Session, Value, Verdict, View};
 
-use crate::kill::Stop;
-use crate::kill::client::{Client, Reply};
+use crate::child::{Client, Reply, Stop};
 
 /// One write.
 #[derive(Clone, Debug)]

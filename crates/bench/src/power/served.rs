@@ -4,9 +4,7 @@ use std::path::Path;
 
 use super::bank::{Bank, said};
 use super::{POOL_BYTES, SEGMENT_BYTES, WRITERS};
-use crate::kill::Options;
-use crate::kill::client::Client;
-use crate::kill::server::Server;
+use crate::child::{Client, Launch, Server};
 
 /// A running `farbank serve`. Killed when dropped.
 pub(super) struct Served(Server);
@@ -15,16 +13,14 @@ impl Served {
     /// Starts it on the pool at `path`, which is made if it is not there, and waits until it serves.
     pub(super) fn start(farbank: &Path, path: &Path) -> Result<Served, String> {
         let segment_bytes = SEGMENT_BYTES.to_string();
-        Server::start(&Options {
+        Server::start(&Launch {
             program: farbank.into(),
             pool: path.into(),
             pool_bytes: POOL_BYTES,
             arguments: ["--log-level", "error", "--segment-bytes", &segment_bytes]
                 .map(Into::into)
                 .into(),
-            cycles: 0,
-            connections: WRITERS,
-            seed: 0,
+            memcached: false,
         })
         .map(Served)
     }

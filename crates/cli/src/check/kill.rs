@@ -1,12 +1,10 @@
 //! `farbank check kill`: kill a real server under load.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
-
 use clap::Args;
 use farbank_bench::kill;
 
-use crate::{Failure, size};
+use super::ended::Ended;
+use crate::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,111 +21,30 @@ pub(crate) struct Kill {
     #[arg(long, value_name = "N", default_value_t = 20,
           value_parser = clap::value_parser!(u64).range(1..))]
     cycles: u64,
-    /// Threads of the server; 0 is its own choice.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    workers: usize,
-    /// Connections that load it.
-    #[arg(long, value_name = "N", default_value_t = 4,
-          value_parser = clap::value_parser!(u32).range(1..=64))]
-    connections: u32,
-    /// Where the pool is made, and removed if all is well; in memory (/dev/shm) if not given.
-    #[arg(long, value_name = "PATH")]
-    pool: Option<PathBuf>,
-    /// The medium the pool must be on, as for serve.
-    #[arg(long, value_name = "MEDIUM", default_value = "auto")]
-    medium: String,
-    /// Size of the pool, from 32mb: so much of it is filled that the cleaner always works.
-    #[arg(long, value_name = "SIZE", default_value = "64mb", value_parser = size::parse)]
-    size: u64,
-    /// Where chance starts from. Timing differs from run to run all the same.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    /// Print one JSON object on the last line.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    ended: Ended,
 }
 
 impl Kill {
     pub(super) fn run(self) -> Result<(), Failure> {
-        if self.size < 32 << 20 {
-            return Err(Failure::Usage("--size must be at least 32mb".into()));
-        }
-        let pool = self.pool.clone().unwrap_or_else(|| {
-            let memory = PathBuf::from("/dev/shm");
-            let folder = if memory.is_dir() {
-                memory
-            } else {
-                std::env::temp_dir()
-            };
-            folder.join(format!("farbank-check-kill-{}", std::process::id()))
-        });
-        if pool.exists() {
-            return Err(Failure::Usage(format!(
-                "{} is there already",
-                pool.display()
-            )));
-        }
-        let options = self.options(pool.clone())?;
+        let launch = self.ended.launch("kill", &[], false)?;
+        let pool = launch.pool.clone();
+        let options = kill::Options {
+            launch,
+            cycles: self.cycles,
+            connections: self.ended.connections as usize,
+            seed: self.ended.seed,
+        };
         // A line each tenth of the way.
         let every = (self.cycles / 10).max(1);
-        let ended = kill::run(&options, &mut |figures| {
-            if !self.json && figures.cycles % every == 0 {
+        let ran = kill::run(&options, &mut |figures| {
+            if !self.ended.json && figures.cycles % every == 0 {
                 println!("{}", line(figures));
             }
         });
-        let figures = ended.map_err(|failure| self.broken(failure, &pool))?;
-        std::fs::remove_file(&pool)
-            .map_err(|e| Failure::failed(format!("cannot remove {}: {e}", pool.display())))?;
-        println!(
-            "{}",
-            if self.json {
-                json(&figures)
-            } else {
-                format!("check kill: holds; {}", line(&figures))
-            }
-        );
-        Ok(())
-    }
-
-    fn options(&self, pool: PathBuf) -> Result<kill::Options, Failure> {
-        let program = std::env::current_exe()
-            .map_err(|e| Failure::failed(format!("cannot find this program: {e}")))?;
-        let workers = self.workers.to_string();
-        let arguments = ["--medium", &self.medium, "--workers", &workers];
-        Ok(kill::Options {
-            program,
-            pool,
-            pool_bytes: self.size,
-            arguments: arguments.into_iter().map(OsString::from).collect(),
-            cycles: self.cycles,
-            connections: self.connections as usize,
-            seed: self.seed,
-        })
-    }
-
-    /// Tells what broke; the pool stays, to be looked at.
-    fn broken(&self, failure: kill::Failure, pool: &std::path::Path) -> Failure {
-        let what = match failure {
-            kill::Failure::Broken(why) => why,
-            kill::Failure::Violation(violation) => {
-                eprintln!("violation: key {}: {}", violation.key, violation.what);
-                for event in &violation.history {
-                    eprintln!("    {event}");
-                }
-                format!(
-                    "check kill: VIOLATED: key {}: {}",
-                    violation.key, violation.what
-                )
-            }
-        };
-        if self.json {
-            let what = serde_json::Value::from(what.as_str());
-            println!("{{\"check\":\"kill\",\"holds\":false,\"what\":{what}}}");
-        }
-        let hint = pool
-            .exists()
-            .then(|| format!("the pool is left in {}", pool.display()));
-        Failure::Failed { error: what, hint }
+        let figures = ran.map_err(|failure| self.ended.broken("kill", failure, &pool))?;
+        self.ended
+            .held("kill", &pool, &line(&figures), json(&figures))
     }
 }
 
@@ -152,7 +69,7 @@ fn line(figures: &kill::Figures) -> String {
     )
 }
 
-fn json(figures: &kill::Figures) -> String {
+fn json(figures: &kill::Figures) -> serde_json::Value {
     serde_json::json!({
         "check": "kill",
         "holds": true,
@@ -167,5 +84,4 @@ fn json(figures: &kill::Figures) -> String {
         "open_ms_max": figures.open_ms_max,
         "elapsed_s": figures.elapsed.as_secs_f64(),
     })
-    .to_string()
 }

@@ -1,7 +1,9 @@
 //! `farbank check`: the checks by which we know that an acknowledged write survives, for everyone.
 
 mod crash;
+mod ended;
 mod faults;
+mod histories;
 mod kill;
 mod model;
 mod schedules;
@@ -34,6 +36,8 @@ pub(crate) enum Check {
     Crash(crash::Crash),
     /// Leave out each flush and drain, and turn on each known bug: the checks must object.
     Faults(faults::Faults),
+    /// Kill a real server under clients that share keys, and look for an order of all their calls.
+    Histories(histories::Histories),
     /// Kill a real server under load, again and again, and check that nothing acknowledged is lost.
     Kill(kill::Kill),
     /// Compare the media model with what was measured on persistent memory.
@@ -48,6 +52,7 @@ impl Check {
         match self {
             Check::Crash(crash) => crash.run(),
             Check::Faults(faults) => faults.run(),
+            Check::Histories(histories) => histories.run(),
             Check::Kill(kill) => kill.run(),
             Check::Model(model) => model.run(),
             Check::Schedules(schedules) => schedules.run(),

@@ -1,15 +1,31 @@
 //! The server that is killed: `farbank serve` as a child.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use super::Options;
 use super::client::Client;
 
 /// Lines `serve` prints when it is ready.
 const BANNER_LINES: usize = 4;
+
+/// How a server is started.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The binary whose `serve` runs.
+    pub program: PathBuf,
+    /// Where the pool is, or is made.
+    pub pool: PathBuf,
+    /// Bytes of the pool when it is made.
+    pub pool_bytes: u64,
+    /// More arguments for `serve`.
+    pub arguments: Vec<OsString>,
+    /// Whether it speaks memcached, too.
+    pub memcached: bool,
+}
 
 /// A child that has said it is ready. Killed when dropped.
 pub(crate) struct Server {
@@ -17,28 +33,31 @@ pub(crate) struct Server {
     /// Open as long as the child lives, so that it may print.
     _stdout: BufReader<ChildStdout>,
     addr: String,
+    memcached_addr: Option<String>,
     open_ms: f64,
 }
 
-fn command(options: &Options) -> Command {
-    let mut command = Command::new(&options.program);
+fn command(launch: &Launch) -> Command {
+    let memcached = if launch.memcached { "0" } else { "off" };
+    let mut command = Command::new(&launch.program);
     command
-        .args(["serve", "--port", "0", "--memcached-port", "off", "--pool"])
-        .arg(&options.pool)
+        .args(["serve", "--port", "0", "--memcached-port", memcached])
+        .arg("--pool")
+        .arg(&launch.pool)
         .arg("--size")
-        .arg(options.pool_bytes.to_string())
-        .args(&options.arguments)
+        .arg(launch.pool_bytes.to_string())
+        .args(&launch.arguments)
         .stdin(Stdio::null());
     command
 }
 
 impl Server {
     /// Starts a server and waits until it says that it is ready.
-    pub(crate) fn start(options: &Options) -> Result<Server, String> {
-        let mut command = command(options);
+    pub(crate) fn start(launch: &Launch) -> Result<Server, String> {
+        let mut command = command(launch);
         let spawned = command.stdout(Stdio::piped()).spawn();
         let mut child =
-            spawned.map_err(|e| format!("cannot start {}: {e}", options.program.display()))?;
+            spawned.map_err(|e| format!("cannot start {}: {e}", launch.program.display()))?;
         let stdout = child.stdout.take().ok_or("no output from the server")?;
         let mut stdout = BufReader::new(stdout);
         let mut banner = String::new();
@@ -47,11 +66,12 @@ impl Server {
                 .read_line(&mut banner)
                 .map_err(|e| format!("no word from the server: {e}"))?;
         }
-        let addr = banner
-            .split("redis://")
-            .nth(1)
-            .and_then(|rest| rest.split_whitespace().next());
-        let Some(addr) = addr.map(str::to_owned) else {
+        let after = |scheme: &str| {
+            let rest = banner.split(scheme).nth(1)?;
+            let end = |c: char| c != '.' && c != ':' && !c.is_ascii_digit();
+            rest.split(end).next().map(str::to_owned)
+        };
+        let Some(addr) = after("redis://") else {
             child.kill().ok();
             let status = child
                 .wait()
@@ -67,13 +87,14 @@ impl Server {
             child,
             _stdout: stdout,
             addr,
+            memcached_addr: after("memcached://"),
             open_ms,
         })
     }
 
     /// Starts a server and kills it `patience` later, ready or not.
-    pub(crate) fn start_and_kill(options: &Options, patience: Duration) -> Result<(), String> {
-        let mut command = command(options);
+    pub(crate) fn start_and_kill(launch: &Launch, patience: Duration) -> Result<(), String> {
+        let mut command = command(launch);
         let mut child = command
             .stdout(Stdio::null())
             .spawn()
@@ -91,6 +112,11 @@ impl Server {
         &self.addr
     }
 
+    /// Where it speaks memcached.
+    pub(crate) fn memcached_addr(&self) -> Option<&str> {
+        self.memcached_addr.as_deref()
+    }
+
     /// How long its keys took to come back.
     pub(crate) fn open_ms(&self) -> f64 {
         self.open_ms
@@ -106,6 +132,20 @@ impl Server {
             .and_then(|()| self.child.wait())
             .map_err(|e| e.to_string())?;
         Ok(())
+    }
+
+    /// SIGTERM, and SIGKILL after so long unless the server has ended.
+    pub(crate) fn terminate(&mut self, patience: Duration) -> Result<(), String> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+            .map_err(|e| e.to_string())?;
+        thread::sleep(patience);
+        let ended = self.child.try_wait().map_err(|e| e.to_string())?;
+        match ended {
+            None => self.kill(),
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(format!("SIGTERM ended with {status}")),
+        }
     }
 
     /// A client's SHUTDOWN.

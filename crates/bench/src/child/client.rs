@@ -18,6 +18,8 @@ pub(crate) enum Reply {
     Error(String),
     Number(i64),
     Bulk(Option<Vec<u8>>),
+    /// `None`: a transaction that was not executed.
+    Array(Option<Vec<Reply>>),
 }
 
 /// One connection.
@@ -108,11 +110,19 @@ impl Client {
                     Ok(Reply::Bulk(Some(bytes)))
                 }
             },
+            "*" => match number()? {
+                ..0 => Ok(Reply::Array(None)),
+                count => {
+                    let members = (0..count).map(|_| self.reply()).collect::<Result<_, _>>()?;
+                    Ok(Reply::Array(Some(members)))
+                }
+            },
             _ => Err(wrong(format!("{line:?} is no reply"))),
         }
     }
 
-    fn ask(&mut self, words: &[&str]) -> Result<Reply, Stop> {
+    /// Sends one command and reads its reply.
+    pub(crate) fn ask<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Result<Reply, Stop> {
         self.send(words);
         self.flush()?;
         self.reply()

@@ -1,0 +1,151 @@
+//! What a family of keys does: one object, whose every call is one step.
+//!
+//! ```text
+//!   family f, in database f:   r0 r1 r2 r3   registers: values that are written once in a run, by number
+//!                              a0 a1         accounts: decimal numbers
+//! ```
+//!
+//! This is the specification that histories are compared with: [`State::run`] says what a call does and answers, alone.
+
+use std::fmt;
+
+/// Registers of a family.
+pub(super) const REGISTERS: usize = 4;
+/// Accounts of a family.
+pub(super) const ACCOUNTS: usize = 2;
+
+/// The number of a value. No two writes of a run have the same.
+pub(super) type Id = u32;
+
+/// What a family holds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(super) struct State {
+    pub(super) registers: [Option<Id>; REGISTERS],
+    pub(super) accounts: [Option<i64>; ACCOUNTS],
+}
+
+impl State {
+    /// How many keys there are.
+    pub(super) fn keys(&self) -> usize {
+        self.registers.iter().flatten().count() + self.accounts.iter().flatten().count()
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut list = f.debug_list();
+        list.entries(self.registers.map(|id| id.unwrap_or(0)));
+        list.entries(self.accounts.map(|sum| sum.unwrap_or(0)));
+        list.finish()
+    }
+}
+
+/// One call. Registers and accounts are named by their index.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Call {
+    /// GET, and memcached's get: [`Answer::Value`].
+    Get(usize),
+    /// MGET of all keys of the family: [`Answer::All`].
+    GetAll,
+    /// SET, MSET, and memcached's set: [`Answer::Done`].
+    Set(Vec<(usize, Id)>),
+    /// SET with GET: what was there.
+    Swap(usize, Id),
+    /// SETNX and MSETNX, and memcached's add: the number 1, or 0 if one was there.
+    SetNew(Vec<(usize, Id)>),
+    /// GETDEL.
+    Take(usize),
+    /// DEL, and memcached's delete: how many there were.
+    Delete(Vec<usize>),
+    /// memcached's set that found no room: the item that it would have replaced is gone.
+    Remove(usize),
+    /// EXISTS: how many there are.
+    Count(Vec<usize>),
+    /// WATCH and MULTI, or memcached's cas: what is written if what was read is still there.
+    Replace {
+        read: Vec<(usize, Option<Id>)>,
+        write: Vec<(usize, Id)>,
+    },
+    /// INCRBY: the sum.
+    Add(usize, i64),
+    /// DECRBY of the first account and INCRBY of the second in one MULTI: both sums.
+    Transfer(i64),
+    /// FLUSHALL. FLUSHDB deletes key by key, so it is no call.
+    Clear,
+}
+
+/// What a call answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Answer {
+    Done,
+    Value(Option<Id>),
+    All(State),
+    Number(i64),
+    Sums([i64; ACCOUNTS]),
+    /// What was read is not there any more, so nothing is written.
+    Changed,
+    /// Nothing happened: there was no room, or something else was changed, too.
+    Refused,
+}
+
+impl State {
+    /// What a call leaves and answers.
+    pub(super) fn run(mut self, call: &Call) -> (State, Answer) {
+        let answer = match call {
+            Call::Get(at) => Answer::Value(self.registers[*at]),
+            Call::GetAll => Answer::All(self),
+            Call::Set(pairs) => {
+                self.write(pairs);
+                Answer::Done
+            }
+            Call::Swap(at, id) => Answer::Value(self.registers[*at].replace(*id)),
+            Call::SetNew(pairs) => {
+                let free = pairs.iter().all(|(at, _)| self.registers[*at].is_none());
+                if free {
+                    self.write(pairs);
+                }
+                Answer::Number(i64::from(free))
+            }
+            Call::Take(at) => Answer::Value(self.registers[*at].take()),
+            Call::Delete(list) => {
+                let there = list
+                    .iter()
+                    .filter(|at| self.registers[**at].take().is_some());
+                Answer::Number(there.count() as i64)
+            }
+            Call::Remove(at) => {
+                self.registers[*at] = None;
+                Answer::Done
+            }
+            Call::Count(list) => {
+                let there = list.iter().filter(|at| self.registers[**at].is_some());
+                Answer::Number(there.count() as i64)
+            }
+            Call::Replace { read, write } => {
+                if read.iter().any(|(at, id)| self.registers[*at] != *id) {
+                    return (self, Answer::Changed);
+                }
+                self.write(write);
+                Answer::Done
+            }
+            Call::Add(at, more) => Answer::Number(self.add(*at, *more)),
+            Call::Transfer(sum) => Answer::Sums([self.add(0, -sum), self.add(1, *sum)]),
+            Call::Clear => {
+                self = State::default();
+                Answer::Done
+            }
+        };
+        (self, answer)
+    }
+
+    fn write(&mut self, pairs: &[(usize, Id)]) {
+        for (at, id) in pairs {
+            self.registers[*at] = Some(*id);
+        }
+    }
+
+    fn add(&mut self, at: usize, more: i64) -> i64 {
+        *self.accounts[at].get_or_insert(0) += more;
+        self.accounts[at].unwrap_or(0)
+    }
+}

@@ -1,0 +1,278 @@
+//! Histories of a real server that is killed: what clients saw, and whether an order of all calls explains it.
+//!
+//! ```text
+//!   actors   ──▶ calls on few families of keys, several clients on each key ──▶ SIGKILL, or SIGTERM and SIGKILL,
+//!                                                                               or SHUTDOWN; kills while it opens
+//!   reader   ──▶ every key of every family, on the server that has come back
+//!   search   ──▶ per family: an order of all calls, from what the reader before had found
+//! ```
+//!
+//! [`crate::kill`] gives each connection keys of its own, so that what may be found is exact. Here all clients share
+//! all keys, over both protocols, and what may be found is what a search for a linearization allows (`search.rs`,
+//! against the specification in `family.rs`).
+//!
+//! # What is checked
+//! HISTORIES-1  A call that was answered happened between its sending and its answer, and is there after a kill. One that
+//!              was not answered happened once since it was sent, or never.
+//! HISTORIES-2  What is one call happened at one moment: MSET, MSETNX, DEL and EXISTS of several keys, MULTI, MGET.
+//! HISTORIES-3  A WATCH and a `cas` write only if what was read is still there.
+//! HISTORIES-4  Values are whole: each is a function of its number.
+//! HISTORIES-5  As many keys are counted as there are, in each database.
+//!
+//! Limits: FLUSHALL is one call of each family, not of all at once. A transaction that is refused because something was
+//! changed is not asked why. FLUSHDB is no call: it deletes key by key, while others write (docs/compatibility.md).
+
+mod actor;
+mod family;
+mod memcached;
+mod search;
+mod values;
+
+use std::thread;
+use std::time::Duration;
+
+use farbank_pm::sim::Rng;
+
+use crate::child::{Client, Failure, Launch, Reply, Server, Stop, Violation};
+use actor::{Actor, Seen, Shared};
+use family::{Answer, State};
+use search::{Event, Verdict, search};
+
+/// Families of keys, each in a database of its own.
+const FAMILIES: usize = 6;
+/// Bytes of the values that a full pool is filled with.
+const FILLER_BYTES: usize = 50_000;
+/// Calls that are shown of a history that no order explains.
+const SHOWN: usize = 24;
+
+/// What is run, and how often.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The server that is killed. Its pool must not be there yet.
+    pub launch: Launch,
+    /// How many times it is ended.
+    pub cycles: u64,
+    /// Connections by Redis's protocol. One more speaks memcached's.
+    pub connections: usize,
+    /// Whether the pool is kept full, by values that the calls do not touch.
+    pub full: bool,
+    /// Where chance starts from. Timing differs from run to run all the same.
+    pub seed: u64,
+}
+
+/// What was seen so far.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Cycles whose histories hold.
+    pub cycles: u64,
+    /// Of them, those that ended with SHUTDOWN.
+    pub shutdowns: u64,
+    /// Of them, those that ended with SIGTERM, and SIGKILL soon after.
+    pub terminated: u64,
+    /// Kills while the server was opening its pool.
+    pub kills_in_recovery: u64,
+    /// Calls that were answered.
+    pub answered: u64,
+    /// Calls that were sent and not answered when the server died.
+    pub in_flight: u64,
+    /// Calls that found no room, and transactions that found something changed.
+    pub refused: u64,
+    /// Histories of a family that an order was found for.
+    pub histories: u64,
+    /// Histories whose search was given up, as it took too many steps.
+    pub given_up: u64,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+/// How a cycle ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Kill,
+    Terminate,
+    Shutdown,
+}
+
+impl End {
+    fn draw(rng: &mut Rng) -> End {
+        match rng.below(8) {
+            0 => End::Shutdown,
+            1 | 2 => End::Terminate,
+            _ => End::Kill,
+        }
+    }
+
+    fn of(self, server: &mut Server, rng: &mut Rng) -> Result<(), String> {
+        match self {
+            End::Kill => server.kill(),
+            End::Terminate => server.terminate(Duration::from_micros(rng.below(20_000))),
+            End::Shutdown => server.shutdown(),
+        }
+    }
+}
+
+/// Runs every cycle; `progress` is told the figures after each.
+///
+/// # Errors
+/// No order explains a history, or the server went by itself or does not start.
+pub fn run(options: &Options, progress: &mut dyn FnMut(&Figures)) -> Result<Figures, Failure> {
+    let shared = Shared::new(FAMILIES);
+    let mut rng = Rng::new(options.seed);
+    let mut figures = Figures::default();
+    let mut states = vec![State::default(); FAMILIES];
+    let mut server = Server::start(&options.launch).map_err(Failure::Broken)?;
+    for cycle in 0..options.cycles {
+        if options.full {
+            fill(server.addr()).map_err(Stop::into_failure)?;
+        }
+        let end = End::draw(&mut rng);
+        let mut seen = put_under_load(options, &shared, &mut server, end, &mut rng.fork(cycle))?;
+        while rng.one_in(3) {
+            let patience = Duration::from_micros(rng.below(40_000));
+            Server::start_and_kill(&options.launch, patience).map_err(Failure::Broken)?;
+            figures.kills_in_recovery += 1;
+        }
+        server = Server::start(&options.launch).map_err(Failure::Broken)?;
+        let reader = Actor::new(&shared, rng.fork(cycle));
+        let (last, found) = reader.read_all(server.addr()).map_err(Stop::into_failure)?;
+        seen.push(last);
+        count(&seen, &mut figures);
+        judge(&states, seen, &mut figures)?;
+        states = found;
+        figures.cycles += 1;
+        figures.shutdowns += u64::from(end == End::Shutdown);
+        figures.terminated += u64::from(end == End::Terminate);
+        figures.elapsed = shared.began.elapsed();
+        progress(&figures);
+    }
+    server.kill().map_err(Failure::Broken)?;
+    Ok(figures)
+}
+
+/// Stores values in a database that no family has, until there is no room for another.
+fn fill(addr: &str) -> Result<(), Stop> {
+    let mut client = Client::connect(addr)?;
+    client.ask(&["SELECT", &FAMILIES.to_string()])?;
+    let value = "f".repeat(FILLER_BYTES);
+    for number in 0.. {
+        let key = format!("filler{number}");
+        if let Reply::Error(text) = client.ask(&["SETNX", &key, &value])? {
+            if text.starts_with("OOM") {
+                break;
+            }
+            return Err(actor::wrong(key, text));
+        }
+    }
+    Ok(())
+}
+
+/// Lets all actors work, and ends the server after a while. What each of them saw.
+fn put_under_load(
+    options: &Options,
+    shared: &Shared,
+    server: &mut Server,
+    end: End,
+    rng: &mut Rng,
+) -> Result<Vec<Seen>, Failure> {
+    let addr = server.addr().to_owned();
+    let memcached = server.memcached_addr().map(str::to_owned);
+    let time = Duration::from_millis(20 + rng.below(180));
+    let (seen, ended) = thread::scope(|scope| {
+        let mut actors = Vec::new();
+        for number in 0..options.connections {
+            let actor = Actor::new(shared, rng.fork(number as u64 + 1));
+            let addr = &addr;
+            actors.push(scope.spawn(move || actor.work(addr)));
+        }
+        if let Some(addr) = &memcached {
+            let actor = Actor::new(shared, rng.fork(0));
+            actors.push(scope.spawn(move || actor.work_memcached(addr)));
+        }
+        thread::sleep(time);
+        let ended = end.of(server, rng);
+        let joined = actors
+            .into_iter()
+            .map(|actor| actor.join().expect("no actor panics"));
+        (joined.collect::<Result<Vec<Seen>, Stop>>(), ended)
+    });
+    let seen = seen.map_err(Stop::into_failure)?;
+    ended.map_err(Failure::Broken)?;
+    Ok(seen)
+}
+
+fn count(seen: &[Seen], figures: &mut Figures) {
+    for event in seen.iter().flat_map(|seen| seen.events.iter().flatten()) {
+        match event.answer {
+            None => figures.in_flight += 1,
+            Some(Answer::Refused) => {}
+            Some(_) => figures.answered += 1,
+        }
+    }
+    figures.refused += seen.iter().map(|seen| seen.refused).sum::<u64>();
+}
+
+/// Searches an order for the history of each family.
+fn judge(states: &[State], seen: Vec<Seen>, figures: &mut Figures) -> Result<(), Failure> {
+    let mut lists: Vec<Vec<Vec<Event>>> = vec![Vec::new(); FAMILIES];
+    for client in seen {
+        for (family, mut events) in client.events.into_iter().enumerate() {
+            events.retain(|event| event.answer != Some(Answer::Refused));
+            lists[family].push(events);
+        }
+    }
+    for (family, clients) in lists.iter().enumerate() {
+        match search(states[family], clients) {
+            Verdict::Holds => figures.histories += 1,
+            Verdict::Open => figures.given_up += 1,
+            Verdict::Fails { state, done } => {
+                return Err(Failure::Violation(violation(
+                    family,
+                    states[family],
+                    state,
+                    clients,
+                    &done,
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What no order explains: the calls around the place up to which most were explained.
+fn violation(
+    family: usize,
+    start: State,
+    state: State,
+    clients: &[Vec<Event>],
+    done: &[usize],
+) -> Violation {
+    let mut history = vec![
+        format!("at first {start:?}"),
+        format!("explained up to {state:?}"),
+    ];
+    let mut shown = Vec::new();
+    for (client, (events, done)) in clients.iter().zip(done).enumerate() {
+        let from = done.saturating_sub(SHOWN / clients.len().max(1));
+        for (at, event) in events.iter().enumerate().take(done + 3).skip(from) {
+            let explained = if at < *done { "" } else { " NOT EXPLAINED" };
+            let ended = match event.answered {
+                u64::MAX => "never".into(),
+                time => format!("{:.3} ms", time as f64 / 1e6),
+            };
+            let line = format!(
+                "client {client}, {:.3} ms to {ended}: {:?} answered {:?}{explained}",
+                event.sent as f64 / 1e6,
+                event.call,
+                event.answer
+            );
+            shown.push((event.sent, line));
+        }
+    }
+    shown.sort();
+    history.extend(shown.into_iter().map(|(_, line)| line));
+    Violation {
+        key: format!("database {family}"),
+        what: "no order of all calls explains what was answered".into(),
+        history,
+    }
+}
