@@ -110,7 +110,10 @@ impl<'a> Actor<'a> {
                 match self.rng.below(20) {
                     0 => self.replace(&mut client)?,
                     1..=3 => self.pipeline(&mut client)?,
-                    _ => self.calls(&mut client, 1)?,
+                    _ => {
+                        let call = self.draw();
+                        self.make(&mut client, vec![call])?;
+                    }
                 }
             }
         });
@@ -134,24 +137,32 @@ impl<'a> Actor<'a> {
         }
     }
 
+    /// Several calls at once, no two of the same key: what is not durable is seen by its own connection only, so a
+    /// call that saw another of its pipeline would have happened at two moments.
     fn pipeline(&mut self, client: &mut Client) -> Result<(), Stop> {
         let count = 2 + self.rng.below(5);
-        self.calls(client, count)
+        let mut calls: Vec<Call> = Vec::new();
+        for _ in 0..count {
+            let call = self.draw();
+            let alone =
+                call.keys() == 0 || calls.iter().any(|other| other.keys() & call.keys() != 0);
+            if !alone {
+                calls.push(call);
+            }
+        }
+        self.make(client, calls)
     }
 
     /// Sends calls on one family, and reads all replies.
-    fn calls(&mut self, client: &mut Client, count: u64) -> Result<(), Stop> {
+    fn make(&mut self, client: &mut Client, calls: Vec<Call>) -> Result<(), Stop> {
         let family = self.select(client);
-        let mut sent = Vec::new();
-        for _ in 0..count {
-            let call = self.draw();
-            send(client, &call);
-            sent.push(call);
-        }
-        let noted: Vec<Noted> = sent.iter().map(|call| self.note(family, call)).collect();
+        calls.iter().for_each(|call| send(client, call));
+        let sent = self.shared.now();
+        let noted = calls.iter().map(|call| self.note_at(family, call, sent));
+        let noted: Vec<Noted> = noted.collect();
         client.flush()?;
         selected(client, family)?;
-        for (call, noted) in sent.iter().zip(noted) {
+        for (call, noted) in calls.iter().zip(noted) {
             let answer = receive(client, call)?;
             self.answered(&noted, answer);
         }
@@ -167,10 +178,14 @@ impl<'a> Actor<'a> {
 
     /// Writes down a call that is about to be sent. FLUSHALL is one of every family.
     fn note(&mut self, family: usize, call: &Call) -> Noted {
+        self.note_at(family, call, self.shared.now())
+    }
+
+    fn note_at(&mut self, family: usize, call: &Call, sent: u64) -> Noted {
         let event = Event {
             call: call.clone(),
             answer: None,
-            sent: self.shared.now(),
+            sent,
             answered: u64::MAX,
         };
         let mut noted = Vec::new();
@@ -208,7 +223,7 @@ impl<'a> Actor<'a> {
             265..=279 => Call::SetNew(self.some_new()),
             280..=289 => Call::Take(one),
             290..=309 => Call::Delete(self.some()),
-            310..=329 => Call::Count(self.some()),
+            310..=329 => Call::Count(vec![one]),
             330..=369 => Call::Add(one % ACCOUNTS, self.rng.below(9) as i64 + 1),
             _ => Call::Transfer(self.rng.below(99) as i64 + 1),
         }

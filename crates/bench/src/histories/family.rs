@@ -59,7 +59,7 @@ pub(super) enum Call {
     Delete(Vec<usize>),
     /// memcached's set that found no room: the item that it would have replaced is gone.
     Remove(usize),
-    /// EXISTS: how many there are.
+    /// EXISTS: how many there are. Of several keys it looks at one after the other.
     Count(Vec<usize>),
     /// WATCH and MULTI, or memcached's cas: what is written if what was read is still there.
     Replace {
@@ -72,6 +72,30 @@ pub(super) enum Call {
     Transfer(i64),
     /// FLUSHALL. FLUSHDB deletes key by key, so it is no call.
     Clear,
+}
+
+impl Call {
+    /// The keys that a call reads or writes, a bit each. FLUSHALL has none of its own.
+    pub(super) fn keys(&self) -> u32 {
+        let registers = |list: &mut dyn Iterator<Item = usize>| list.map(|at| 1 << at).sum::<u32>();
+        let account = |at: usize| 1 << (REGISTERS + at);
+        match self {
+            Call::Get(at) | Call::Swap(at, _) | Call::Take(at) | Call::Remove(at) => 1 << at,
+            Call::Set(pairs) | Call::SetNew(pairs) | Call::Replace { write: pairs, .. } => {
+                registers(&mut pairs.iter().map(|(at, _)| *at))
+            }
+            Call::Delete(list) | Call::Count(list) => registers(&mut list.iter().copied()),
+            Call::Add(at, _) => account(*at),
+            Call::Transfer(_) => (0..ACCOUNTS).map(account).sum(),
+            Call::GetAll => (1 << (REGISTERS + ACCOUNTS)) - 1,
+            Call::Clear => 0,
+        }
+    }
+
+    /// Whether the answer tells a call that changed something from one that did not.
+    pub(super) fn says_what_it_did(&self) -> bool {
+        !matches!(self, Call::Set(_) | Call::Remove(_) | Call::Clear)
+    }
 }
 
 /// What a call answers.

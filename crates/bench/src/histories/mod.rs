@@ -19,6 +19,10 @@
 //! HISTORIES-4  Values are whole: each is a function of its number.
 //! HISTORIES-5  As many keys are counted as there are, in each database.
 //!
+//! What is not durable is seen by its own connection only, and decides what conditional writes do (docs/compatibility.md):
+//! a pipeline that reads what it has written is answered when that is durable, but has read the rest before. So a
+//! pipeline's calls are of different keys here, and may happen in any order.
+//!
 //! Limits: FLUSHALL is one call of each family, not of all at once. A transaction that is refused because something was
 //! changed is not asked why. FLUSHDB is no call: it deletes key by key, while others write (docs/compatibility.md).
 
@@ -42,8 +46,8 @@ use search::{Event, Verdict, search};
 const FAMILIES: usize = 6;
 /// Bytes of the values that a full pool is filled with.
 const FILLER_BYTES: usize = 50_000;
-/// Calls that are shown of a history that no order explains.
-const SHOWN: usize = 24;
+/// Of a history that no order explains, what happened so long before and after is shown, in nanoseconds.
+const SHOWN_NS: u64 = 4_000_000;
 
 /// What is run, and how often.
 #[derive(Clone, Debug)]
@@ -224,55 +228,59 @@ fn judge(states: &[State], seen: Vec<Seen>, figures: &mut Figures) -> Result<(),
         match search(states[family], clients) {
             Verdict::Holds => figures.histories += 1,
             Verdict::Open => figures.given_up += 1,
-            Verdict::Fails { state, done } => {
-                return Err(Failure::Violation(violation(
-                    family,
-                    states[family],
-                    state,
-                    clients,
-                    &done,
-                )));
+            Verdict::Fails { state, stuck } => {
+                let (start, clients) = (states[family], clients.as_slice());
+                let violation = violation(family, start, state, clients, &stuck);
+                return Err(Failure::Violation(violation));
             }
         }
     }
     Ok(())
 }
 
-/// What no order explains: the calls around the place up to which most were explained.
+/// What no order explains: the calls around the moment up to which most were explained.
 fn violation(
     family: usize,
     start: State,
     state: State,
     clients: &[Vec<Event>],
-    done: &[usize],
+    stuck: &[Event],
 ) -> Violation {
+    let moment = stuck.iter().map(|event| event.answered).min();
+    let moment = moment.unwrap_or(u64::MAX);
+    let shown = moment.saturating_sub(SHOWN_NS)..moment.saturating_add(SHOWN_NS);
+    let mut calls = Vec::new();
+    for (client, events) in clients.iter().enumerate() {
+        for (at, event) in events.iter().enumerate() {
+            if event.answered >= shown.start && event.sent < shown.end {
+                calls.push((event.sent, at, line(client, event, stuck)));
+            }
+        }
+    }
+    calls.sort();
     let mut history = vec![
         format!("at first {start:?}"),
         format!("explained up to {state:?}"),
     ];
-    let mut shown = Vec::new();
-    for (client, (events, done)) in clients.iter().zip(done).enumerate() {
-        let from = done.saturating_sub(SHOWN / clients.len().max(1));
-        for (at, event) in events.iter().enumerate().take(done + 3).skip(from) {
-            let explained = if at < *done { "" } else { " NOT EXPLAINED" };
-            let ended = match event.answered {
-                u64::MAX => "never".into(),
-                time => format!("{:.3} ms", time as f64 / 1e6),
-            };
-            let line = format!(
-                "client {client}, {:.3} ms to {ended}: {:?} answered {:?}{explained}",
-                event.sent as f64 / 1e6,
-                event.call,
-                event.answer
-            );
-            shown.push((event.sent, line));
-        }
-    }
-    shown.sort();
-    history.extend(shown.into_iter().map(|(_, line)| line));
+    history.extend(calls.into_iter().map(|(.., line)| line));
     Violation {
         key: format!("database {family}"),
         what: "no order of all calls explains what was answered".into(),
         history,
     }
+}
+
+/// A call as it is shown.
+fn line(client: usize, event: &Event, stuck: &[Event]) -> String {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let ended = match event.answered {
+        u64::MAX => "never".into(),
+        time => format!("{:.3} ms", ms(time)),
+    };
+    let is_stuck = stuck
+        .iter()
+        .any(|other| other.sent == event.sent && other.call == event.call);
+    let explained = if is_stuck { ", NOT EXPLAINED" } else { "" };
+    let (sent, call, answer) = (ms(event.sent), &event.call, &event.answer);
+    format!("client {client}, {sent:.3} ms to {ended}: {call:?} answered {answer:?}{explained}")
 }

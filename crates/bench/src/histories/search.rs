@@ -6,10 +6,12 @@
 //!   reader                                                      ├─ MGET: r1 = 9 ─┤
 //! ```
 //!
+//! The calls of a pipeline are sent at the same time and are of different keys: they may happen in any order.
+//!
 //! A depth-first search over how far each client's list has been ordered, and the state by then. A call may come next if
 //! no call that is still to be ordered was answered before it was sent. What was never answered may have happened at any
-//! time since, or never. Places that were tried are not tried again; a call that changes nothing and answers right is
-//! taken at once, as no order is lost by that.
+//! time since, or never. Places that were tried are not tried again; a call whose answer says that it changed nothing is
+//! taken as soon as it answers right, as no order is lost by that.
 
 use std::collections::HashSet;
 
@@ -35,81 +37,113 @@ pub(super) struct Event {
 pub(super) enum Verdict {
     /// There is an order.
     Holds,
-    /// There is none. The state and how far each client had got where most calls were explained.
-    Fails { state: State, done: Vec<usize> },
+    /// There is none. The state where most calls were explained, and the calls that could not come next there.
+    Fails { state: State, stuck: Vec<Event> },
     /// It was given up.
     Open,
 }
 
-/// How far each client's list has been ordered, and the state by then.
-type Place = (Vec<u32>, State);
+/// How far a client's list has been ordered: to this pipeline, of which these calls have been ordered, a bit each.
+type Done = (u32, u32);
+/// How far all lists have been ordered, and the state by then.
+type Place = (Vec<Done>, State);
 
 /// Searches for an order from `start` on. Each client's list is in the order in which it was sent.
 pub(super) fn search(start: State, clients: &[Vec<Event>]) -> Verdict {
-    let mut stack: Vec<Place> = vec![(vec![0; clients.len()], start)];
+    let pipelines: Vec<Vec<&[Event]>> = clients
+        .iter()
+        .map(|events| events.chunk_by(|a, b| a.sent == b.sent).collect())
+        .collect();
+    let mut stack: Vec<Place> = vec![(vec![(0, 0); clients.len()], start)];
     let mut seen: HashSet<Place> = HashSet::new();
-    let mut furthest = (0, start, vec![0; clients.len()]);
-    while let Some((done, state)) = stack.pop() {
-        if ended(&done, clients) {
+    let mut furthest = (0, stack[0].clone());
+    while let Some(place) = stack.pop() {
+        if left(&place, &pipelines).all(|(_, _, event)| event.answer.is_none()) {
             return Verdict::Holds;
         }
-        if !seen.insert((done.clone(), state)) {
+        if !seen.insert(place.clone()) {
             continue;
         }
         if seen.len() > PLACES_MAX {
             return Verdict::Open;
         }
-        let ordered = done.iter().sum::<u32>();
+        let ordered = place.0.iter().map(|(at, _)| at).sum::<u32>();
         if ordered >= furthest.0 {
-            let done = done.iter().map(|done| *done as usize).collect();
-            furthest = (ordered, state, done);
+            furthest = (ordered, place.clone());
         }
-        follow(&done, state, clients, &mut stack);
+        follow(&place, &pipelines, &mut stack);
     }
-    let (_, state, done) = furthest;
-    Verdict::Fails { state, done }
+    let place = furthest.1;
+    Verdict::Fails {
+        state: place.1,
+        stuck: left(&place, &pipelines)
+            .map(|(_, _, event)| event.clone())
+            .collect(),
+    }
 }
 
-/// Whether all that was answered has been ordered.
-fn ended(done: &[u32], clients: &[Vec<Event>]) -> bool {
-    let left = |(done, events): (&u32, &Vec<Event>)| {
-        events[*done as usize..]
-            .iter()
-            .any(|event| event.answer.is_some())
-    };
-    !done.iter().zip(clients).any(left)
+/// The calls of each client's next pipeline that are still to be ordered, with the client and their place in it.
+fn left<'a>(
+    place: &Place,
+    pipelines: &'a [Vec<&'a [Event]>],
+) -> impl Iterator<Item = (usize, usize, &'a Event)> {
+    place
+        .0
+        .clone()
+        .into_iter()
+        .zip(pipelines)
+        .enumerate()
+        .flat_map(|(client, ((at, done), pipelines))| {
+            let events = pipelines.get(at as usize).copied().unwrap_or_default();
+            let left = events
+                .iter()
+                .enumerate()
+                .filter(move |(at, _)| done >> at & 1 == 0);
+            left.map(move |(at, event)| (client, at, event))
+        })
+}
+
+/// The place after a call of a client has been ordered.
+fn advanced(
+    place: &Place,
+    client: usize,
+    call: usize,
+    state: State,
+    pipelines: &[Vec<&[Event]>],
+) -> Place {
+    let mut done = place.0.clone();
+    let (at, calls) = &mut done[client];
+    *calls |= 1 << call;
+    if calls.count_ones() as usize == pipelines[client][*at as usize].len() {
+        (*at, *calls) = (*at + 1, 0);
+    }
+    (done, state)
 }
 
 /// Pushes where one can go from a place.
-fn follow(done: &[u32], state: State, clients: &[Vec<Event>], stack: &mut Vec<Place>) {
-    let next = |client: usize| clients[client].get(done[client] as usize);
-    let first_answer = (0..clients.len())
-        .filter_map(|client| next(client).map(|event| event.answered))
+fn follow(place: &Place, pipelines: &[Vec<&[Event]>], stack: &mut Vec<Place>) {
+    let first_answer = left(place, pipelines)
+        .map(|(_, _, event)| event.answered)
         .min();
-    let advanced = |client: usize| {
-        let mut done = done.to_vec();
-        done[client] += 1;
-        done
-    };
-    let from = stack.len();
-    for client in 0..clients.len() {
-        let Some(event) = next(client) else { continue };
+    let (from, state) = (stack.len(), place.1);
+    for (client, call, event) in left(place, pipelines) {
         if first_answer.is_some_and(|first| event.sent > first) {
             continue;
         }
         let (after, answer) = state.run(&event.call);
+        let next = |state| advanced(place, client, call, state, pipelines);
         match &event.answer {
             Some(answered) if *answered != answer => {}
-            Some(_) if after == state => {
+            Some(_) if after == state && event.call.says_what_it_did() => {
                 stack.truncate(from);
-                stack.push((advanced(client), state));
+                stack.push(next(state));
                 return;
             }
-            Some(_) => stack.push((advanced(client), after)),
+            Some(_) => stack.push(next(after)),
             None => {
-                stack.push((advanced(client), state));
+                stack.push(next(state));
                 if after != state {
-                    stack.push((advanced(client), after));
+                    stack.push(next(after));
                 }
             }
         }
@@ -203,6 +237,20 @@ mod tests {
         };
         assert!(holds(&[vec![set(0, 1, 0, 9), deleted(1)]]));
         assert!(!holds(&[vec![set(0, 1, 0, 9), deleted(2)]]));
+    }
+
+    #[test]
+    fn a_clear_of_nothing_may_come_later() {
+        let cleared = event(Call::Clear, Some(Answer::Done), 0, 20);
+        let gone = get(0, None, 21, 22);
+        assert!(holds(&[
+            vec![cleared.clone()],
+            vec![set(0, 1, 5, 9), gone.clone()]
+        ]));
+        assert!(!holds(&[
+            vec![cleared],
+            vec![set(0, 1, 30, 39), get(0, None, 40, 41)]
+        ]));
     }
 
     #[test]
