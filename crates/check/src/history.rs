@@ -24,6 +24,8 @@
 //!     shown it has forgotten for good.
 //! H6  Where tickets promise nothing, a group's delete that found nothing is no part of the group: it writes nothing,
 //!     and what had deleted the key may be lost though the group is kept.
+//! H7  A value that was made from a group's value, by an update or by another group that had read it, has the group in
+//!     it: if it is there, the group is, whole. Where tickets promise nothing, the update may be there and the group lost.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -237,6 +239,19 @@ impl History {
     /// Whether a key with these versions may be absent without a reason that they tell (H5).
     pub(crate) fn may_miss(&self, versions: &[Version]) -> bool {
         self.forgets && (self.made_room || versions.iter().any(|v| v.acked.is_none()))
+    }
+
+    /// Whether `version`, one of `versions`, is what operation `op` wrote, or was made from it by updates (H7).
+    pub(crate) fn contains(&self, versions: &[Version], version: &Version, op: OpId) -> bool {
+        if version.op == op {
+            return true;
+        }
+        let base = version
+            .over
+            .filter(|_| version.state.is_some() && !self.relaxed);
+        let base = base.and_then(|base| versions.iter().find(|v| v.op == base));
+        let base = base.filter(|base| base.state.is_some());
+        base.is_some_and(|base| self.contains(versions, base, op))
     }
 
     fn has_missed(&self, key: u64, found: Option<Value>) -> bool {

@@ -61,7 +61,8 @@ fn complaint(key: u64, found: Option<Value>, versions: &[Version], now_ms: u64) 
     }
 }
 
-/// All members or none. A member that a later write of its key hides tells nothing.
+/// All members or none. A member that a later write of its key hides tells nothing, but an update of it tells that it was
+/// there.
 fn judge_group(
     history: &History,
     group: &Group,
@@ -79,7 +80,10 @@ fn judge_group(
             continue; // H5
         }
         let mut explanations = versions.iter().filter(|v| v.reads_as(now_ms) == found);
-        if explanations.clone().all(|v| v.op == group.op) {
+        if explanations
+            .clone()
+            .all(|v| history.contains(versions, v, group.op))
+        {
             surely_in = Some(key);
         } else if explanations.all(|v| v.op != group.op && v.precedes(member)) {
             surely_out = Some(key);

@@ -6,7 +6,7 @@
 use farbank_pm::fault::Named;
 
 /// Those that the explorer finds, in one thread.
-pub(crate) const ALL: [Named; 25] = [
+pub(crate) const ALL: [Named; 26] = [
     Named {
         name: "pm.cached_pages_trusted",
         what: "a start after a failed sync trusts pages that the file's device does not have",
@@ -71,6 +71,11 @@ pub(crate) const ALL: [Named; 25] = [
         name: "kv.group_relies_on_pending",
         what: "a group does not carry the pending writes it was decided on",
         source: "invariant G3 of group.rs, mended in 9cfe07e",
+    },
+    Named {
+        name: "kv.group_left_behind",
+        what: "what was decided on one member of a group that is not durable may survive without the others",
+        source: "invariant G6 of group.rs; the histories of a killed server: INCR kept, its MULTI lost",
     },
     Named {
         name: "kv.groups_cleaned_away",

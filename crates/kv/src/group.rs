@@ -22,36 +22,44 @@
 //!     after the group sees none as it was before.
 //! G5  The body runs before anything is staged, and its panic is held back until the stripes are released: nothing of the
 //!     group remains, and no lock is poisoned.
+//! G6  What was read of a group that is not durable yet is written in a group with all keys of that one: those that are
+//!     not written otherwise become members as they are (G3). Else a crash could keep what was decided on one member, and
+//!     lose the others. If they are many, the group is waited for instead.
+
+mod plan;
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use farbank_pm::fault;
+use farbank_pm::medium::Drain;
 use farbank_pm::process::this_thread;
 use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
-use farbank_pm::{Medium, Off, Ticket};
+use farbank_pm::{Medium, Off, Poisoned, Ticket};
 
+use self::plan::{FILLER, Plan};
 use crate::engine::Engine;
 use crate::record::{ALIGN, Header, Type, body_crc};
 use crate::seek::Located;
-use crate::segment::{FIRST, State};
+use crate::segment::State;
 use crate::session::{Draft, Newest, Worker, Write, header_of, outrun};
-use crate::store::{
-    Change, Error, Head, Item, Key, Meta, Ops, VALUE_BYTES_MAX, Value, Verdict, View,
-};
-use crate::stripe::{Locked, Pending};
+use crate::store::{Change, Error, Head, Item, Key, Meta, Ops, Value, Verdict, View};
+use crate::stripe::{Locked, Pending, Together};
 
-/// The key of a group record: it aligns the members.
-const FILLER: [u8; 8] = [0; 8];
+/// Keys that a group takes along for G6, at most.
+const TAKEN_MAX: usize = 16;
 
-const _: () = assert!((crate::record::HEADER_MIN + FILLER.len()).is_multiple_of(ALIGN));
+/// The name of a key.
+type Name = (u8, Vec<u8>);
 
 /// One key of a group.
 struct Slot {
     hash: u64,
     located: Located,
     newest: Newest,
+    /// Whether the group is decided on what is there.
+    is_read: bool,
     /// What the body wants written.
     change: Change,
 }
@@ -71,6 +79,8 @@ enum Retry {
     Room(usize, u32),
     /// This must be durable first.
     Durable(Ticket),
+    /// These keys must be members, too (G6).
+    Together(Vec<Name>),
 }
 
 impl<M: Medium> Worker<M> {
@@ -87,6 +97,7 @@ impl<M: Medium> Worker<M> {
             })?;
         }
         let mut room = None;
+        let mut taken: Vec<Name> = Vec::new();
         loop {
             let engine = Arc::clone(&self.engine);
             let class = engine.classes() - 1;
@@ -94,14 +105,18 @@ impl<M: Medium> Worker<M> {
                 self.room_for_group(class, bytes, extents)?;
             }
             self.pin();
-            match self.try_group(&engine, class, keys, body)? {
+            let taken_keys = taken.iter().map(|(db, bytes)| Key { db: *db, bytes });
+            let all: Vec<Key<'_>> = keys.iter().copied().chain(taken_keys).collect();
+            match self.try_group(&engine, class, &all, keys.len(), body)? {
                 Ok(verdict) => return Ok(verdict),
                 Err(Retry::Foreign(hash)) => self.wait_for_other(hash)?,
                 Err(Retry::Room(bytes, extents)) => room = Some((bytes, extents)),
                 Err(Retry::Durable(theirs)) => {
                     let ours = self.commit_batch()?;
                     self.settle(ours.max(theirs))?;
+                    taken.clear();
                 }
+                Err(Retry::Together(more)) => taken.extend(more),
             }
         }
     }
@@ -123,12 +138,13 @@ impl<M: Medium> Worker<M> {
         engine: &Arc<Engine<M>>,
         class: usize,
         keys: &[Key<'_>],
+        named: usize,
         body: &mut dyn FnMut(&mut dyn Ops) -> Result<Verdict, Error>,
     ) -> Result<Result<Verdict, Retry>, Error> {
         let mut locks = lock_all(engine, keys);
         let mut slots: Vec<Slot> = Vec::with_capacity(keys.len());
         let mut by_key = HashMap::with_capacity(keys.len());
-        for key in keys {
+        for (number, key) in keys.iter().enumerate() {
             if by_key.contains_key(&(key.db, key.bytes.to_vec())) {
                 continue;
             }
@@ -144,6 +160,7 @@ impl<M: Medium> Worker<M> {
                 hash,
                 located,
                 newest,
+                is_read: number >= named,
                 change: Change::Keep,
             });
         }
@@ -160,6 +177,9 @@ impl<M: Medium> Worker<M> {
             return Ok(Ok(Verdict::Abandon));
         }
         let (mut slots, by_key) = (ops.slots, ops.by_key);
+        if let Some(retry) = self.keep_together(&slots, &by_key, keys.len() - named)? {
+            return Ok(Err(retry));
+        }
         if let Some(ticket) = self.rebase(&mut slots)? {
             return Ok(Err(Retry::Durable(ticket)));
         }
@@ -180,6 +200,87 @@ impl<M: Medium> Worker<M> {
         self.write_members(engine, class, members, &mut locks)
     }
 
+    /// G6: what must be done before the group is written, if it was decided on members of groups that are not durable.
+    fn keep_together(
+        &self,
+        slots: &[Slot],
+        by_key: &HashMap<Name, usize>,
+        taken: usize,
+    ) -> Result<Option<Retry>, Error> {
+        if slots.iter().all(|slot| slot.change == Change::Keep) {
+            return Ok(None);
+        }
+        let (mut more, mut theirs) = (Vec::new(), Ticket::DURABLE);
+        for slot in slots.iter().filter(|slot| slot.is_read) {
+            let Some((group, ticket)) = self.undurable_group(&slot.newest)? else {
+                continue;
+            };
+            let missing = group.iter().filter(|name| !by_key.contains_key(name));
+            for name in missing {
+                theirs = theirs.max(ticket);
+                if !more.contains(name) {
+                    more.push(name.clone());
+                }
+            }
+        }
+        let is_quick = self.engine.caps().drain == Drain::Fence;
+        Ok(match more.len() {
+            0 => None,
+            count if is_quick || taken + count > TAKEN_MAX => Some(Retry::Durable(theirs)),
+            _ => Some(Retry::Together(more)),
+        })
+    }
+
+    /// Whether a value of so many bytes may become a member for G3 or G6.
+    pub(crate) fn can_be_member(&self, bytes: usize) -> bool {
+        bytes <= self.engine.geometry.inline_max() / 2
+    }
+
+    /// The keys of the group that a write is a member of, and its ticket, if that is not durable yet.
+    pub(crate) fn undurable_group(
+        &self,
+        newest: &Newest,
+    ) -> Result<Option<(Together, Ticket)>, Poisoned> {
+        let (Newest::Staged(pending) | Newest::Drained(pending)) = newest else {
+            return Ok(None);
+        };
+        let Some(group) = &pending.group else {
+            return Ok(None);
+        };
+        if fault!("kv.group_left_behind") {
+            return Ok(None);
+        }
+        match pending.ticket {
+            Some(ticket) if self.engine.poll(ticket)? => Ok(None),
+            ticket => Ok(Some((Arc::clone(group), ticket.unwrap_or(Ticket::DURABLE)))),
+        }
+    }
+
+    /// Changes a key in a group of its own, and of what must be kept together with it (G6).
+    pub(crate) fn change_in_group(
+        &mut self,
+        key: Key<'_>,
+        decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
+    ) -> Result<u64, Error> {
+        let mut kept = 0;
+        let mut is_put = false;
+        self.run_group(&[key], &mut |ops| {
+            is_put = false;
+            kept = ops.update(key, &mut |item| {
+                let change = decide(item);
+                is_put = matches!(change, Change::Put { .. });
+                change
+            })?;
+            Ok(Verdict::Apply)
+        })?;
+        let hash = self.engine.geometry.hash(key.db, key.bytes);
+        let newest = self.newest(&self.engine.stripe(hash).lock(), hash, key);
+        Ok(match newest {
+            Newest::Staged(own) if is_put => own.seq,
+            _ => kept,
+        })
+    }
+
     /// G3: makes members of values the group relied on and does not replace, if they are not durable
     /// yet. Returns a ticket to wait for instead, if one of them is too long to be a member.
     fn rebase(&mut self, slots: &mut [Slot]) -> Result<Option<Ticket>, Error> {
@@ -190,7 +291,7 @@ impl<M: Medium> Worker<M> {
         }
         for slot in slots.iter_mut().filter(|slot| slot.change == Change::Keep) {
             let pending = match &slot.newest {
-                Newest::Staged(pending) | Newest::Drained(pending) => *pending,
+                Newest::Staged(pending) | Newest::Drained(pending) => pending,
                 Newest::Published | Newest::Foreign => continue,
             };
             let ticket = pending.ticket.unwrap_or(Ticket::DURABLE);
@@ -200,7 +301,7 @@ impl<M: Medium> Worker<M> {
             let mut bytes = Vec::new();
             slot.change = match self.load(pending.at, &mut bytes)? {
                 None => Change::Delete,
-                Some(meta) if meta.value_bytes > self.engine.geometry.inline_max() / 2 => {
+                Some(meta) if !self.can_be_member(meta.value_bytes) => {
                     return Ok(Some(ticket));
                 }
                 Some(Meta {
@@ -230,7 +331,10 @@ impl<M: Medium> Worker<M> {
         if members.is_empty() {
             return Ok(Ok(Verdict::Apply));
         }
-        let plan = Plan::of(engine, &members)?;
+        let headers = members
+            .iter()
+            .map(|(key, slot)| member_header(*key, &slot.change));
+        let plan = Plan::of(engine, headers.collect())?;
         let room = if plan.has_room(self, class) {
             plan.places(self, class)
         } else {
@@ -240,6 +344,8 @@ impl<M: Medium> Worker<M> {
             return Ok(Err(Retry::Room(plan.bytes, plan.runs.len() as u32)));
         };
         let mut buffers: Vec<Vec<u8>> = vec![Vec::new(); extents.len().max(1)];
+        let names = members.iter().map(|(key, _)| (key.db, key.bytes.to_vec()));
+        let group = (members.len() > 1).then(|| Arc::new(names.collect()));
         for (((key, slot), &(buffer, at)), header) in
             members.into_iter().zip(&places).zip(&plan.headers)
         {
@@ -259,6 +365,7 @@ impl<M: Medium> Worker<M> {
                 ticket: None,
                 fence,
                 with: Off::NULL,
+                group: group.clone(),
                 seen: false,
             });
             let header = Header { seq, ..*header };
@@ -378,133 +485,6 @@ fn encode_member<M: Medium>(
     }
 }
 
-/// Of each member its buffer and its offset; and the extents, one a buffer, if there are any.
-type Places = (Vec<(usize, Off)>, Vec<u32>);
-
-/// How a group's members are laid out.
-struct Plan {
-    headers: Vec<Header>,
-    /// Bytes of all members.
-    bytes: usize,
-    /// Members in each extent, if the group does not fit into the log.
-    runs: Vec<usize>,
-}
-
-impl Plan {
-    fn of<M: Medium>(engine: &Engine<M>, members: &[(Key<'_>, Slot)]) -> Result<Plan, Error> {
-        let payload = engine.geometry.payload();
-        let headers: Vec<Header> = members
-            .iter()
-            .map(|(key, slot)| member_header(*key, &slot.change))
-            .collect();
-        let lens: Vec<usize> = headers.iter().map(|h| engine.record_len(h)).collect();
-        for (header, len) in headers.iter().zip(&lens) {
-            member_fits(header, *len, payload)?;
-        }
-        let bytes = lens.iter().sum();
-        let mut plan = Plan {
-            headers,
-            bytes,
-            runs: Vec::new(),
-        };
-        if plan.record_len() > engine.geometry.inline_max() {
-            let mut left = 0;
-            for len in lens {
-                if left < len {
-                    plan.runs.push(0);
-                    left = payload;
-                }
-                left -= len;
-                *plan.runs.last_mut().expect("a run was begun") += 1;
-            }
-            let entries = (payload - crate::record::RECORD_MIN) / crate::record::EXTENT_ENTRY;
-            let runs_max = entries.min(VALUE_BYTES_MAX / payload);
-            if plan.runs.len() > runs_max {
-                let bytes_max = runs_max * payload;
-                return Err(Error::GroupTooLong { bytes, bytes_max });
-            }
-        }
-        Ok(plan)
-    }
-
-    /// Bytes of the group's record if it lies in the log.
-    fn record_len(&self) -> usize {
-        crate::record::HEADER_MIN + FILLER.len() + self.bytes
-    }
-
-    fn table_len(&self) -> usize {
-        crate::record::RECORD_MIN + self.runs.len() * crate::record::EXTENT_ENTRY
-    }
-
-    fn has_room<M: Medium>(&self, worker: &mut Worker<M>, class: usize) -> bool {
-        let engine = Arc::clone(&worker.engine);
-        let keep = worker.keep_free(false);
-        let len = if self.runs.is_empty() {
-            self.record_len()
-        } else {
-            self.table_len()
-        };
-        worker.unpark();
-        worker.fits(self.bytes)
-            && worker
-                .log
-                .make_room(&engine, class, len, keep, None)
-                .is_ok()
-            && engine.free_count() > keep + self.runs.len() as u32
-    }
-
-    /// Where each member lies: its buffer and its offset; and the extents, if there are any. `None`: another
-    /// session took the last free segment.
-    fn places<M: Medium>(&self, worker: &mut Worker<M>, class: usize) -> Option<Places> {
-        let engine = Arc::clone(&worker.engine);
-        let mut places = Vec::with_capacity(self.headers.len());
-        if self.runs.is_empty() {
-            let head = (crate::record::HEADER_MIN + FILLER.len()) as u64;
-            let mut at = worker.log.next(class).plus(head);
-            for header in &self.headers {
-                places.push((0, at));
-                at = at.plus(engine.record_len(header) as u64);
-            }
-            return Some((places, Vec::new()));
-        }
-        let mut extents = Vec::with_capacity(self.runs.len());
-        let mut headers = self.headers.iter();
-        for (buffer, run) in self.runs.iter().enumerate() {
-            let Some(segment) = engine.take_segment(engine.cleaner_reserve()) else {
-                // Not opened yet: they are as free as before.
-                extents
-                    .into_iter()
-                    .for_each(|taken| engine.give_segment(taken));
-                return None;
-            };
-            extents.push(segment);
-            let mut at = engine.geometry.base(segment).plus(FIRST as u64);
-            for header in headers.by_ref().take(*run) {
-                places.push((buffer, at));
-                at = at.plus(engine.record_len(header) as u64);
-            }
-        }
-        Some((places, extents))
-    }
-}
-
-/// Refuses a member that does not fit into one segment.
-fn member_fits(header: &Header, len: usize, payload: usize) -> Result<(), Error> {
-    let (key, value) = (header.key_len, header.value_len);
-    let room = (payload / ALIGN * ALIGN).saturating_sub(header.len());
-    match len <= payload {
-        true => Ok(()),
-        false if key > value => Err(Error::KeyTooLong {
-            bytes: key,
-            bytes_max: room.saturating_sub(value),
-        }),
-        false => Err(Error::ValueTooLong {
-            bytes: value,
-            bytes_max: room.saturating_sub(key),
-        }),
-    }
-}
-
 fn member_header(key: Key<'_>, change: &Change) -> Header {
     Header {
         member: true,
@@ -534,6 +514,13 @@ impl<M: Medium> GroupOps<'_, M> {
     fn slot(&self, key: Key<'_>) -> Result<usize, Error> {
         let named = self.by_key.get(&(key.db, key.bytes.to_vec()));
         named.copied().ok_or(Error::NotInGroup)
+    }
+
+    /// The slot of a key that the group is decided on.
+    fn read_slot(&mut self, key: Key<'_>) -> Result<usize, Error> {
+        let slot = self.slot(key)?;
+        self.slots[slot].is_read = true;
+        Ok(slot)
     }
 
     /// What the group has decided on for the key in `slot`: its value, or that it is absent.
@@ -598,7 +585,7 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
         out: &mut Vec<u8>,
         head: Head<'_>,
     ) -> Result<bool, Error> {
-        let slot = self.slot(key)?;
+        let slot = self.read_slot(key)?;
         if let Some(at) = self.kept_at(slot) {
             return self.worker.emit(at, out, head);
         }
@@ -612,7 +599,7 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
     }
 
     fn meta(&mut self, key: Key<'_>, _view: View) -> Result<Option<Meta>, Error> {
-        let slot = self.slot(key)?;
+        let slot = self.read_slot(key)?;
         self.current_meta(slot)
     }
 
@@ -661,7 +648,7 @@ impl<M: Medium> Ops for GroupOps<'_, M> {
         key: Key<'_>,
         decide: &mut dyn FnMut(Option<Item<'_>>) -> Change,
     ) -> Result<u64, Error> {
-        let slot = self.slot(key)?;
+        let slot = self.read_slot(key)?;
         let mut bytes = Vec::new();
         let meta = self.current(slot, &mut bytes)?;
         match decide(meta.map(|meta| Item {

@@ -106,7 +106,7 @@ impl<M: Medium> Worker<M> {
             .flat_map(|stripe| {
                 let locked = stripe.lock();
                 let theirs = locked.all().filter(|p| p.with == with && !p.seen);
-                theirs.copied().collect::<Vec<_>>()
+                theirs.cloned().collect::<Vec<_>>()
             })
             .collect();
         let mut writes: Vec<Write> = theirs.iter().filter_map(|p| self.write_of(p)).collect();
@@ -175,10 +175,10 @@ impl<M: Medium> Worker<M> {
             let located = fresh.as_ref().unwrap_or(&write.located);
             {
                 let mut locked = stripe.lock();
-                let listed = locked.listed(write.seq).copied();
-                let seen = listed.is_some_and(|p| p.seen);
+                let listed = locked.listed(write.seq);
+                let (is_listed, seen) = (listed.is_some(), listed.as_ref().is_some_and(|p| p.seen));
                 let own = listed.is_none_or(|p| p.session == self.id);
-                let is_due = listed.is_some() || fault!("kv.older_published_later");
+                let is_due = is_listed || fault!("kv.older_published_later");
                 let is_dead = write.seq <= engine.floor.load(Acquire);
                 if seen || is_dead || !is_due {
                     if own {
@@ -261,7 +261,7 @@ impl<M: Medium> Worker<M> {
         let older: Vec<Pending> = locked
             .of(write.hash)
             .filter(|p| p.seq < write.seq && p.ticket.is_some())
-            .copied()
+            .cloned()
             .collect();
         if older.is_empty() {
             return;

@@ -76,9 +76,9 @@ impl<M: Medium> Worker<M> {
             if pending.ticket.is_none() && pending.session != self.id {
                 return Newest::Foreign;
             }
-            let newer = newest.is_none_or(|n| n.seq < pending.seq);
+            let newer = newest.as_ref().is_none_or(|n| n.seq < pending.seq);
             if newer && self.is_of(pending, key) {
-                newest = Some(*pending);
+                newest = Some(pending.clone());
             }
         }
         match newest {
@@ -306,9 +306,9 @@ impl<M: Medium> Worker<M> {
                         || self.engine.poll(ticket).unwrap_or(false)
                 }
             };
-            let newer = newest.is_none_or(|n| n.seq < pending.seq);
+            let newer = newest.as_ref().is_none_or(|n| n.seq < pending.seq);
             if readable && newer && self.is_of(pending, key) {
-                newest = Some(*pending);
+                newest = Some(pending.clone());
             }
         }
         newest.map(|pending| pending.at)

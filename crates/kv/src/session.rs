@@ -275,9 +275,10 @@ impl<M: Medium> Worker<M> {
                 ticket: None,
                 fence: self.engine.fence_of(header.what),
                 with: Off::NULL,
+                group: None,
                 seen: false,
             };
-            locked.list(pending);
+            locked.list(pending.clone());
             break pending;
         };
         header.seq = pending.seq;
@@ -586,6 +587,17 @@ impl<M: Medium> Worker<M> {
                 }
             };
             self.admit(&draft)?;
+            if let Some(value) = &draft.value
+                && let Some((_, ticket)) = self.undurable_group(&newest)?
+            {
+                // G6
+                if self.can_be_member(value.bytes.len()) {
+                    return self.change_in_group(key, decide);
+                }
+                let ours = self.commit_batch()?;
+                self.settle(ours.max(ticket))?;
+                continue;
+            }
             let mut still = |worker: &Worker<M>, locked: &Locked<'_>, located: &Located| {
                 worker.is_still(&newest, locked, hash, key, located)
             };

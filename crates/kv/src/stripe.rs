@@ -17,11 +17,14 @@
 use std::time::{Duration, Instant};
 
 use farbank_pm::sync::atomic::{AtomicU32, Ordering};
-use farbank_pm::sync::{Condvar, Mutex, MutexGuard};
+use farbank_pm::sync::{Arc, Condvar, Mutex, MutexGuard};
 use farbank_pm::{Off, Ticket};
 
+/// The names of keys that were written together: databases and bytes.
+pub(crate) type Together = Arc<Vec<(u8, Vec<u8>)>>;
+
 /// A write on its way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Pending {
     pub hash: u64,
     pub seq: u64,
@@ -35,6 +38,8 @@ pub(crate) struct Pending {
     pub fence: u64,
     /// The first of the drained writes that it must be seen with; null: it is seen alone.
     pub with: Off,
+    /// All keys of the group that it is a member of; `None`: it was written alone.
+    pub group: Option<Together>,
     /// Published by another session, which overtook it; its own has yet to notice.
     pub seen: bool,
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use farbank_pm::sim::Rng;
 
-use super::family::{ACCOUNTS, Answer, Call, Id, REGISTERS, State};
+use super::family::{ACCOUNTS, Answer, Call, Id, REGISTERS, State, TRANSFERRED};
 use super::memcached::Memcached;
 use super::search::Event;
 use super::values::{STEP, number, value};
@@ -224,7 +224,10 @@ impl<'a> Actor<'a> {
             280..=289 => Call::Take(one),
             290..=309 => Call::Delete(self.some()),
             310..=329 => Call::Count(vec![one]),
-            330..=369 => Call::Add(one % ACCOUNTS, self.rng.below(9) as i64 + 1),
+            330..=369 => {
+                let account = self.rng.below(ACCOUNTS as u64) as usize;
+                Call::Add(account, self.rng.below(9) as i64 + 1)
+            }
             _ => Call::Transfer(self.rng.below(99) as i64 + 1),
         }
     }
@@ -242,17 +245,23 @@ impl<'a> Actor<'a> {
             .collect()
     }
 
-    /// WATCH, a read, and a MULTI that writes if nothing was changed.
+    /// WATCH between two reads, and a MULTI that writes if nothing was changed. A key that comes and goes after WATCH counts
+    /// as unchanged (docs/compatibility.md): so nothing is written unless both reads have found the same.
     fn replace(&mut self, client: &mut Client) -> Result<(), Stop> {
         let family = self.select(client);
         let chosen = self.some();
         let words = |command: &str| named(command, &chosen);
-        client.send(&words("WATCH"));
-        client.send(&words("MGET"));
+        for command in ["MGET", "WATCH", "MGET"] {
+            client.send(&words(command));
+        }
         client.flush()?;
         selected(client, family)?;
+        let before = registers(client.reply()?)?;
         expect(client, "WATCH", "OK")?;
         let found = registers(client.reply()?)?;
+        if found != before {
+            return expect_of(client, &["UNWATCH"], "OK");
+        }
         let read = chosen.iter().copied().zip(found).collect();
         let write: Vec<(usize, Id)> = chosen
             .iter()
@@ -505,7 +514,7 @@ fn receive(client: &mut Client, call: &Call) -> Result<Answer, Stop> {
 
 fn transferred(client: &mut Client) -> Result<Answer, Stop> {
     expect(client, "MULTI", "OK")?;
-    for _ in 0..ACCOUNTS {
+    for _ in 0..TRANSFERRED {
         expect(client, "INCRBY in MULTI", "QUEUED")?;
     }
     match client.reply()? {
@@ -540,6 +549,13 @@ fn expect(client: &mut Client, what: &str, word: &str) -> Result<(), Stop> {
         Reply::Simple(said) if said == word => Ok(()),
         other => Err(wrong(what, format!("{other:?}"))),
     }
+}
+
+/// Sends a command whose reply is this word.
+fn expect_of(client: &mut Client, words: &[&str], word: &str) -> Result<(), Stop> {
+    client.send(words);
+    client.flush()?;
+    expect(client, words[0], word)
 }
 
 /// The values of registers that MGET found.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   family f, in database f:   r0 r1 r2 r3   registers: values that are written once in a run, by number
-//!                              a0 a1         accounts: decimal numbers
+//!                              a0 a1 a2      accounts: decimal numbers
 //! ```
 //!
 //! This is the specification that histories are compared with: [`State::run`] says what a call does and answers, alone.
@@ -12,7 +12,9 @@ use std::fmt;
 /// Registers of a family.
 pub(super) const REGISTERS: usize = 4;
 /// Accounts of a family.
-pub(super) const ACCOUNTS: usize = 2;
+pub(super) const ACCOUNTS: usize = 3;
+/// Accounts that a transfer changes, the first ones.
+pub(super) const TRANSFERRED: usize = 2;
 
 /// The number of a value. No two writes of a run have the same.
 pub(super) type Id = u32;
@@ -86,7 +88,7 @@ impl Call {
             }
             Call::Delete(list) | Call::Count(list) => registers(&mut list.iter().copied()),
             Call::Add(at, _) => account(*at),
-            Call::Transfer(_) => (0..ACCOUNTS).map(account).sum(),
+            Call::Transfer(_) => (0..TRANSFERRED).map(account).sum(),
             Call::GetAll => (1 << (REGISTERS + ACCOUNTS)) - 1,
             Call::Clear => 0,
         }
@@ -105,7 +107,7 @@ pub(super) enum Answer {
     Value(Option<Id>),
     All(State),
     Number(i64),
-    Sums([i64; ACCOUNTS]),
+    Sums([i64; TRANSFERRED]),
     /// What was read is not there any more, so nothing is written.
     Changed,
     /// Nothing happened: there was no room, or something else was changed, too.

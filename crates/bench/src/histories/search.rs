@@ -180,7 +180,7 @@ mod tests {
         event(Call::Get(at), Some(Answer::Value(id)), sent, answered)
     }
 
-    fn all(registers: [Option<u32>; 4], accounts: [Option<i64>; 2], sent: u64) -> Event {
+    fn all(registers: [Option<u32>; 4], accounts: [Option<i64>; 3], sent: u64) -> Event {
         let state = State {
             registers,
             accounts,
@@ -217,7 +217,7 @@ mod tests {
             "seen before it was sent"
         );
         let both = event(Call::Set(vec![(0, 1), (1, 2)]), None, 0, u64::MAX);
-        let half = all([Some(1), None, None, None], [None, None], 20);
+        let half = all([Some(1), None, None, None], [None; 3], 20);
         assert!(!holds(&[vec![both], vec![half]]));
     }
 
@@ -265,11 +265,11 @@ mod tests {
         let moved = event(Call::Transfer(5), Some(Answer::Sums([-5, 5])), 0, 9);
         assert!(holds(&[
             vec![moved.clone()],
-            vec![all([None; 4], [Some(-5), Some(5)], 20)]
+            vec![all([None; 4], [Some(-5), Some(5), None], 20)]
         ]));
         assert!(!holds(&[
             vec![moved],
-            vec![all([None; 4], [Some(-5), None], 20)]
+            vec![all([None; 4], [Some(-5), None, None], 20)]
         ]));
     }
 
