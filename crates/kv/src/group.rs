@@ -79,8 +79,10 @@ enum Retry {
     Room(usize, u32),
     /// This must be durable first.
     Durable(Ticket),
-    /// These keys must be members, too (G6).
-    Together(Vec<Name>),
+    /// These keys must be members, too, or this must be durable (G6).
+    Together(Vec<Name>, Ticket),
+    /// Another session has yet to drain its write of such a key: what must be durable for it must be.
+    Alone,
 }
 
 impl<M: Medium> Worker<M> {
@@ -97,7 +99,7 @@ impl<M: Medium> Worker<M> {
             })?;
         }
         let mut room = None;
-        let mut taken: Vec<Name> = Vec::new();
+        let (mut taken, mut relied): (Vec<Name>, _) = (Vec::new(), Ticket::DURABLE);
         loop {
             let engine = Arc::clone(&self.engine);
             let class = engine.classes() - 1;
@@ -111,12 +113,15 @@ impl<M: Medium> Worker<M> {
                 Ok(verdict) => return Ok(verdict),
                 Err(Retry::Foreign(hash)) => self.wait_for_other(hash)?,
                 Err(Retry::Room(bytes, extents)) => room = Some((bytes, extents)),
-                Err(Retry::Durable(theirs)) => {
-                    let ours = self.commit_batch()?;
-                    self.settle(ours.max(theirs))?;
+                Err(Retry::Durable(theirs)) => self.settle_all(theirs)?,
+                Err(Retry::Together(more, theirs)) => {
+                    taken.extend(more);
+                    relied = relied.max(theirs);
+                }
+                Err(Retry::Alone) => {
+                    self.settle_all(relied)?;
                     taken.clear();
                 }
-                Err(Retry::Together(more)) => taken.extend(more),
             }
         }
     }
@@ -151,7 +156,12 @@ impl<M: Medium> Worker<M> {
             let hash = engine.geometry.hash(key.db, key.bytes);
             let newest = self.newest(&locks[lock_of(engine, &locks, hash)].1, hash, *key);
             if matches!(newest, Newest::Foreign) {
-                return Ok(Err(Retry::Foreign(hash)));
+                let is_taken = number >= named;
+                return Ok(Err(if is_taken {
+                    Retry::Alone
+                } else {
+                    Retry::Foreign(hash)
+                }));
             }
             self.rely_on(&newest);
             by_key.insert((key.db, key.bytes.to_vec()), slots.len());
@@ -227,8 +237,14 @@ impl<M: Medium> Worker<M> {
         Ok(match more.len() {
             0 => None,
             count if is_quick || taken + count > TAKEN_MAX => Some(Retry::Durable(theirs)),
-            _ => Some(Retry::Together(more)),
+            _ => Some(Retry::Together(more, theirs)),
         })
+    }
+
+    /// Ends the batch, and waits until it and what has this ticket are durable.
+    pub(crate) fn settle_all(&mut self, theirs: Ticket) -> Result<(), Poisoned> {
+        let ours = self.commit_batch()?;
+        self.settle(ours.max(theirs))
     }
 
     /// Whether a value of so many bytes may become a member for G3 or G6.

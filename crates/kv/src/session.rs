@@ -594,8 +594,7 @@ impl<M: Medium> Worker<M> {
                 if self.can_be_member(value.bytes.len()) {
                     return self.change_in_group(key, decide);
                 }
-                let ours = self.commit_batch()?;
-                self.settle(ours.max(ticket))?;
+                self.settle_all(ticket)?;
                 continue;
             }
             let mut still = |worker: &Worker<M>, locked: &Locked<'_>, located: &Located| {
