@@ -4,7 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use farbank_bench::kill;
+use farbank_bench::child::{Failure, Launch};
+use farbank_bench::{histories, kill};
 
 fn check(arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_farbank"));
@@ -68,21 +69,65 @@ fn forgetful(folder: &Path, pool: &Path) -> std::path::PathBuf {
 #[test]
 fn a_server_that_forgets_is_found_out() {
     let folder = folder();
-    let pool = folder.path().join("pool");
-    let options = kill::Options {
-        program: forgetful(folder.path(), &pool),
-        pool,
-        pool_bytes: 32 << 20,
-        arguments: Vec::new(),
-        cycles: 5,
-        connections: 2,
-        seed: 1,
-    };
-    match kill::run(&options, &mut |_| ()) {
-        Err(kill::Failure::Violation(violation)) => {
-            assert!(!violation.history.is_empty(), "{violation:?}");
+    let launch = |name: &str, memcached| {
+        let folder = folder.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        let pool = folder.join("pool");
+        Launch {
+            program: forgetful(&folder, &pool),
+            pool,
+            pool_bytes: 32 << 20,
+            arguments: Vec::new(),
+            memcached,
         }
-        other => panic!("a pool of an earlier cycle passed: {other:?}"),
+    };
+    let (cycles, seed) = (5, 1);
+    let kill = kill::Options {
+        launch: launch("kill", false),
+        cycles,
+        connections: 2,
+        seed,
+    };
+    let histories = histories::Options {
+        launch: launch("histories", true),
+        cycles,
+        connections: 2,
+        full: false,
+        seed,
+    };
+    let killed = kill::run(&kill, &mut |_| ()).map(drop);
+    let searched = histories::run(&histories, &mut |_| ()).map(drop);
+    for found in [killed, searched] {
+        match found {
+            Err(Failure::Violation(violation)) => {
+                assert!(!violation.history.is_empty(), "{violation:?}");
+            }
+            other => panic!("a pool of an earlier cycle passed: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn histories_of_a_killed_server_have_an_order() {
+    for more in [&["--medium", "file"][..], &["--full"]] {
+        let folder = folder();
+        let pool = folder.path().join("pool");
+        let pool = pool.to_str().unwrap();
+        let own = [
+            "histories",
+            "--cycles",
+            "2",
+            "--size",
+            "32mb",
+            "--pool",
+            pool,
+            "--json",
+        ];
+        let (code, out, error) = check(&[&own[..], more].concat());
+        assert_eq!(code, Some(0), "{error}");
+        let figures = last_line(&out);
+        assert_eq!(figures["histories"], 12, "{figures}");
+        assert_eq!(figures["given_up"], 0, "{figures}");
     }
 }
 

@@ -145,7 +145,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     }
     let suites = suites::all(&programs, &state)?;
     let results = judge_all(&mutants, &suites, &state)?;
-    report(&mutants, &suites, &results, &state)
+    report(&mutants, &results, &state)
 }
 
 fn parse(args: &[String]) -> Result<Options, String> {
@@ -352,10 +352,11 @@ impl State {
     }
 }
 
-/// What became of a mutant: caught by a test, or not; and after how many seconds.
+/// What became of a mutant: caught by a test, or not; after how many seconds, and how many tests reach it.
 struct Outcome {
     by: Option<String>,
     seconds: f64,
+    reached_by: usize,
 }
 
 /// Runs each mutant against the tests that reach it.
@@ -370,8 +371,19 @@ fn judge_all(
         let number = fields.next().and_then(|n| n.parse().ok());
         let by = fields.next().filter(|by| *by != "-").map(String::from);
         let seconds = fields.next().and_then(|s| s.parse().ok()).unwrap_or(0.0);
-        if let Some(number) = number {
-            results.insert(number, Outcome { by, seconds });
+        let reached_by = fields.next().and_then(|n| n.parse().ok()).unwrap_or(0);
+        // One that has survived is tried again when more tests reach it.
+        let is_known =
+            |number: &usize| by.is_some() || reached_by >= reaching(*number, suites).count();
+        if let Some(number) = number.filter(is_known) {
+            results.insert(
+                number,
+                Outcome {
+                    by,
+                    seconds,
+                    reached_by,
+                },
+            );
         }
     }
     let left: Vec<usize> = mutants
@@ -390,7 +402,10 @@ fn judge_all(
                         let by = outcome.by.as_deref().unwrap_or("-");
                         state.note(
                             "results.tsv",
-                            &format!("{number}\t{by}\t{:.1}", outcome.seconds),
+                            &format!(
+                                "{number}\t{by}\t{:.1}\t{}",
+                                outcome.seconds, outcome.reached_by
+                            ),
                         )?;
                         let count = done.fetch_add(1, Ordering::Relaxed) + 1;
                         let site = &mutants[&number].site;
@@ -419,15 +434,17 @@ fn judge_all(
 
 fn judge(number: usize, suites: &[Suite]) -> Outcome {
     let began = Instant::now();
-    let reaching = suites
-        .iter()
-        .filter(|suite| suite.reaches.contains(&number));
     let mut by = None;
-    for suite in reaching {
+    for suite in reaching(number, suites) {
         match suite.run(Some(number)) {
             Verdict::Passed => continue,
-            // A test that fails without the mutant, too, says nothing.
-            Verdict::Failed if suite.run(None) != Verdict::Passed => continue,
+            // A test that fails without the mutant, too, or not every time, says nothing.
+            Verdict::Failed
+                if suite.run(None) != Verdict::Passed
+                    || suite.run(Some(number)) == Verdict::Passed =>
+            {
+                continue;
+            }
             Verdict::Failed => by = Some(suite.name.clone()),
             Verdict::Hung => by = Some(format!("{} (hangs)", suite.name)),
         }
@@ -436,7 +453,15 @@ fn judge(number: usize, suites: &[Suite]) -> Outcome {
     Outcome {
         by,
         seconds: began.elapsed().as_secs_f64(),
+        reached_by: reaching(number, suites).count(),
     }
+}
+
+/// The tests that reach a mutant, the quickest first.
+fn reaching(number: usize, suites: &[Suite]) -> impl Iterator<Item = &Suite> {
+    suites
+        .iter()
+        .filter(move |suite| suite.reaches.contains(&number))
 }
 
 /// A survivor that is known to change nothing that matters.
@@ -473,7 +498,6 @@ fn excuses() -> Result<Vec<toml::Table>, String> {
 /// Prints and writes the report; an error if an area is below its bound.
 fn report(
     mutants: &BTreeMap<usize, Mutant>,
-    suites: &[Suite],
     results: &BTreeMap<usize, Outcome>,
     state: &State,
 ) -> Result<(), String> {
@@ -501,10 +525,7 @@ fn report(
             }
             let reason = excused(&known, mutant);
             equivalent += usize::from(reason.is_some());
-            let reached = suites
-                .iter()
-                .filter(|suite| suite.reaches.contains(number))
-                .count();
+            let reached = outcome.reached_by;
             let site = &mutant.site;
             let _ = writeln!(
                 survivors,

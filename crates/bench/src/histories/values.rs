@@ -14,7 +14,7 @@ pub(super) const STEP: Id = 2;
 pub(super) fn value(id: Id) -> Vec<u8> {
     let mut rng = Rng::new(u64::from(id));
     let len = len(&mut rng, id % STEP == 1);
-    let mut bytes = id.to_be_bytes().to_vec();
+    let mut bytes = id.to_le_bytes().to_vec();
     while bytes.len() < len {
         bytes.extend_from_slice(&rng.draw().to_le_bytes());
     }
@@ -43,7 +43,7 @@ fn len(rng: &mut Rng, grouped: bool) -> usize {
 /// # Errors
 /// These are the bytes of no value.
 pub(super) fn number(bytes: &[u8]) -> Result<Id, String> {
-    let Some(id) = bytes.first_chunk().map(|id| Id::from_be_bytes(*id)) else {
+    let Some(id) = bytes.first_chunk().map(|id| Id::from_le_bytes(*id)) else {
         return Err(format!("{} bytes are no value", bytes.len()));
     };
     let whole = value(id);
