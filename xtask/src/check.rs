@@ -100,7 +100,7 @@ fn check(what: &str) -> Result<Command, String> {
 
 /// Clients that share keys write down what they see of servers that are killed; an order of their calls is searched.
 pub(crate) fn histories(size: Size) -> Result<(), String> {
-    let cycles = if size == Size::Gate { "200" } else { "4" };
+    let cycles = if size == Size::Gate { "200" } else { "20" };
     for server in HISTORIES {
         let mut command = check("histories")?;
         output(command.args(["--cycles", cycles]).args(server))?;
