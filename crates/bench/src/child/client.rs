@@ -1,15 +1,9 @@
 //! A client that speaks as much RESP as is needed.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::time::Duration;
-
 use farbank_server::resp::request;
 
-use super::{Stop, Violation};
-
-/// A server that says nothing for so long hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+use super::Stop;
+use super::connection::{Connection, no_reply};
 
 /// What a server answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +18,7 @@ pub(crate) enum Reply {
 
 /// One connection.
 pub(crate) struct Client {
-    stream: TcpStream,
-    input: BufReader<TcpStream>,
+    connection: Connection,
     output: Vec<u8>,
 }
 
@@ -35,27 +28,10 @@ pub(crate) struct PoolFigures {
     pub(crate) segments_cleaned: u64,
 }
 
-fn gone(why: impl ToString) -> Stop {
-    Stop::Gone(why.to_string())
-}
-
-fn wrong(what: String) -> Stop {
-    Stop::Wrong(Box::new(Violation {
-        key: "protocol".into(),
-        what,
-        history: Vec::new(),
-    }))
-}
-
 impl Client {
     pub(crate) fn connect(addr: &str) -> Result<Client, Stop> {
-        let stream = TcpStream::connect(addr).map_err(gone)?;
-        stream.set_nodelay(true).map_err(gone)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(gone)?;
-        let input = BufReader::with_capacity(64 << 10, stream.try_clone().map_err(gone)?);
         Ok(Client {
-            stream,
-            input,
+            connection: Connection::open(addr)?,
             output: Vec::new(),
         })
     }
@@ -67,35 +43,20 @@ impl Client {
 
     /// Sends all commands that were added.
     pub(crate) fn flush(&mut self) -> Result<(), Stop> {
-        let sent = self.stream.write_all(&self.output);
+        let sent = self.connection.write(&self.output);
         self.output.clear();
-        sent.map_err(gone)
-    }
-
-    fn line(&mut self) -> Result<String, Stop> {
-        let mut line = Vec::new();
-        self.input
-            .read_until(b'\n', &mut line)
-            .map_err(|e| match e.kind() {
-                std::io::ErrorKind::WouldBlock => wrong("no reply within a minute".into()),
-                _ => gone(e),
-            })?;
-        if !line.ends_with(b"\r\n") {
-            return Err(gone("the connection ended"));
-        }
-        line.truncate(line.len() - 2);
-        String::from_utf8(line).map_err(|e| wrong(format!("a line of no text: {e}")))
+        sent
     }
 
     /// Reads one reply.
     pub(crate) fn reply(&mut self) -> Result<Reply, Stop> {
-        let line = self.line()?;
+        let line = self.connection.line()?;
         let Some((kind, rest)) = line.split_at_checked(1) else {
-            return Err(wrong("an empty line".into()));
+            return Err(no_reply("an empty line"));
         };
         let number = || {
             rest.parse::<i64>()
-                .map_err(|e| wrong(format!("{line:?}: {e}")))
+                .map_err(|e| no_reply(format!("{line:?}: {e}")))
         };
         match kind {
             "+" => Ok(Reply::Simple(rest.into())),
@@ -103,12 +64,7 @@ impl Client {
             ":" => Ok(Reply::Number(number()?)),
             "$" => match usize::try_from(number()?) {
                 Err(_) => Ok(Reply::Bulk(None)),
-                Ok(len) => {
-                    let mut bytes = vec![0; len + 2];
-                    self.input.read_exact(&mut bytes).map_err(gone)?;
-                    bytes.truncate(len);
-                    Ok(Reply::Bulk(Some(bytes)))
-                }
+                Ok(len) => Ok(Reply::Bulk(Some(self.connection.block(len)?))),
             },
             "*" => match number()? {
                 ..0 => Ok(Reply::Array(None)),
@@ -117,7 +73,7 @@ impl Client {
                     Ok(Reply::Array(Some(members)))
                 }
             },
-            _ => Err(wrong(format!("{line:?} is no reply"))),
+            _ => Err(no_reply(format!("{line:?} is no reply"))),
         }
     }
 
@@ -134,8 +90,8 @@ impl Client {
             Reply::Bulk(None) => Ok(0),
             Reply::Bulk(Some(digits)) => String::from_utf8_lossy(&digits)
                 .parse()
-                .map_err(|e| wrong(format!("{key} is no number: {e}"))),
-            other => Err(wrong(format!("GET {key}: {other:?}"))),
+                .map_err(|e| no_reply(format!("{key} is no number: {e}"))),
+            other => Err(no_reply(format!("GET {key}: {other:?}"))),
         }
     }
 
@@ -143,14 +99,14 @@ impl Client {
     pub(crate) fn key_count(&mut self) -> Result<u64, Stop> {
         match self.ask(&["DBSIZE"])? {
             Reply::Number(keys) if keys >= 0 => Ok(keys as u64),
-            other => Err(wrong(format!("DBSIZE: {other:?}"))),
+            other => Err(no_reply(format!("DBSIZE: {other:?}"))),
         }
     }
 
     /// What INFO says of the pool.
     pub(crate) fn pool_figures(&mut self) -> Result<PoolFigures, Stop> {
         let Reply::Bulk(Some(text)) = self.ask(&["INFO", "farbank"])? else {
-            return Err(wrong("INFO is no text".into()));
+            return Err(no_reply("INFO is no text"));
         };
         let text = String::from_utf8_lossy(&text).into_owned();
         let figure = |name: &str| {
@@ -158,7 +114,7 @@ impl Client {
                 .lines()
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.and_then(|figure| figure.trim().parse::<u64>().ok())
-                .ok_or_else(|| wrong(format!("INFO has no {name}")))
+                .ok_or_else(|| no_reply(format!("INFO has no {name}")))
         };
         let live = figure("pool_live_bytes")?;
         Ok(PoolFigures {

@@ -2,12 +2,16 @@
 //!
 //! ```text
 //!   Launch ──▶ Server (a process that is killed when this goes) ◀── Client (one connection, RESP)
+//!                                                               ◀── Memcached (one connection, its text protocol)
 //! ```
 
 mod client;
+mod connection;
+mod memcached;
 mod server;
 
 pub(crate) use client::{Client, Reply};
+pub(crate) use memcached::Memcached;
 pub use server::Launch;
 pub(crate) use server::Server;
 
@@ -40,6 +44,15 @@ pub(crate) enum Stop {
 }
 
 impl Stop {
+    /// The server said of `key` what it must not.
+    pub(crate) fn wrong(key: impl ToString, what: impl ToString) -> Stop {
+        Stop::Wrong(Box::new(Violation {
+            key: key.to_string(),
+            what: what.to_string(),
+            history: Vec::new(),
+        }))
+    }
+
     pub(crate) fn into_failure(self) -> Failure {
         match self {
             Stop::Gone(why) => Failure::Broken(format!("the server went by itself: {why}")),

@@ -68,8 +68,7 @@ impl Server {
         }
         let after = |scheme: &str| {
             let rest = banner.split(scheme).nth(1)?;
-            let end = |c: char| c != '.' && c != ':' && !c.is_ascii_digit();
-            rest.split(end).next().map(str::to_owned)
+            rest.split_whitespace().next().map(str::to_owned)
         };
         let Some(addr) = after("redis://") else {
             child.kill().ok();

@@ -6,10 +6,9 @@ use std::time::Instant;
 use farbank_pm::sim::Rng;
 
 use super::family::{ACCOUNTS, Answer, Call, Id, REGISTERS, State, TRANSFERRED};
-use super::memcached::Memcached;
 use super::search::Event;
 use super::values::{STEP, number, value};
-use crate::child::{Client, Reply, Stop, Violation};
+use crate::child::{Client, Memcached, Reply, Stop};
 
 /// What all clients of a run share.
 pub(super) struct Shared {
@@ -81,14 +80,6 @@ fn register(at: usize) -> String {
 
 fn account(at: usize) -> String {
     format!("a{at}")
-}
-
-pub(super) fn wrong(key: impl ToString, what: impl ToString) -> Stop {
-    Stop::Wrong(Box::new(Violation {
-        key: key.to_string(),
-        what: what.to_string(),
-        history: Vec::new(),
-    }))
 }
 
 impl<'a> Actor<'a> {
@@ -284,7 +275,7 @@ impl<'a> Actor<'a> {
             Reply::Array(Some(replies)) if all_done(&replies)? => Answer::Done,
             Reply::Array(Some(_)) => Answer::Refused,
             Reply::Error(text) if is_aborted(&text) => Answer::Refused,
-            other => return Err(wrong("EXEC", format!("{other:?}"))),
+            other => return Err(Stop::wrong("EXEC", format!("{other:?}"))),
         };
         self.answered(&noted, answer);
         Ok(())
@@ -301,7 +292,7 @@ impl<'a> Actor<'a> {
                 match store(client, "set", at, id, "")?.as_str() {
                     "STORED" => self.answered(&noted, Answer::Done),
                     line if is_full(line) => self.removed(&noted, at),
-                    line => return Err(wrong(&key, line)),
+                    line => return Err(Stop::wrong(&key, line)),
                 }
                 Ok(())
             }
@@ -333,7 +324,7 @@ impl<'a> Actor<'a> {
         let noted = self.note(0, &Call::Get(at));
         let item = client.gets(&register(at))?;
         let number = |(bytes, cas): (Vec<u8>, u64)| {
-            let id = number(&bytes).map_err(|what| wrong(register(at), what));
+            let id = number(&bytes).map_err(|what| Stop::wrong(register(at), what));
             id.map(|id| (id, cas))
         };
         let item = item.map(number).transpose()?;
@@ -367,7 +358,7 @@ impl<'a> Actor<'a> {
         let answer = match answers.iter().find(|(said, _)| *said == line) {
             Some((_, answer)) => answer.clone(),
             None if is_full(line) => Answer::Refused,
-            None => return Err(wrong("memcached", line)),
+            None => return Err(Stop::wrong("memcached", line)),
         };
         self.answered(noted, answer);
         Ok(())
@@ -397,14 +388,14 @@ impl<'a> Actor<'a> {
             selected(&mut client, family)?;
             let answer = receive(&mut client, &Call::GetAll)?;
             let Answer::All(state) = answer else {
-                return Err(wrong("MGET", format!("{answer:?}")));
+                return Err(Stop::wrong("MGET", format!("{answer:?}")));
             };
             self.answered(&noted, answer);
             match client.reply()? {
                 Reply::Number(keys) if keys == state.keys() as i64 => {}
                 other => {
                     let what = format!("{other:?}, there are {state:?}");
-                    return Err(wrong(format!("DBSIZE of {family}"), what));
+                    return Err(Stop::wrong(format!("DBSIZE of {family}"), what));
                 }
             }
             states.push(state);
@@ -495,13 +486,13 @@ fn receive(client: &mut Client, call: &Call) -> Result<Answer, Stop> {
         return transferred(client);
     }
     let reply = client.reply()?;
-    let unlike = |reply: &Reply| wrong(format!("{call:?}"), format!("{reply:?}"));
+    let unlike = |reply: &Reply| Stop::wrong(format!("{call:?}"), format!("{reply:?}"));
     let answer = match (call, reply) {
         (_, Reply::Error(text)) if text.starts_with("OOM") => return Ok(Answer::Refused),
         (Call::Set(_) | Call::Clear, Reply::Simple(ok)) if ok == "OK" => Answer::Done,
         (Call::Get(_) | Call::Swap(..) | Call::Take(_), Reply::Bulk(bytes)) => {
             let id = bytes.as_deref().map(number).transpose();
-            Answer::Value(id.map_err(|what| wrong(format!("{call:?}"), what))?)
+            Answer::Value(id.map_err(|what| Stop::wrong(format!("{call:?}"), what))?)
         }
         (Call::GetAll, Reply::Array(Some(replies))) => Answer::All(state(replies)?),
         (Call::SetNew(_) | Call::Delete(_) | Call::Count(_) | Call::Add(..), Reply::Number(n)) => {
@@ -521,10 +512,10 @@ fn transferred(client: &mut Client) -> Result<Answer, Stop> {
         Reply::Array(Some(replies)) => match replies[..] {
             [Reply::Number(from), Reply::Number(to)] => Ok(Answer::Sums([from, to])),
             _ if !all_done(&replies)? => Ok(Answer::Refused),
-            _ => Err(wrong("EXEC", format!("{replies:?}"))),
+            _ => Err(Stop::wrong("EXEC", format!("{replies:?}"))),
         },
         Reply::Error(text) if is_aborted(&text) => Ok(Answer::Refused),
-        other => Err(wrong("EXEC", format!("{other:?}"))),
+        other => Err(Stop::wrong("EXEC", format!("{other:?}"))),
     }
 }
 
@@ -533,11 +524,11 @@ fn all_done(replies: &[Reply]) -> Result<bool, Stop> {
     let full = |reply: &&Reply| matches!(reply, Reply::Error(text) if text.starts_with("OOM"));
     match replies.iter().filter(full).count() {
         0 if replies.iter().any(|reply| matches!(reply, Reply::Error(_))) => {
-            Err(wrong("EXEC", format!("{replies:?}")))
+            Err(Stop::wrong("EXEC", format!("{replies:?}")))
         }
         0 => Ok(true),
         count if count == replies.len() => Ok(false),
-        count => Err(wrong(
+        count => Err(Stop::wrong(
             "EXEC",
             format!("{count} of {} commands found no room", replies.len()),
         )),
@@ -547,7 +538,7 @@ fn all_done(replies: &[Reply]) -> Result<bool, Stop> {
 fn expect(client: &mut Client, what: &str, word: &str) -> Result<(), Stop> {
     match client.reply()? {
         Reply::Simple(said) if said == word => Ok(()),
-        other => Err(wrong(what, format!("{other:?}"))),
+        other => Err(Stop::wrong(what, format!("{other:?}"))),
     }
 }
 
@@ -561,15 +552,15 @@ fn expect_of(client: &mut Client, words: &[&str], word: &str) -> Result<(), Stop
 /// The values of registers that MGET found.
 fn registers(reply: Reply) -> Result<Vec<Option<Id>>, Stop> {
     let Reply::Array(Some(replies)) = reply else {
-        return Err(wrong("MGET", format!("{reply:?}")));
+        return Err(Stop::wrong("MGET", format!("{reply:?}")));
     };
     let one = |reply: Reply| match reply {
         Reply::Bulk(bytes) => bytes
             .as_deref()
             .map(number)
             .transpose()
-            .map_err(|what| wrong("MGET", what)),
-        other => Err(wrong("MGET", format!("{other:?}"))),
+            .map_err(|what| Stop::wrong("MGET", what)),
+        other => Err(Stop::wrong("MGET", format!("{other:?}"))),
     };
     replies.into_iter().map(one).collect()
 }
@@ -586,12 +577,12 @@ fn state(mut replies: Vec<Reply>) -> Result<State, Stop> {
     }
     for (at, reply) in accounts.into_iter().enumerate() {
         let Reply::Bulk(digits) = reply else {
-            return Err(wrong(account(at), format!("{reply:?}")));
+            return Err(Stop::wrong(account(at), format!("{reply:?}")));
         };
         let sum = digits.map(|digits| String::from_utf8_lossy(&digits).parse());
         state.accounts[at] = sum
             .transpose()
-            .map_err(|e| wrong(account(at), format!("{e}")))?;
+            .map_err(|e| Stop::wrong(account(at), format!("{e}")))?;
     }
     Ok(state)
 }

@@ -28,7 +28,6 @@
 
 mod actor;
 mod family;
-mod memcached;
 mod search;
 mod values;
 
@@ -164,7 +163,7 @@ fn fill(addr: &str) -> Result<(), Stop> {
             if text.starts_with("OOM") {
                 break;
             }
-            return Err(actor::wrong(key, text));
+            return Err(Stop::wrong(key, text));
         }
     }
     Ok(())

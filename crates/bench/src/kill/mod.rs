@@ -29,7 +29,7 @@ use farbank_pm::sim::Rng;
 
 use owner::{Load, Owner};
 
-use crate::child::{Client, Failure, Launch, Server, Stop, Violation};
+use crate::child::{Client, Failure, Launch, Server, Stop};
 
 /// What is run, and how often.
 #[derive(Clone, Debug)]
@@ -93,7 +93,7 @@ enum End {
     Shutdown,
 }
 
-/// Runs every cycle; `progress` is told the figures after each.
+/// Runs every cycle, and calls `progress` with the figures after each.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&Figures)) -> Result<Figures, Failure> {
     let started = Instant::now();
     let mut rng = Rng::new(options.seed);
@@ -238,13 +238,7 @@ fn check(
         shared.sent.load(Ordering::SeqCst),
     );
     let value = client.number(SHARED_KEY).map_err(Stop::into_failure)?;
-    let broken = |key: &str, what: String| {
-        Err(Failure::Violation(Violation {
-            key: key.into(),
-            what,
-            history: Vec::new(),
-        }))
-    };
+    let broken = |key: &str, what: String| Err(Stop::wrong(key, what).into_failure());
     if !(acknowledged..=sent).contains(&value) {
         return broken(
             SHARED_KEY,
