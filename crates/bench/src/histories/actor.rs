@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use farbank_pm::sim::Rng;
 
-use super::family::{ACCOUNTS, Answer, Call, Id, REGISTERS, State, TRANSFERRED};
+use super::family::{ACCOUNTS, Answer, Call, FAMILIES, Id, REGISTERS, State, TRANSFERRED};
 use super::search::Event;
 use super::values::{STEP, number, value};
 use crate::child::{Client, Memcached, Reply, Stop};
@@ -13,16 +13,14 @@ use crate::child::{Client, Memcached, Reply, Stop};
 /// What all clients of a run share.
 pub(super) struct Shared {
     pub(super) began: Instant,
-    pub(super) families: usize,
     /// The newest value's number.
     ids: AtomicU32,
 }
 
 impl Shared {
-    pub(super) fn new(families: usize) -> Shared {
+    pub(super) fn new() -> Shared {
         Shared {
             began: Instant::now(),
-            families,
             ids: AtomicU32::new(0),
         }
     }
@@ -41,22 +39,8 @@ impl Shared {
     }
 }
 
-/// What one client saw: by family, in the order in which it sent.
-#[derive(Default)]
-pub(super) struct Seen {
-    pub(super) events: Vec<Vec<Event>>,
-    /// Calls that found no room, and transactions that found something changed.
-    pub(super) refused: u64,
-}
-
-impl Seen {
-    pub(super) fn new(families: usize) -> Seen {
-        Seen {
-            events: vec![Vec::new(); families],
-            refused: 0,
-        }
-    }
-}
+/// What one client saw: of each family the calls, in the order in which it sent them.
+pub(super) type Seen = [Vec<Event>; FAMILIES];
 
 /// Where a call was written down: the families and the places in their lists.
 struct Noted(Vec<(usize, usize)>);
@@ -87,7 +71,7 @@ impl<'a> Actor<'a> {
         Actor {
             shared,
             rng,
-            seen: Seen::new(shared.families),
+            seen: Seen::default(),
         }
     }
 
@@ -162,7 +146,7 @@ impl<'a> Actor<'a> {
 
     /// Chooses a family, and its database.
     fn select(&mut self, client: &mut Client) -> usize {
-        let family = self.rng.below(self.shared.families as u64) as usize;
+        let family = self.rng.below(FAMILIES as u64) as usize;
         client.send(&["SELECT", &family.to_string()]);
         family
     }
@@ -180,7 +164,7 @@ impl<'a> Actor<'a> {
             answered: u64::MAX,
         };
         let mut noted = Vec::new();
-        for (other, events) in self.seen.events.iter_mut().enumerate() {
+        for (other, events) in self.seen.iter_mut().enumerate() {
             if other == family || *call == Call::Clear {
                 noted.push((other, events.len()));
                 events.push(event.clone());
@@ -192,9 +176,8 @@ impl<'a> Actor<'a> {
     /// Writes down what it was answered.
     fn answered(&mut self, noted: &Noted, answer: Answer) {
         let time = self.shared.now();
-        self.seen.refused += u64::from(answer == Answer::Refused);
         for (family, at) in &noted.0 {
-            let event = &mut self.seen.events[*family][*at];
+            let event = &mut self.seen[*family][*at];
             event.answer = Some(answer.clone());
             event.answered = time;
         }
@@ -251,7 +234,9 @@ impl<'a> Actor<'a> {
         expect(client, "WATCH", "OK")?;
         let found = registers(client.reply()?)?;
         if found != before {
-            return expect_of(client, &["UNWATCH"], "OK");
+            client.send(&["UNWATCH"]);
+            client.flush()?;
+            return expect(client, "UNWATCH", "OK");
         }
         let read = chosen.iter().copied().zip(found).collect();
         let write: Vec<(usize, Id)> = chosen
@@ -265,17 +250,10 @@ impl<'a> Actor<'a> {
         client.send(&["EXEC"]);
         let noted = self.note(family, &Call::Replace { read, write });
         client.flush()?;
-        expect(client, "MULTI", "OK")?;
-        for _ in &chosen {
-            expect(client, "SET in MULTI", "QUEUED")?;
-        }
-        let answer = match client.reply()? {
+        let answer = match executed(client, chosen.len())? {
+            Executed::Done(_) => Answer::Done,
             // Something was changed since WATCH, maybe before the read: then what was read may be there.
-            Reply::Array(None) => Answer::Refused,
-            Reply::Array(Some(replies)) if all_done(&replies)? => Answer::Done,
-            Reply::Array(Some(_)) => Answer::Refused,
-            Reply::Error(text) if is_aborted(&text) => Answer::Refused,
-            other => return Err(Stop::wrong("EXEC", format!("{other:?}"))),
+            Executed::Changed | Executed::NoRoom => Answer::Refused,
         };
         self.answered(&noted, answer);
         Ok(())
@@ -367,7 +345,7 @@ impl<'a> Actor<'a> {
     /// A `set` that found no room has removed what it would have replaced.
     fn removed(&mut self, noted: &Noted, at: usize) {
         for (family, place) in &noted.0 {
-            self.seen.events[*family][*place].call = Call::Remove(at);
+            self.seen[*family][*place].call = Call::Remove(at);
         }
         self.answered(noted, Answer::Done);
     }
@@ -379,7 +357,7 @@ impl<'a> Actor<'a> {
     pub(super) fn read_all(mut self, addr: &str) -> Result<(Seen, Vec<State>), Stop> {
         let mut client = Client::connect(addr)?;
         let mut states = Vec::new();
-        for family in 0..self.shared.families {
+        for family in 0..FAMILIES {
             client.send(&["SELECT", &family.to_string()]);
             send(&mut client, &Call::GetAll);
             client.send(&["DBSIZE"]);
@@ -504,17 +482,38 @@ fn receive(client: &mut Client, call: &Call) -> Result<Answer, Stop> {
 }
 
 fn transferred(client: &mut Client) -> Result<Answer, Stop> {
-    expect(client, "MULTI", "OK")?;
-    for _ in 0..TRANSFERRED {
-        expect(client, "INCRBY in MULTI", "QUEUED")?;
-    }
-    match client.reply()? {
-        Reply::Array(Some(replies)) => match replies[..] {
+    match executed(client, TRANSFERRED)? {
+        Executed::Done(replies) => match replies[..] {
             [Reply::Number(from), Reply::Number(to)] => Ok(Answer::Sums([from, to])),
-            _ if !all_done(&replies)? => Ok(Answer::Refused),
             _ => Err(Stop::wrong("EXEC", format!("{replies:?}"))),
         },
-        Reply::Error(text) if is_aborted(&text) => Ok(Answer::Refused),
+        Executed::NoRoom => Ok(Answer::Refused),
+        Executed::Changed => Err(Stop::wrong(
+            "EXEC",
+            "it is refused, and nothing was watched",
+        )),
+    }
+}
+
+/// What became of a transaction.
+enum Executed {
+    Done(Vec<Reply>),
+    /// A key that was watched was changed.
+    Changed,
+    NoRoom,
+}
+
+/// Reads the replies to MULTI, so many commands, and EXEC.
+fn executed(client: &mut Client, commands: usize) -> Result<Executed, Stop> {
+    expect(client, "MULTI", "OK")?;
+    for _ in 0..commands {
+        expect(client, "a command in MULTI", "QUEUED")?;
+    }
+    match client.reply()? {
+        Reply::Array(None) => Ok(Executed::Changed),
+        Reply::Array(Some(replies)) if all_done(&replies)? => Ok(Executed::Done(replies)),
+        Reply::Array(Some(_)) => Ok(Executed::NoRoom),
+        Reply::Error(text) if is_aborted(&text) => Ok(Executed::NoRoom),
         other => Err(Stop::wrong("EXEC", format!("{other:?}"))),
     }
 }
@@ -540,13 +539,6 @@ fn expect(client: &mut Client, what: &str, word: &str) -> Result<(), Stop> {
         Reply::Simple(said) if said == word => Ok(()),
         other => Err(Stop::wrong(what, format!("{other:?}"))),
     }
-}
-
-/// Sends a command whose reply is this word.
-fn expect_of(client: &mut Client, words: &[&str], word: &str) -> Result<(), Stop> {
-    client.send(words);
-    client.flush()?;
-    expect(client, words[0], word)
 }
 
 /// The values of registers that MGET found.

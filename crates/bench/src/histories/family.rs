@@ -9,6 +9,8 @@
 
 use std::fmt;
 
+/// Families of keys, each in a database of its own.
+pub(super) const FAMILIES: usize = 6;
 /// Registers of a family.
 pub(super) const REGISTERS: usize = 4;
 /// Accounts of a family.

@@ -38,11 +38,9 @@ use farbank_pm::sim::Rng;
 
 use crate::child::{Client, Failure, Launch, Reply, Server, Stop, Violation};
 use actor::{Actor, Seen, Shared};
-use family::{Answer, State};
+use family::{Answer, FAMILIES, State};
 use search::{Event, Verdict, search};
 
-/// Families of keys, each in a database of its own.
-const FAMILIES: usize = 6;
 /// Bytes of the values that a full pool is filled with.
 const FILLER_BYTES: usize = 50_000;
 /// Of a history that no order explains, what happened so long before and after is shown, in nanoseconds.
@@ -114,12 +112,12 @@ impl End {
     }
 }
 
-/// Runs every cycle; `progress` is told the figures after each.
+/// Runs every cycle, and calls `progress` with the figures after each.
 ///
 /// # Errors
 /// No order explains a history, or the server went by itself or does not start.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&Figures)) -> Result<Figures, Failure> {
-    let shared = Shared::new(FAMILIES);
+    let shared = Shared::new();
     let mut rng = Rng::new(options.seed);
     let mut figures = Figures::default();
     let mut states = vec![State::default(); FAMILIES];
@@ -204,21 +202,21 @@ fn put_under_load(
 }
 
 fn count(seen: &[Seen], figures: &mut Figures) {
-    for event in seen.iter().flat_map(|seen| seen.events.iter().flatten()) {
-        match event.answer {
-            None => figures.in_flight += 1,
-            Some(Answer::Refused) => {}
-            Some(_) => figures.answered += 1,
-        }
+    for event in seen.iter().flatten().flatten() {
+        let count = match event.answer {
+            None => &mut figures.in_flight,
+            Some(Answer::Refused) => &mut figures.refused,
+            Some(_) => &mut figures.answered,
+        };
+        *count += 1;
     }
-    figures.refused += seen.iter().map(|seen| seen.refused).sum::<u64>();
 }
 
 /// Searches an order for the history of each family.
 fn judge(states: &[State], seen: Vec<Seen>, figures: &mut Figures) -> Result<(), Failure> {
     let mut lists: Vec<Vec<Vec<Event>>> = vec![Vec::new(); FAMILIES];
     for client in seen {
-        for (family, mut events) in client.events.into_iter().enumerate() {
+        for (family, mut events) in client.into_iter().enumerate() {
             events.retain(|event| event.answer != Some(Answer::Refused));
             lists[family].push(events);
         }
