@@ -5,15 +5,30 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use farbank_bench::child::{self, Launch};
+use serde_json::Value;
 
 use crate::{Failure, size};
 
 /// A pool is this large at least: so much of it is filled that the cleaner always works.
 const SIZE_MIN: u64 = 32 << 20;
 
-/// The server that is ended, and its pool.
+/// What a check has seen so far.
+pub(super) trait Figures {
+    /// How many times the server was ended and what it showed then was right.
+    fn cycles(&self) -> u64;
+    /// One line for people.
+    fn line(&self) -> String;
+    /// The same as a JSON object.
+    fn json(&self) -> Value;
+}
+
+/// The server that is ended, its pool, and how often.
 #[derive(Args)]
 pub(super) struct Ended {
+    /// How many times it is ended.
+    #[arg(long, value_name = "N", default_value_t = 20,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) cycles: u64,
     /// Threads of the server; 0 is its own choice.
     #[arg(long, value_name = "N", default_value_t = 0)]
     workers: usize,
@@ -38,7 +53,7 @@ pub(super) struct Ended {
     pub(super) seed: u64,
     /// Print one JSON object on the last line.
     #[arg(long)]
-    pub(super) json: bool,
+    json: bool,
 }
 
 impl Ended {
@@ -60,14 +75,19 @@ impl Ended {
         let program = std::env::current_exe()
             .map_err(|e| Failure::failed(format!("cannot find this program: {e}")))?;
         let workers = self.workers.to_string();
-        let own = ["--medium", &self.medium, "--sync", &self.sync];
-        let more_own = ["--workers", &workers, "--log-level", "error"];
-        let own = own.into_iter().chain(more_own);
+        let own = [
+            ["--medium", &self.medium],
+            ["--sync", &self.sync],
+            ["--workers", &workers],
+            ["--log-level", "error"],
+        ];
         Ok(Launch {
             program,
             pool,
             pool_bytes: self.size,
             arguments: own
+                .concat()
+                .into_iter()
                 .map(OsString::from)
                 .chain(more.iter().map(OsString::from))
                 .collect(),
@@ -75,25 +95,31 @@ impl Ended {
         })
     }
 
-    /// Removes the pool of a check that holds, and says so.
-    pub(super) fn held(
+    /// Runs a check, with a line each tenth of the way, says how it ended, and removes the pool if it holds.
+    pub(super) fn run<F: Figures>(
         &self,
         check: &str,
         pool: &Path,
-        line: &str,
-        json: serde_json::Value,
+        run: impl FnOnce(&mut dyn FnMut(&F)) -> Result<F, child::Failure>,
     ) -> Result<(), Failure> {
+        let every = (self.cycles / 10).max(1);
+        let ran = run(&mut |figures| {
+            if !self.json && figures.cycles() % every == 0 {
+                println!("{}", figures.line());
+            }
+        });
+        let figures = ran.map_err(|failure| self.broken(check, failure, pool))?;
         std::fs::remove_file(pool)
             .map_err(|e| Failure::failed(format!("cannot remove {}: {e}", pool.display())))?;
         match self.json {
-            true => println!("{json}"),
-            false => println!("check {check}: holds; {line}"),
+            true => println!("{}", figures.json()),
+            false => println!("check {check}: holds; {}", figures.line()),
         }
         Ok(())
     }
 
     /// Tells what broke; the pool stays, to be looked at.
-    pub(super) fn broken(&self, check: &str, failure: child::Failure, pool: &Path) -> Failure {
+    fn broken(&self, check: &str, failure: child::Failure, pool: &Path) -> Failure {
         let what = match failure {
             child::Failure::Broken(why) => why,
             child::Failure::Violation(violation) => {

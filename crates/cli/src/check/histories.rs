@@ -2,8 +2,9 @@
 
 use clap::Args;
 use farbank_bench::histories;
+use serde_json::Value;
 
-use super::ended::Ended;
+use super::ended::{Ended, Figures};
 use crate::{Failure, size};
 
 const EXAMPLES: &str = "\
@@ -17,10 +18,6 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Histories {
-    /// How many times it is ended.
-    #[arg(long, value_name = "N", default_value_t = 20,
-          value_parser = clap::value_parser!(u64).range(1..))]
-    cycles: u64,
     /// The pool may grow to this size.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     max_size: Option<u64>,
@@ -42,58 +39,57 @@ impl Histories {
         let pool = launch.pool.clone();
         let options = histories::Options {
             launch,
-            cycles: self.cycles,
+            cycles: self.ended.cycles,
             connections: self.ended.connections as usize,
             full: self.full,
             seed: self.ended.seed,
         };
-        // A line each tenth of the way.
-        let every = (self.cycles / 10).max(1);
-        let ran = histories::run(&options, &mut |figures| {
-            if !self.ended.json && figures.cycles % every == 0 {
-                println!("{}", line(figures));
-            }
-        });
-        let figures = ran.map_err(|failure| self.ended.broken("histories", failure, &pool))?;
-        self.ended
-            .held("histories", &pool, &line(&figures), json(&figures))
+        self.ended.run("histories", &pool, |progress| {
+            histories::run(&options, progress)
+        })
     }
 }
 
-fn line(figures: &histories::Figures) -> String {
-    let histories::Figures {
-        cycles,
-        answered,
-        in_flight,
-        refused,
-        histories,
-        given_up,
-        ..
-    } = figures;
-    format!(
-        "{cycles} cycles ({} by SHUTDOWN, {} by SIGTERM and SIGKILL; {} kills in recovery), {answered} calls answered, \
+impl Figures for histories::Figures {
+    fn cycles(&self) -> u64 {
+        self.cycles
+    }
+
+    fn line(&self) -> String {
+        let histories::Figures {
+            cycles,
+            answered,
+            in_flight,
+            refused,
+            histories,
+            given_up,
+            ..
+        } = self;
+        format!(
+            "{cycles} cycles ({} by SHUTDOWN, {} by SIGTERM and SIGKILL; {} kills in recovery), {answered} calls answered, \
          {refused} refused, {in_flight} in flight at an end, {histories} histories have an order, {given_up} given up; \
          {:.1} s",
-        figures.shutdowns,
-        figures.terminated,
-        figures.kills_in_recovery,
-        figures.elapsed.as_secs_f64(),
-    )
-}
+            self.shutdowns,
+            self.terminated,
+            self.kills_in_recovery,
+            self.elapsed.as_secs_f64(),
+        )
+    }
 
-fn json(figures: &histories::Figures) -> serde_json::Value {
-    serde_json::json!({
-        "check": "histories",
-        "holds": true,
-        "cycles": figures.cycles,
-        "shutdowns": figures.shutdowns,
-        "terminated": figures.terminated,
-        "kills_in_recovery": figures.kills_in_recovery,
-        "answered": figures.answered,
-        "in_flight": figures.in_flight,
-        "refused": figures.refused,
-        "histories": figures.histories,
-        "given_up": figures.given_up,
-        "elapsed_s": figures.elapsed.as_secs_f64(),
-    })
+    fn json(&self) -> Value {
+        serde_json::json!({
+            "check": "histories",
+            "holds": true,
+            "cycles": self.cycles,
+            "shutdowns": self.shutdowns,
+            "terminated": self.terminated,
+            "kills_in_recovery": self.kills_in_recovery,
+            "answered": self.answered,
+            "in_flight": self.in_flight,
+            "refused": self.refused,
+            "histories": self.histories,
+            "given_up": self.given_up,
+            "elapsed_s": self.elapsed.as_secs_f64(),
+        })
+    }
 }

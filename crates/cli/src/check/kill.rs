@@ -2,8 +2,9 @@
 
 use clap::Args;
 use farbank_bench::kill;
+use serde_json::Value;
 
-use super::ended::Ended;
+use super::ended::{Ended, Figures};
 use crate::Failure;
 
 const EXAMPLES: &str = "\
@@ -17,10 +18,6 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Kill {
-    /// How many times it is killed.
-    #[arg(long, value_name = "N", default_value_t = 20,
-          value_parser = clap::value_parser!(u64).range(1..))]
-    cycles: u64,
     #[command(flatten)]
     ended: Ended,
 }
@@ -31,57 +28,55 @@ impl Kill {
         let pool = launch.pool.clone();
         let options = kill::Options {
             launch,
-            cycles: self.cycles,
+            cycles: self.ended.cycles,
             connections: self.ended.connections as usize,
             seed: self.ended.seed,
         };
-        // A line each tenth of the way.
-        let every = (self.cycles / 10).max(1);
-        let ran = kill::run(&options, &mut |figures| {
-            if !self.ended.json && figures.cycles % every == 0 {
-                println!("{}", line(figures));
-            }
-        });
-        let figures = ran.map_err(|failure| self.ended.broken("kill", failure, &pool))?;
         self.ended
-            .held("kill", &pool, &line(&figures), json(&figures))
+            .run("kill", &pool, |progress| kill::run(&options, progress))
     }
 }
 
-fn line(figures: &kill::Figures) -> String {
-    let kill::Figures {
-        cycles,
-        acknowledged,
-        in_flight,
-        keys_checked,
-        segments_cleaned,
-        ..
-    } = figures;
-    format!(
-        "{cycles} cycles ({} clean ends, {} kills in recovery), {acknowledged} commands acknowledged, \
+impl Figures for kill::Figures {
+    fn cycles(&self) -> u64 {
+        self.cycles
+    }
+
+    fn line(&self) -> String {
+        let kill::Figures {
+            cycles,
+            acknowledged,
+            in_flight,
+            keys_checked,
+            segments_cleaned,
+            ..
+        } = self;
+        format!(
+            "{cycles} cycles ({} clean ends, {} kills in recovery), {acknowledged} commands acknowledged, \
          {in_flight} in flight at a kill, {keys_checked} keys checked, {segments_cleaned} segments \
          cleaned, at least {:.1} % live, slowest open {:.1} ms; {:.1} s",
-        figures.shutdowns,
-        figures.kills_in_recovery,
-        figures.live_share_min * 100.0,
-        figures.open_ms_max,
-        figures.elapsed.as_secs_f64(),
-    )
-}
+            self.shutdowns,
+            self.kills_in_recovery,
+            self.live_share_min * 100.0,
+            self.open_ms_max,
+            self.elapsed.as_secs_f64(),
+        )
+    }
 
-fn json(figures: &kill::Figures) -> serde_json::Value {
-    serde_json::json!({
-        "check": "kill",
-        "holds": true,
-        "cycles": figures.cycles,
-        "shutdowns": figures.shutdowns,
-        "kills_in_recovery": figures.kills_in_recovery,
-        "acknowledged": figures.acknowledged,
-        "in_flight": figures.in_flight,
-        "keys_checked": figures.keys_checked,
-        "segments_cleaned": figures.segments_cleaned,
-        "live_share_min": figures.live_share_min,
-        "open_ms_max": figures.open_ms_max,
-        "elapsed_s": figures.elapsed.as_secs_f64(),
-    })
+    fn json(&self) -> Value {
+        serde_json::json!({
+            "check": "kill",
+            "holds": true,
+            "cycles": self.cycles,
+            "shutdowns": self.shutdowns,
+            "kills_in_recovery": self.kills_in_recovery,
+            "acknowledged": self.acknowledged,
+            "in_flight": self.in_flight,
+            "keys_checked": self.keys_checked,
+            "segments_cleaned": self.segments_cleaned,
+            "live_share_min": self.live_share_min,
+            "open_ms_max": self.open_ms_max,
+            "elapsed_s": self.elapsed.as_secs_f64(),
+        })
+    }
 }
