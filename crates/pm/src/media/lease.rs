@@ -201,7 +201,7 @@ pub(super) struct Free {
 
 impl Free {
     /// Looks whether the lease of `file` can be taken, after a wait if another host has it; `None` where the kernel does
-    /// not name this boot, or the first page cannot be read. Writes nothing. `notice` is told that there is a wait.
+    /// not name this boot, or the first page cannot be read. Writes nothing. A wait begins with a call of `notice`.
     ///
     /// # Errors
     /// [`OpenError::OtherHost`] if its holder lives.
