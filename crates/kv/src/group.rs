@@ -45,13 +45,10 @@ use crate::seek::Located;
 use crate::segment::State;
 use crate::session::{Draft, Newest, Worker, Write, header_of, outrun};
 use crate::store::{Change, Error, Head, Item, Key, Meta, Ops, Value, Verdict, View};
-use crate::stripe::{Locked, Pending, Together};
+use crate::stripe::{Locked, Name, Pending};
 
 /// Keys that a group takes along for G6, at most.
 const TAKEN_MAX: usize = 16;
-
-/// The name of a key.
-type Name = (u8, Vec<u8>);
 
 /// One key of a group.
 struct Slot {
@@ -68,7 +65,7 @@ struct Slot {
 struct GroupOps<'a, M: Medium> {
     worker: &'a mut Worker<M>,
     slots: Vec<Slot>,
-    by_key: HashMap<(u8, Vec<u8>), usize>,
+    by_key: HashMap<Name, usize>,
 }
 
 /// Why a group is tried again.
@@ -81,7 +78,7 @@ enum Retry {
     Durable(Ticket),
     /// These keys must be members, too, or this must be durable (G6).
     Together(Vec<Name>, Ticket),
-    /// Another session has yet to drain its write of such a key: what must be durable for it must be.
+    /// Another session has yet to drain its write of such a key: the groups that were read must be durable first.
     Alone,
 }
 
@@ -138,6 +135,7 @@ impl<M: Medium> Worker<M> {
         self.room_for(class, bytes.min(self.engine.geometry.inline_max()), false)
     }
 
+    /// Tries to write a group. Its body knows the first `named` of the keys; the others are taken along (G6).
     fn try_group(
         &mut self,
         engine: &Arc<Engine<M>>,
@@ -187,6 +185,9 @@ impl<M: Medium> Worker<M> {
             return Ok(Ok(Verdict::Abandon));
         }
         let (mut slots, by_key) = (ops.slots, ops.by_key);
+        if slots.iter().all(|slot| slot.change == Change::Keep) {
+            return Ok(Ok(Verdict::Apply));
+        }
         if let Some(retry) = self.keep_together(&slots, &by_key, keys.len() - named)? {
             return Ok(Err(retry));
         }
@@ -194,7 +195,7 @@ impl<M: Medium> Worker<M> {
             return Ok(Err(Retry::Durable(ticket)));
         }
         let mut members: Vec<(Key<'_>, Slot)> = Vec::with_capacity(slots.len());
-        let mut names: Vec<(&(u8, Vec<u8>), usize)> = by_key.iter().map(|(k, i)| (k, *i)).collect();
+        let mut names: Vec<(&Name, usize)> = by_key.iter().map(|(k, i)| (k, *i)).collect();
         names.sort_by_key(|(_, index)| *index);
         for ((name, _), slot) in names.into_iter().zip(slots) {
             if slot.change != Change::Keep {
@@ -217,9 +218,6 @@ impl<M: Medium> Worker<M> {
         by_key: &HashMap<Name, usize>,
         taken: usize,
     ) -> Result<Option<Retry>, Error> {
-        if slots.iter().all(|slot| slot.change == Change::Keep) {
-            return Ok(None);
-        }
         let (mut more, mut theirs) = (Vec::new(), Ticket::DURABLE);
         for slot in slots.iter().filter(|slot| slot.is_read) {
             let Some((group, ticket)) = self.undurable_group(&slot.newest)? else {
@@ -252,24 +250,25 @@ impl<M: Medium> Worker<M> {
         bytes <= self.engine.geometry.inline_max() / 2
     }
 
-    /// The keys of the group that a write is a member of, and its ticket, if that is not durable yet.
-    pub(crate) fn undurable_group(
-        &self,
-        newest: &Newest,
-    ) -> Result<Option<(Together, Ticket)>, Poisoned> {
-        let (Newest::Staged(pending) | Newest::Drained(pending)) = newest else {
-            return Ok(None);
-        };
-        let Some(group) = &pending.group else {
-            return Ok(None);
-        };
-        if fault!("kv.group_left_behind") {
-            return Ok(None);
-        }
+    /// The ticket of a write that is not durable yet: [`Ticket::DURABLE`] as long as it has none.
+    fn undurable(&self, pending: &Pending) -> Result<Option<Ticket>, Poisoned> {
         match pending.ticket {
             Some(ticket) if self.engine.poll(ticket)? => Ok(None),
-            ticket => Ok(Some((Arc::clone(group), ticket.unwrap_or(Ticket::DURABLE)))),
+            ticket => Ok(Some(ticket.unwrap_or(Ticket::DURABLE))),
         }
+    }
+
+    /// The keys of the group that a write is a member of, and its ticket, if that is not durable yet.
+    pub(crate) fn undurable_group<'a>(
+        &self,
+        newest: &'a Newest,
+    ) -> Result<Option<(&'a [Name], Ticket)>, Poisoned> {
+        let pending = newest.pending().filter(|_| !fault!("kv.group_left_behind"));
+        let Some((pending, group)) = pending.and_then(|p| Some((p, p.group.as_ref()?))) else {
+            return Ok(None);
+        };
+        let ticket = self.undurable(pending)?;
+        Ok(ticket.map(|ticket| (group.as_slice(), ticket)))
     }
 
     /// Changes a key in a group of its own, and of what must be kept together with it (G6).
@@ -300,20 +299,16 @@ impl<M: Medium> Worker<M> {
     /// G3: makes members of values the group relied on and does not replace, if they are not durable
     /// yet. Returns a ticket to wait for instead, if one of them is too long to be a member.
     fn rebase(&mut self, slots: &mut [Slot]) -> Result<Option<Ticket>, Error> {
-        if slots.iter().all(|slot| slot.change == Change::Keep)
-            || fault!("kv.group_relies_on_pending")
-        {
+        if fault!("kv.group_relies_on_pending") {
             return Ok(None);
         }
         for slot in slots.iter_mut().filter(|slot| slot.change == Change::Keep) {
-            let pending = match &slot.newest {
-                Newest::Staged(pending) | Newest::Drained(pending) => pending,
-                Newest::Published | Newest::Foreign => continue,
-            };
-            let ticket = pending.ticket.unwrap_or(Ticket::DURABLE);
-            if pending.ticket.is_some() && self.engine.poll(ticket)? {
+            let Some(pending) = slot.newest.pending() else {
                 continue;
-            }
+            };
+            let Some(ticket) = self.undurable(pending)? else {
+                continue;
+            };
             let mut bytes = Vec::new();
             slot.change = match self.load(pending.at, &mut bytes)? {
                 None => Change::Delete,
@@ -344,9 +339,6 @@ impl<M: Medium> Worker<M> {
         members: Vec<(Key<'_>, Slot)>,
         locks: &mut [(usize, Locked<'_>)],
     ) -> Result<Result<Verdict, Retry>, Error> {
-        if members.is_empty() {
-            return Ok(Ok(Verdict::Apply));
-        }
         let headers = members
             .iter()
             .map(|(key, slot)| member_header(*key, &slot.change));

@@ -79,6 +79,16 @@ pub(crate) enum Newest {
     Foreign,
 }
 
+impl Newest {
+    /// The listed write, if it is one that this session may read.
+    pub(crate) fn pending(&self) -> Option<&Pending> {
+        match self {
+            Newest::Staged(pending) | Newest::Drained(pending) => Some(pending),
+            Newest::Published | Newest::Foreign => None,
+        }
+    }
+}
+
 /// One worker.
 pub(crate) struct Worker<M: Medium> {
     pub(crate) engine: Arc<Engine<M>>,

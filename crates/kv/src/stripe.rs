@@ -20,8 +20,8 @@ use farbank_pm::sync::atomic::{AtomicU32, Ordering};
 use farbank_pm::sync::{Arc, Condvar, Mutex, MutexGuard};
 use farbank_pm::{Off, Ticket};
 
-/// The names of keys that were written together: databases and bytes.
-pub(crate) type Together = Arc<Vec<(u8, Vec<u8>)>>;
+/// The name of a key: its database and its bytes.
+pub(crate) type Name = (u8, Vec<u8>);
 
 /// A write on its way.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct Pending {
     /// The first of the drained writes that it must be seen with; null: it is seen alone.
     pub with: Off,
     /// All keys of the group that it is a member of; `None`: it was written alone.
-    pub group: Option<Together>,
+    pub group: Option<Arc<Vec<Name>>>,
     /// Published by another session, which overtook it; its own has yet to notice.
     pub seen: bool,
 }
