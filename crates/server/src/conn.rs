@@ -1,42 +1,26 @@
-//! One connection: its socket, what has arrived, what is to leave, and when it may.
-//!
-//! ```text
-//!   output   ......[ may leave        ][ held by ticket 7 ][ held by 8 ][ this batch  ]
-//!            ▲      ▲                   ▲                   ▲            ▲      ▲
-//!            0      sent                released            held[0].end  ...    mark: first reply
-//!                                                                               that must wait
-//! ```
-//!
-//! # Invariants
-//! O1  Bytes leave in the order they were written, and only those before `released`.
-//! O2  A reply that tells of an undurable write, and every reply after it, is behind `mark` until its
-//!     batch is committed, then behind that batch's ticket.
-//! O3  While anything is held, reads of this connection may see undurable writes, so they count as
-//!     such replies (the reader of its own writes sees them; nobody learns what may yet be lost).
+//! One connection: its socket, what has arrived, and how far it is served.
 
-use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use farbank_pm::Ticket;
 use mio::net::TcpStream;
 
 use crate::cmd::Client;
 use crate::memcached::Talk;
-use crate::resp::{Parser, ReplyBuffer};
+use crate::output::Output;
+use crate::resp::Parser;
 use crate::settings::Protocol;
 use crate::shared::Card;
 use crate::shelf::{SMALL_BYTES, Shelf, size_class};
 
 /// Bytes read at once from a connection that owes nothing.
 pub(crate) const READ_BYTES: usize = SMALL_BYTES;
-/// Most bytes read at once, so that others are visited in between.
-const READ_BYTES_MAX: usize = 1 << 20;
+/// Most bytes read at once, so that others are visited in between: the kernel copies a mebibyte in one to three
+/// milliseconds.
+const READ_BYTES_MAX: usize = 256 << 10;
 /// Most bytes that are made ready for a request when little of it has arrived: a value of 1 MiB.
 const READY_BYTES_MAX: usize = 5 << 18;
-/// Sent bytes in front of unsent ones that are worth moving the latter.
-const COMPACT_BYTES: usize = 1 << 20;
 
 /// What has arrived and is not yet executed. `buffer` is all initialised; `start..end` is unread.
 #[derive(Default)]
@@ -122,139 +106,6 @@ impl Input {
     }
 }
 
-/// What is to leave: see the module's picture.
-#[derive(Default)]
-pub(crate) struct Output {
-    pub(crate) buffer: ReplyBuffer,
-    sent: usize,
-    released: usize,
-    held: VecDeque<(usize, Ticket)>,
-    pub(crate) mark: Option<usize>,
-}
-
-impl Output {
-    /// Whether something waits for a ticket.
-    #[inline]
-    pub(crate) fn holds(&self) -> bool {
-        !self.held.is_empty()
-    }
-
-    /// Bytes that have not left.
-    #[inline]
-    pub(crate) fn pending(&self) -> usize {
-        self.buffer.len() - self.sent
-    }
-
-    /// Whether something may leave.
-    pub(crate) fn can_send(&self) -> bool {
-        self.sent < self.released
-    }
-
-    /// The batch is committed: `ticket` covers what is behind the mark. Returns whether the ticket
-    /// holds something back.
-    pub(crate) fn settle(&mut self, ticket: Ticket) -> bool {
-        let end = self.buffer.len();
-        let mark = self.mark.take();
-        let before = mark.filter(|_| ticket != Ticket::DURABLE).unwrap_or(end);
-        match self.held.back_mut() {
-            Some((held_end, _)) => *held_end = before,
-            None => self.released = before,
-        }
-        if before < end || (mark.is_some() && ticket != Ticket::DURABLE) {
-            self.held.push_back((end, ticket));
-            return true;
-        }
-        false
-    }
-
-    /// `ticket` has turned: what it, and those before it, held may leave.
-    pub(crate) fn release(&mut self, ticket: Ticket) {
-        while let Some(&(end, held)) = self.held.front() {
-            if held > ticket {
-                break;
-            }
-            self.released = end;
-            self.held.pop_front();
-        }
-    }
-
-    /// The medium failed: what is held will never leave. Returns whether there was any.
-    pub(crate) fn forsake(&mut self) -> bool {
-        let lost = self.mark.is_some() || self.holds();
-        if lost {
-            let keep = if self.holds() {
-                self.released
-            } else {
-                self.mark.unwrap_or(0)
-            };
-            self.buffer.truncate(keep);
-            self.released = keep;
-            self.mark = None;
-            self.held.clear();
-        }
-        lost
-    }
-
-    /// Sends what may leave; whether the socket took all of it.
-    fn send(&mut self, stream: &mut TcpStream) -> io::Result<(bool, usize)> {
-        let mut written = 0;
-        while self.can_send() {
-            match stream.write(&self.buffer.as_slice()[self.sent..self.released]) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => {
-                    self.sent += n;
-                    written += n;
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.compact();
-                    return Ok((false, written));
-                }
-                Err(e) => return Err(e),
-            }
-        }
-        self.compact();
-        Ok((true, written))
-    }
-
-    fn compact(&mut self) {
-        let all = self.sent == self.buffer.len();
-        if all || (self.sent >= COMPACT_BYTES && self.sent > self.buffer.len() / 2) {
-            self.remove_sent();
-        }
-    }
-
-    fn remove_sent(&mut self) {
-        self.buffer.remove_front(self.sent);
-        let gone = std::mem::take(&mut self.sent);
-        self.released -= gone;
-        for (end, _) in &mut self.held {
-            *end -= gone;
-        }
-        if let Some(mark) = &mut self.mark {
-            *mark -= gone;
-        }
-    }
-
-    /// Takes a buffer from the shelf if there is none, and sets how many bytes of replies it may hold.
-    pub(crate) fn open(&mut self, shelf: &mut Shelf, bytes_max: usize) {
-        if self.buffer.capacity() == 0 {
-            self.buffer = ReplyBuffer::reusing(shelf.take_small().unwrap_or_default());
-        }
-        if self.sent > 0 && self.buffer.len() > bytes_max / 2 {
-            self.remove_sent();
-        }
-        self.buffer.set_bytes_max(bytes_max);
-    }
-
-    /// Puts the buffer back once it is empty.
-    pub(crate) fn shelve(&mut self, shelf: &mut Shelf) {
-        if self.buffer.is_empty() && self.buffer.capacity() > 0 && !self.holds() {
-            shelf.put(std::mem::take(&mut self.buffer).into_bytes());
-        }
-    }
-}
-
 /// The protocol of a connection, and how far it has come in it.
 pub(crate) enum Speech {
     Resp { client: Client, parser: Parser },
@@ -286,6 +137,9 @@ pub(crate) struct Conn {
     pub(crate) is_forsaken: bool,
     /// Its turn ended before all that has arrived was executed.
     pub(crate) unfinished: bool,
+    /// Its last turn moved many bytes and took its whole time: its next one is not in the same round as those of others
+    /// like it.
+    pub(crate) is_slow: bool,
     /// Is on the worker's list of connections to visit.
     pub(crate) listed: bool,
     /// Is on the worker's list of connections touched in this batch.
@@ -318,6 +172,7 @@ impl Conn {
             awaits_long: false,
             is_forsaken: false,
             unfinished: false,
+            is_slow: false,
             listed: false,
             touched: false,
             soft_since_ms: None,
@@ -376,80 +231,26 @@ impl Conn {
             Speech::Resp { client, parser } => client.memory_bytes() + parser.held_bytes(),
             Speech::Memcached(_) => 0,
         };
-        size_of::<Conn>() + self.input.bytes() + self.output.buffer.len() + speech
+        size_of::<Conn>() + self.input.bytes() + self.output.bytes() + speech
     }
 
-    /// Sends what may leave; the number of bytes.
-    pub(crate) fn send(&mut self) -> io::Result<usize> {
-        let (all, written) = self.output.send(&mut self.stream)?;
-        self.writable = all;
-        Ok(written)
+    /// Sends of what may leave as much as one turn may send; the number of bytes. Buffers that are empty then go to
+    /// `shelf`.
+    pub(crate) fn send(&mut self, shelf: &mut Shelf) -> io::Result<usize> {
+        let sent = self.output.send(&mut self.stream, shelf)?;
+        self.writable = !sent.is_blocked;
+        Ok(sent.bytes)
+    }
+
+    /// Whether there is something to send that the socket may take.
+    pub(crate) fn can_send(&self) -> bool {
+        self.writable && self.output.can_send()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resp::Sink;
-
-    fn reply(output: &mut Output, text: &[u8], waits: bool) {
-        if waits {
-            output.mark.get_or_insert(output.buffer.len());
-        }
-        output.buffer.extend_from_slice(text);
-    }
-
-    fn released(output: &Output) -> &[u8] {
-        &output.buffer.as_slice()[output.sent..output.released]
-    }
-
-    #[test]
-    fn what_needs_no_ticket_leaves_with_its_batch() {
-        let mut output = Output::default();
-        reply(&mut output, b"a", false);
-        assert_eq!(released(&output), b"");
-        assert!(!output.settle(Ticket(5)));
-        assert_eq!(released(&output), b"a");
-        reply(&mut output, b"b", true);
-        assert!(!output.settle(Ticket::DURABLE));
-        assert_eq!(released(&output), b"ab");
-    }
-
-    #[test]
-    fn held_replies_leave_in_order_and_hold_what_follows() {
-        let mut output = Output::default();
-        reply(&mut output, b"a", false);
-        reply(&mut output, b"b", true);
-        reply(&mut output, b"c", false);
-        assert!(output.settle(Ticket(1)));
-        assert_eq!(released(&output), b"a");
-        reply(&mut output, b"d", false);
-        assert!(!output.settle(Ticket::DURABLE));
-        reply(&mut output, b"e", true);
-        assert!(output.settle(Ticket(2)));
-        assert_eq!(released(&output), b"a");
-        output.release(Ticket(1));
-        assert_eq!(released(&output), b"abcd");
-        output.release(Ticket(2));
-        assert_eq!(released(&output), b"abcde");
-        assert!(!output.holds());
-    }
-
-    #[test]
-    fn a_failed_medium_keeps_only_what_was_promised() {
-        let mut output = Output::default();
-        reply(&mut output, b"a", false);
-        assert!(!output.forsake());
-        reply(&mut output, b"b", true);
-        reply(&mut output, b"c", false);
-        assert!(output.forsake());
-        assert!(!output.settle(Ticket::DURABLE));
-        assert_eq!(released(&output), b"a");
-        reply(&mut output, b"d", true);
-        assert!(output.settle(Ticket(1)));
-        assert!(output.forsake());
-        assert_eq!(released(&output), b"a");
-    }
 
     #[test]
     fn the_input_grows_with_what_arrives_not_with_what_was_announced() {

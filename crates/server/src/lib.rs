@@ -35,6 +35,7 @@ mod hotkeys;
 mod listener;
 mod long;
 pub mod memcached;
+mod output;
 pub mod resp;
 mod settings;
 mod shared;

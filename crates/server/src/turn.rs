@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use farbank_kv::store::Session;
 
-use crate::conn::{Input, Output};
+use crate::conn::Input;
 use crate::hotkeys::Stride;
+use crate::output::Output;
 use crate::shared::{Figures, Shared, Tally};
 use crate::shelf::Shelf;
 
@@ -23,7 +24,7 @@ pub(crate) const STALL_BYTES: usize = 64 << 20;
 pub(crate) const TURN: Duration = Duration::from_micros(200);
 
 /// Bytes of a request and its reply from which on the clock is read after it.
-const LONG_BYTES: usize = 16 << 10;
+pub(crate) const LONG_BYTES: usize = 16 << 10;
 /// The clock is read after one in so many requests that are short by their names and bytes: a large value may be behind
 /// any of them.
 const SHORT_REQUESTS: u32 = 4;

@@ -13,9 +13,9 @@
 //!     store.
 //! W4  The worker never waits until the store has made room: before a write it asks, and if there is none yet
 //!     this connection's request stays in the input until the store wakes the worker. Others go on.
-//! W5  A round visits one connection whose last turn ended before its requests did, and of those that wait for room up
-//!     to one that finds some, beside all others. So a client that sends one request at a time waits for two such turns
-//!     at most, however many clients have requests without end.
+//! W5  A round visits one connection whose last turn took its whole time, and of those that wait for room up to one that
+//!     finds some, beside all others. So a client that sends one short request at a time waits for two such turns at most,
+//!     however many clients send requests without end, or large ones.
 //! W6  A request that is long is not executed here: its connection is lent to another thread (`long`). Of a lent
 //!     connection the worker has the events of its socket, and whether it was killed.
 
@@ -35,7 +35,7 @@ use crate::long::Lent;
 use crate::settings::size;
 use crate::shared::{Card, Count, Mail, Shared};
 use crate::shelf::Shelf;
-use crate::turn::{STALL_BYTES, TURN};
+use crate::turn::{LONG_BYTES, STALL_BYTES, TURN};
 
 /// The token of the worker's own waker.
 pub(crate) const WAKE: Token = Token(usize::MAX);
@@ -97,8 +97,8 @@ pub(crate) struct Worker<'a> {
     free: Vec<usize>,
     /// Connections to visit.
     listed: VecDeque<usize>,
-    /// Connections to visit whose last turn ended before their requests did.
-    unfinished: VecDeque<usize>,
+    /// Connections to visit whose last turn took its whole time.
+    slow: VecDeque<usize>,
     /// Connections visited since the last commit.
     touched: Vec<usize>,
     /// Connections whose next request waits for room in the store.
@@ -123,7 +123,7 @@ impl<'a> Worker<'a> {
             away: HashMap::new(),
             free: Vec::new(),
             listed: VecDeque::new(),
-            unfinished: VecDeque::new(),
+            slow: VecDeque::new(),
             touched: Vec::new(),
             awaiting_room: VecDeque::new(),
             held: VecDeque::new(),
@@ -138,7 +138,7 @@ impl<'a> Worker<'a> {
         let mut events = Events::with_capacity(1024);
         let mut found_room = false;
         while !self.shared.floor.stopping() {
-            let goes_on = !self.listed.is_empty() || !self.unfinished.is_empty() || found_room;
+            let goes_on = !self.listed.is_empty() || !self.slow.is_empty() || found_room;
             let timeout = if goes_on {
                 Duration::ZERO
             } else if self.awaiting_room.is_empty() {
@@ -164,7 +164,7 @@ impl<'a> Worker<'a> {
                     self.settle();
                 }
             }
-            if let Some(slot) = self.unfinished.pop_front() {
+            if let Some(slot) = self.slow.pop_front() {
                 self.visit(slot);
             }
             self.settle();
@@ -219,9 +219,9 @@ impl<'a> Worker<'a> {
             && !conn.listed
         {
             conn.listed = true;
-            let list = match (conn.awaits_room, conn.unfinished) {
+            let list = match (conn.awaits_room, conn.unfinished || conn.is_slow) {
                 (true, _) => &mut self.awaiting_room,
-                (false, true) => &mut self.unfinished,
+                (false, true) => &mut self.slow,
                 (false, false) => &mut self.listed,
             };
             list.push_back(slot);
@@ -397,7 +397,7 @@ impl<'a> Worker<'a> {
         }
         let bytes_max = self.shared.reply_bytes_max(&conn.card);
         conn.output.open(&mut self.executor.outputs, bytes_max);
-        let pending = conn.output.pending();
+        let (bytes, pending) = (self.batch_bytes, conn.output.pending());
         let deadline = Instant::now() + TURN;
         if !conn.closing {
             // What a stall left behind comes first.
@@ -421,6 +421,7 @@ impl<'a> Worker<'a> {
         self.check_cut(conn)?;
         conn.input.rest(&mut self.inputs);
         self.batch_bytes += conn.output.pending().saturating_sub(pending);
+        conn.is_slow = self.batch_bytes - bytes >= LONG_BYTES && Instant::now() >= deadline;
         conn.show();
         conn.card
             .input_bytes
@@ -516,8 +517,11 @@ impl<'a> Worker<'a> {
             if let Some(conn) = &mut self.conns[slot]
                 && conn.output.forsake()
             {
-                if let Err(error) = conn.send() {
-                    tracing::debug!(%error, "connection lost");
+                while conn.can_send() {
+                    if let Err(error) = conn.send(&mut self.executor.outputs) {
+                        tracing::debug!(%error, "connection lost");
+                        break;
+                    }
                 }
                 self.close(slot);
             }
@@ -529,8 +533,8 @@ impl<'a> Worker<'a> {
         let Some(conn) = self.conns.get_mut(slot).and_then(Option::as_mut) else {
             return;
         };
-        if conn.writable && conn.output.can_send() {
-            match conn.send() {
+        if conn.can_send() {
+            match conn.send(&mut self.executor.outputs) {
                 Ok(bytes) => {
                     self.executor.tally.count(Count::BytesOut, bytes);
                     self.executor.tally.count(Count::Writes, 1);
@@ -566,7 +570,8 @@ impl<'a> Worker<'a> {
         }
         let resumes = conn.stalled && pending < STALL_BYTES / 2;
         let ready = conn.readable && !conn.stalled && !conn.closing;
-        if conn.awaits_room || resumes || ready || conn.unfinished {
+        conn.is_slow |= conn.can_send();
+        if conn.awaits_room || resumes || ready || conn.unfinished || conn.can_send() {
             self.list(slot);
         }
     }
@@ -604,6 +609,8 @@ impl<'a> Worker<'a> {
         if let Err(error) = self.poll.registry().deregister(&mut conn.stream) {
             tracing::debug!(%error, "connection was not polled");
         }
+        let output = std::mem::take(&mut conn.output);
+        output.give_up(&mut self.executor.outputs);
         self.strike_off(&conn.card);
         self.free.push(slot);
     }
@@ -690,7 +697,11 @@ impl<'a> Worker<'a> {
                 .flatten()
                 .any(|conn| conn.output.can_send());
             let left = deadline.saturating_duration_since(Instant::now());
-            if !owing || left.is_zero() || self.poll.poll(&mut events, Some(left)).is_err() {
+            let wait = match self.conns.iter().flatten().any(|conn| conn.can_send()) {
+                true => Duration::ZERO,
+                false => left,
+            };
+            if !owing || left.is_zero() || self.poll.poll(&mut events, Some(wait)).is_err() {
                 break;
             }
             self.note(&events);

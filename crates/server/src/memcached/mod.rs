@@ -277,7 +277,7 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
         deadline,
         executes_long,
     } = turn;
-    let sent_before = output.buffer.len() - output.pending();
+    let (pending, begin) = (output.pending(), output.buffer.len());
     let mut ctx = Ctx {
         session,
         shared,
@@ -327,7 +327,7 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
             *requests += 1;
             consumed += used;
             *closing = ctx.leaving || ctx.out.is_cut();
-            *stalled = ctx.out.len() - sent_before >= STALL_BYTES;
+            *stalled = pending + ctx.out.len() - begin >= STALL_BYTES;
             let is_short = matches!(request, Request::Store(_) | Request::MetaSet { .. });
             let moved_bytes = used + ctx.out.len().saturating_sub(replied);
             *unfinished = executes_long || budget.is_spent(is_short, moved_bytes);
@@ -458,6 +458,7 @@ fn is_long(request: &Request<'_>, bytes: usize) -> bool {
                 || match words.clone().next() {
                     Some(b"flush_all") => true,
                     Some(b"gat" | b"gats") => words.clone().nth(TOUCHED_WORDS).is_some(),
+                    Some(b"stats") => stats::walks(words.clone().nth(1)),
                     _ => false,
                 }
         }

@@ -37,6 +37,11 @@ macro_rules! stats {
     };
 }
 
+/// Whether `stats what` visits many keys, or all connections.
+pub(super) fn walks(what: Option<&[u8]>) -> bool {
+    matches!(what, Some(b"cachedump" | b"conns"))
+}
+
 /// `stats [what [...]]`
 pub(super) fn stats(ctx: &mut Ctx<'_>, mut args: Words<'_>) {
     let what = args.next();

@@ -129,12 +129,6 @@ impl ReplyBuffer {
         self.is_cut = false;
     }
 
-    /// Removes the first `count` bytes, which were sent.
-    pub(crate) fn remove_front(&mut self, count: usize) {
-        self.bytes.drain(..count);
-        self.shrink();
-    }
-
     /// Gives back memory that a large reply has needed.
     #[inline]
     fn shrink(&mut self) {

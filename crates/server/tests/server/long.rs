@@ -97,6 +97,9 @@ fn other_clients_are_served_while_a_long_request_is_executed() {
         others_are_served(&resp(&lines), &replies, true);
     }
     others_are_served(b"flush_all\r\nmn\r\n", "OK\r\nMN\r\n", false);
+    let dump = b"stats cachedump 1 0\r\nmn\r\n";
+    let items = "ITEM a [1 b; 0 s]\r\nITEM b [1 b; 0 s]\r\n";
+    others_are_served(dump, &format!("{items}END\r\nMN\r\n"), false);
 }
 
 #[test]

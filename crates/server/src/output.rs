@@ -1,0 +1,433 @@
+//! What is to leave a connection, and when it may.
+//!
+//! ```text
+//!            full buffers               the buffer that replies are appended to
+//!   output   [......][may leave ][ may  leave ][ held by ticket 7 ][ held by 8 ][ this batch ]
+//!            ▲       ▲                         ▲                   ▲            ▲      ▲
+//!            0       sent                      released            held[0].end  ...    mark: first reply
+//!                                                                                      that must wait
+//! ```
+//!
+//! A client that does not read leaves many replies here. They stay where they were written: a buffer that has become
+//! large is put aside before the next turn, and leaves whole. So no reply is copied again, however many wait.
+//!
+//! # Invariants
+//! O1  Bytes leave in the order they were written, and only those before `released`.
+//! O2  A reply that tells of an undurable write, and every reply after it, is behind `mark` until its
+//!     batch is committed, then behind that batch's ticket.
+//! O3  While anything is held, reads of this connection may see undurable writes, so they count as
+//!     such replies (the reader of its own writes sees them; nobody learns what may yet be lost).
+//! O4  `mark` counts from the start of `buffer`, everything else from the first byte here. A buffer is put aside only
+//!     while there is no mark.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, Write};
+
+use farbank_pm::Ticket;
+
+use crate::resp::ReplyBuffer;
+use crate::shelf::{SMALL_BYTES, Shelf};
+
+/// Bytes from which on a buffer is put aside before more is appended.
+const FULL_BYTES: usize = SMALL_BYTES;
+/// Most bytes sent in one turn, so that others are visited in between.
+const SEND_BYTES_MAX: usize = 1 << 20;
+/// Most buffers sent at once.
+const SLICES_MAX: usize = 16;
+
+/// What is to leave: see the module's picture.
+#[derive(Default)]
+pub(crate) struct Output {
+    /// What was put aside, before `buffer`.
+    full: VecDeque<Vec<u8>>,
+    full_bytes: usize,
+    pub(crate) buffer: ReplyBuffer,
+    sent: usize,
+    released: usize,
+    held: VecDeque<(usize, Ticket)>,
+    pub(crate) mark: Option<usize>,
+}
+
+/// What a turn has sent.
+pub(crate) struct Sent {
+    pub(crate) bytes: usize,
+    /// The socket takes no more for now.
+    pub(crate) is_blocked: bool,
+}
+
+impl Output {
+    /// Whether something waits for a ticket.
+    #[inline]
+    pub(crate) fn holds(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    #[inline]
+    fn end(&self) -> usize {
+        self.full_bytes + self.buffer.len()
+    }
+
+    /// Bytes that have not left.
+    #[inline]
+    pub(crate) fn pending(&self) -> usize {
+        self.end() - self.sent
+    }
+
+    /// Bytes that are here, those included that have left with a part of their buffer.
+    pub(crate) fn bytes(&self) -> usize {
+        self.end()
+    }
+
+    /// Whether something may leave.
+    pub(crate) fn can_send(&self) -> bool {
+        self.sent < self.released
+    }
+
+    /// The batch is committed: `ticket` covers what is behind the mark. Returns whether the ticket
+    /// holds something back.
+    pub(crate) fn settle(&mut self, ticket: Ticket) -> bool {
+        let end = self.end();
+        let mark = self.mark.take().map(|mark| self.full_bytes + mark);
+        let before = mark.filter(|_| ticket != Ticket::DURABLE).unwrap_or(end);
+        match self.held.back_mut() {
+            Some((held_end, _)) => *held_end = before,
+            None => self.released = before,
+        }
+        if before < end || (mark.is_some() && ticket != Ticket::DURABLE) {
+            self.held.push_back((end, ticket));
+            return true;
+        }
+        false
+    }
+
+    /// `ticket` has turned: what it, and those before it, held may leave.
+    pub(crate) fn release(&mut self, ticket: Ticket) {
+        while let Some(&(end, held)) = self.held.front() {
+            if held > ticket {
+                break;
+            }
+            self.released = end;
+            self.held.pop_front();
+        }
+    }
+
+    /// The medium failed: what is held will never leave. Returns whether there was any.
+    pub(crate) fn forsake(&mut self) -> bool {
+        let lost = self.mark.is_some() || self.holds();
+        if lost {
+            let keep = if self.holds() {
+                self.released
+            } else {
+                self.full_bytes + self.mark.unwrap_or(0)
+            };
+            self.truncate(keep);
+            self.released = keep;
+            self.mark = None;
+            self.held.clear();
+        }
+        lost
+    }
+
+    /// Takes back all but the first `len` bytes.
+    fn truncate(&mut self, len: usize) {
+        while self.full_bytes > len
+            && let Some(mut last) = self.full.pop_back()
+        {
+            self.buffer.truncate(0);
+            self.full_bytes -= last.len();
+            if self.full_bytes < len {
+                last.truncate(len - self.full_bytes);
+                self.full_bytes = len;
+                self.full.push_back(last);
+            }
+        }
+        self.buffer.truncate(len - self.full_bytes);
+    }
+
+    /// The buffers, in order.
+    fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        let full = self.full.iter().map(Vec::as_slice);
+        full.chain([self.buffer.as_slice()])
+    }
+
+    /// What the next call of the kernel sends: at most `bytes_max` bytes of what may leave.
+    fn slices(&self, bytes_max: usize) -> ([IoSlice<'_>; SLICES_MAX], usize) {
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let (mut count, mut at) = (0, 0);
+        let (from, end) = (self.sent, self.released.min(self.sent + bytes_max));
+        for part in self.parts() {
+            let (first, last) = (from.max(at), end.min(at + part.len()));
+            if first < last && count < SLICES_MAX {
+                slices[count] = IoSlice::new(&part[first - at..last - at]);
+                count += 1;
+            }
+            at += part.len();
+            if at >= end || count == SLICES_MAX {
+                break;
+            }
+        }
+        (slices, count)
+    }
+
+    /// Sends what may leave, as much as one turn may send. Buffers that are empty then go to `shelf`.
+    pub(crate) fn send(&mut self, to: &mut impl Write, shelf: &mut Shelf) -> io::Result<Sent> {
+        let mut sent = Sent {
+            bytes: 0,
+            is_blocked: false,
+        };
+        while self.can_send() && sent.bytes < SEND_BYTES_MAX && !sent.is_blocked {
+            let (slices, count) = self.slices(SEND_BYTES_MAX - sent.bytes);
+            match to.write_vectored(&slices[..count]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    self.sent += n;
+                    sent.bytes += n;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => sent.is_blocked = true,
+                Err(e) => return Err(e),
+            }
+        }
+        self.give_up_sent(shelf);
+        Ok(sent)
+    }
+
+    /// Gives up the buffers that have left whole.
+    fn give_up_sent(&mut self, shelf: &mut Shelf) {
+        while self
+            .full
+            .front()
+            .is_some_and(|first| first.len() <= self.sent)
+            && let Some(mut first) = self.full.pop_front()
+        {
+            self.full_bytes -= first.len();
+            self.count_from(first.len());
+            first.clear();
+            shelf.put(first);
+        }
+        if self.full.is_empty() && self.sent > 0 && self.sent == self.buffer.len() {
+            self.mark = self.mark.map(|mark| mark - self.sent);
+            self.buffer.truncate(0);
+            self.count_from(self.sent);
+        }
+    }
+
+    /// The first `count` bytes are gone: positions count from what follows them.
+    fn count_from(&mut self, count: usize) {
+        self.sent -= count;
+        self.released -= count;
+        for (end, _) in &mut self.held {
+            *end -= count;
+        }
+    }
+
+    /// Has a buffer ready for replies, of which `bytes_max` bytes may be here that have not left.
+    pub(crate) fn open(&mut self, shelf: &mut Shelf, bytes_max: usize) {
+        if self.buffer.len() >= FULL_BYTES && self.mark.is_none() {
+            let full = std::mem::take(&mut self.buffer).into_bytes();
+            self.full_bytes += full.len();
+            self.full.push_back(full);
+        }
+        if self.buffer.capacity() == 0 {
+            self.buffer = ReplyBuffer::reusing(shelf.take_small().unwrap_or_default());
+        }
+        let unsent = self.full_bytes.saturating_sub(self.sent);
+        self.buffer.set_bytes_max(bytes_max.saturating_sub(unsent));
+    }
+
+    /// Puts the buffer back once it is empty.
+    pub(crate) fn shelve(&mut self, shelf: &mut Shelf) {
+        if self.buffer.is_empty() && self.buffer.capacity() > 0 && !self.holds() {
+            shelf.put(std::mem::take(&mut self.buffer).into_bytes());
+        }
+    }
+
+    /// The connection is closed: its buffers go to `shelf`.
+    pub(crate) fn give_up(self, shelf: &mut Shelf) {
+        let buffers = self.full.into_iter().chain([self.buffer.into_bytes()]);
+        for mut buffer in buffers {
+            buffer.clear();
+            shelf.put(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resp::Sink;
+
+    fn reply(output: &mut Output, text: &[u8], waits: bool) {
+        if waits {
+            output.mark.get_or_insert(output.buffer.len());
+        }
+        output.buffer.extend_from_slice(text);
+    }
+
+    /// What may leave.
+    fn released(output: &Output) -> Vec<u8> {
+        let all: Vec<u8> = output.parts().flatten().copied().collect();
+        all[output.sent..output.released].to_vec()
+    }
+
+    #[test]
+    fn what_needs_no_ticket_leaves_with_its_batch() {
+        let mut output = Output::default();
+        reply(&mut output, b"a", false);
+        assert_eq!(released(&output), b"");
+        assert!(!output.settle(Ticket(5)));
+        assert_eq!(released(&output), b"a");
+        reply(&mut output, b"b", true);
+        assert!(!output.settle(Ticket::DURABLE));
+        assert_eq!(released(&output), b"ab");
+    }
+
+    #[test]
+    fn held_replies_leave_in_order_and_hold_what_follows() {
+        let mut output = Output::default();
+        reply(&mut output, b"a", false);
+        reply(&mut output, b"b", true);
+        reply(&mut output, b"c", false);
+        assert!(output.settle(Ticket(1)));
+        assert_eq!(released(&output), b"a");
+        reply(&mut output, b"d", false);
+        assert!(!output.settle(Ticket::DURABLE));
+        reply(&mut output, b"e", true);
+        assert!(output.settle(Ticket(2)));
+        assert_eq!(released(&output), b"a");
+        output.release(Ticket(1));
+        assert_eq!(released(&output), b"abcd");
+        output.release(Ticket(2));
+        assert_eq!(released(&output), b"abcde");
+        assert!(!output.holds());
+    }
+
+    #[test]
+    fn a_failed_medium_keeps_only_what_was_promised() {
+        let mut output = Output::default();
+        reply(&mut output, b"a", false);
+        assert!(!output.forsake());
+        reply(&mut output, b"b", true);
+        reply(&mut output, b"c", false);
+        assert!(output.forsake());
+        assert!(!output.settle(Ticket::DURABLE));
+        assert_eq!(released(&output), b"a");
+        reply(&mut output, b"d", true);
+        assert!(output.settle(Ticket(1)));
+        assert!(output.forsake());
+        assert_eq!(released(&output), b"a");
+    }
+
+    /// A socket that takes some bytes of each call, and no more than so many.
+    struct Socket {
+        taken: Vec<u8>,
+        at_once: usize,
+        room: usize,
+    }
+
+    impl Write for Socket {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.at_once).min(self.room);
+            if count == 0 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.taken.extend_from_slice(&bytes[..count]);
+            self.room -= count;
+            Ok(count)
+        }
+
+        fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+            let mut all = 0;
+            for slice in slices {
+                match self.write(slice) {
+                    Ok(count) if count == slice.len() => all += count,
+                    Ok(count) => return Ok(all + count),
+                    Err(error) if all == 0 => return Err(error),
+                    Err(_) => return Ok(all),
+                }
+            }
+            Ok(all)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Replies of many lengths, some of which wait for tickets, to a client that reads in pieces.
+    #[test]
+    fn what_is_put_aside_leaves_in_order_and_only_when_it_may() {
+        let mut shelf = Shelf::new(usize::MAX);
+        for at_once in [1_000, 70_000, usize::MAX] {
+            let mut output = Output::default();
+            let mut socket = Socket {
+                taken: Vec::new(),
+                at_once,
+                room: 0,
+            };
+            let (mut all, mut may_leave) = (Vec::new(), Vec::new());
+            for turn in 0..200_u64 {
+                output.open(&mut shelf, usize::MAX);
+                let bytes = vec![turn as u8; (turn as usize * 7_919) % 200_000];
+                reply(&mut output, &bytes, turn % 3 == 0);
+                let before = all.len();
+                all.extend_from_slice(&bytes);
+                assert_eq!(output.settle(Ticket(turn + 1)), turn % 3 == 0);
+                if turn % 3 == 2 {
+                    output.release(Ticket(turn + 1));
+                    may_leave.push(all.len());
+                } else if turn % 3 == 0 {
+                    may_leave.push(before);
+                }
+                socket.room = 100_000;
+                output.send(&mut socket, &mut shelf).expect("it takes some");
+                let most = *may_leave.last().expect("a turn");
+                assert!(socket.taken.len() <= most, "turn {turn}");
+                assert_eq!(output.pending(), all.len() - socket.taken.len());
+            }
+            output.release(Ticket(200));
+            while output.can_send() {
+                socket.room = SEND_BYTES_MAX / 3;
+                output.send(&mut socket, &mut shelf).expect("it takes some");
+            }
+            assert!(socket.taken == all);
+            assert_eq!((output.pending(), output.bytes()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn a_turn_sends_a_bounded_part() {
+        let (mut output, mut shelf) = (Output::default(), Shelf::new(usize::MAX));
+        for _ in 0..3 {
+            output.open(&mut shelf, usize::MAX);
+            reply(&mut output, &vec![7; SEND_BYTES_MAX], false);
+            output.settle(Ticket::DURABLE);
+        }
+        let mut socket = Socket {
+            taken: Vec::new(),
+            at_once: usize::MAX,
+            room: usize::MAX,
+        };
+        let sent = output.send(&mut socket, &mut shelf).expect("it takes all");
+        assert_eq!((sent.bytes, sent.is_blocked), (SEND_BYTES_MAX, false));
+        assert!(output.can_send());
+    }
+
+    #[test]
+    fn a_failed_medium_takes_back_what_was_put_aside_and_was_not_promised() {
+        for keep in [1, FULL_BYTES, FULL_BYTES + 1, 2 * FULL_BYTES] {
+            let (mut output, mut shelf) = (Output::default(), Shelf::new(usize::MAX));
+            reply(&mut output, &vec![1; keep], false);
+            reply(&mut output, &vec![2; 3 * FULL_BYTES - keep], true);
+            assert!(output.settle(Ticket(1)));
+            for _ in 0..3 {
+                output.open(&mut shelf, usize::MAX);
+                reply(&mut output, &[3; FULL_BYTES], false);
+                assert!(!output.settle(Ticket::DURABLE));
+            }
+            assert!(output.forsake());
+            assert_eq!(released(&output), vec![1; keep]);
+            assert_eq!(output.pending(), keep);
+        }
+    }
+}
