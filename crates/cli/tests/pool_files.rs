@@ -126,6 +126,44 @@ fn names_in(folder: &Path) -> Vec<String> {
         .collect()
 }
 
+/// Makes the lease in the pool's file that of another boot: as after a restart of the machine, or on another one.
+fn lease_of_another_boot(pool: &Path) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(pool);
+    let file = file.unwrap();
+    // As docs/format.md has it.
+    let mut record = [0; 512];
+    file.read_exact_at(&mut record, 1024).unwrap();
+    assert_eq!(&record[..9], b"FBLEASE\n\x01", "it is held");
+    record[40..76].copy_from_slice(b"00000000-0000-0000-0000-000000000000");
+    let checksum = farbank_pm::crc::crc32c_append(0, &record[..508]);
+    record[508..].copy_from_slice(&checksum.to_le_bytes());
+    file.write_all_at(&record, 1024).unwrap();
+}
+
+#[test]
+fn a_killed_server_is_waited_for_only_if_it_may_live_on_another_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = folder.path().join("pool");
+    let server = Serving::start(serve(&pool, &["--size", "16mb"]));
+    assert_eq!(server.client().ask("SET key value"), "+OK\r\n");
+    let (_, log) = server.end(Signal::KILL);
+    assert!(!log.contains("waiting"), "{log}");
+
+    let server = Serving::start(serve(&pool, &[]));
+    assert_eq!(server.client().ask("STRLEN key"), ":5\r\n");
+    let (_, log) = server.end(Signal::KILL);
+    assert!(!log.contains("waiting"), "of this boot: {log}");
+
+    lease_of_another_boot(&pool);
+    let began = Instant::now();
+    let server = Serving::start(serve(&pool, &[]));
+    assert!(began.elapsed() >= Duration::from_secs(2));
+    assert_eq!(server.client().ask("STRLEN key"), ":5\r\n");
+    let (code, log) = server.end(Signal::TERM);
+    assert!(log.contains("was not closed there: waiting"), "{log}");
+    assert_eq!(code, Some(0));
+}
+
 #[test]
 fn a_kill_at_any_moment_of_a_creation_leaves_nothing_that_a_later_start_refuses() {
     let mut under_way = 0;

@@ -182,7 +182,7 @@ fn write_back(file: &fs::File) -> io::Result<()> {
     }
 }
 
-/// A lease that this process holds, or has lost.
+/// A lease that this process holds, or has lost. Dropped, it is given back, also by an open that fails after the take.
 #[derive(Debug)]
 pub(super) struct Lease {
     sector: Sector,
@@ -191,6 +191,8 @@ pub(super) struct Lease {
     /// that is refused is left as it was.
     before: Option<[u8; BYTES]>,
     lost_to: Option<Host>,
+    /// It is not given back: the record stays as a kill leaves it.
+    is_kept: bool,
 }
 
 /// A lease that can be taken: no other host counts it up.
@@ -236,6 +238,7 @@ impl Free {
             },
             before: (!is_held).then_some(bytes),
             lost_to: None,
+            is_kept: false,
         };
         // A device that does not take it is found out by the medium's own writes.
         let _ = lease.count_up();
@@ -306,8 +309,18 @@ impl Lease {
         self.sector.write(&self.mine.to_bytes())
     }
 
+    /// Leaves the record as it is: of a medium that has failed nothing is written any more.
+    pub(super) fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Lease {
     /// Gives the lease back: the next host need not wait.
-    pub(super) fn release(mut self) {
+    fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
         self.refresh();
         if self.lost_to.is_none() {
             self.mine.is_held = false;
@@ -402,7 +415,7 @@ mod tests {
         assert!(has_waited);
         first.refresh();
         assert_eq!(first.lost_to(), Some("host-2"));
-        first.release();
+        drop(first);
         let found = second.sector.read().expect("the file");
         assert_eq!(found, Some(second.mine.clone()));
     }
@@ -411,11 +424,11 @@ mod tests {
     fn a_lease_that_was_given_back_or_is_of_this_boot_needs_no_wait() {
         let (_folder, path) = pool();
         let first = take(&path, host(1)).0.expect("a fresh file");
-        first.release();
+        drop(first);
         let (second, has_waited) = take(&path, host(2));
         let second = second.expect("it was given back");
         assert!(!has_waited);
-        drop(second); // A kill.
+        second.keep(); // A kill.
         let (third, has_waited) = take(&path, host(2));
         assert!(third.is_ok() && !has_waited);
     }

@@ -159,11 +159,9 @@ impl Watcher {
             }
             self.shared.state().trouble = trouble;
         }
-        // The medium was given up: it writes nothing more.
-        if let Some(lease) = self.lease.take()
-            && !self.poison.is_poisoned()
-        {
-            lease.release();
+        // The medium was given up, and the lease is with the watcher, unless it has failed.
+        if let Some(lease) = self.lease.take_if(|_| self.poison.is_poisoned()) {
+            lease.keep();
         }
     }
 
