@@ -39,10 +39,13 @@ pub(crate) fn run(size: Size) -> Result<(), String> {
         Size::Gate => &[22, 20, 18, 16, 14, 12],
     };
     for left_mib in parts {
-        for end in ["killed", "closed", "serving"] {
-            let what = format!("{left_mib} MiB of the device left, {end}");
-            let seen = one(left_mib * MIB, end).map_err(|wrong| format!("{what}: {wrong}"))?;
-            println!("{what}: {seen}");
+        for io in ["mapped", "pread", "direct"] {
+            for end in ["killed", "closed", "serving"] {
+                let what = format!("{left_mib} MiB of the device left, --io {io}, {end}");
+                let seen = one(left_mib * MIB, io, end);
+                let seen = seen.map_err(|wrong| format!("{what}: {wrong}"))?;
+                println!("{what}: {seen}");
+            }
         }
     }
     Ok(())
@@ -56,8 +59,8 @@ struct Seen {
     missing: usize,
 }
 
-fn one(left_bytes: u64, end: &str) -> Result<String, String> {
-    let disk = Disk::new()?;
+fn one(left_bytes: u64, io: &'static str, end: &str) -> Result<String, String> {
+    let disk = Disk::new(io)?;
     let (server, mut link) = disk.serve()?;
     set_all(&mut link)?;
     let mut seen = Vec::new();
@@ -159,15 +162,18 @@ fn get_all(link: &mut Link) -> Result<Seen, String> {
 struct Disk {
     folder: PathBuf,
     device: String,
+    /// How a server reads the pool: `--io`.
+    io: &'static str,
 }
 
 impl Disk {
-    fn new() -> Result<Disk, String> {
+    fn new(io: &'static str) -> Result<Disk, String> {
         let name = format!("farbank-media-errors-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         let mut disk = Disk {
             folder,
             device: String::new(),
+            io,
         };
         let mounted = disk.mounted();
         fs::create_dir_all(&mounted).map_err(|e| format!("{}: {e}", mounted.display()))?;
@@ -216,7 +222,7 @@ impl Disk {
     fn serve(&self) -> Result<(Serving, Link), String> {
         let mut serve = farbank();
         serve.args(["serve", "--port", "0", "--memcached-port", "off"]);
-        serve.args(["--workers", "1", "--read-cache", "0"]);
+        serve.args(["--workers", "1", "--read-cache", "0", "--io", self.io]);
         // Each damaged place is a line there, which `pool check` prints as well.
         serve.arg("--pool").arg(self.pool()).stderr(Stdio::null());
         let serving = Serving::start(&mut serve, "redis://")?;
