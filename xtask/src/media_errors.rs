@@ -38,9 +38,14 @@ pub(crate) fn run(size: Size) -> Result<(), String> {
         Size::Lane => &[18, 14],
         Size::Gate => &[22, 20, 18, 16, 14, 12],
     };
-    for left_mib in parts {
-        for io in ["mapped", "pread", "direct"] {
-            for end in ["killed", "closed", "serving"] {
+    for io in ["mapped", "pread", "direct"] {
+        // Reads that meet no page cache take minutes in a lane.
+        let (parts, ends): (_, &[_]) = match (size, io) {
+            (Size::Lane, "pread" | "direct") => (&parts[..1], &["serving"]),
+            _ => (parts, &["killed", "closed", "serving"]),
+        };
+        for left_mib in parts {
+            for end in ends {
                 let what = format!("{left_mib} MiB of the device left, --io {io}, {end}");
                 let seen = one(left_mib * MIB, io, end);
                 let seen = seen.map_err(|wrong| format!("{what}: {wrong}"))?;
