@@ -19,8 +19,9 @@ pub(crate) const READ_BYTES: usize = SMALL_BYTES;
 /// Most bytes read at once, so that others are visited in between: the kernel copies a mebibyte in one to three
 /// milliseconds.
 const READ_BYTES_MAX: usize = 256 << 10;
-/// Most bytes that are made ready for a request when little of it has arrived: a value of 1 MiB.
-const READY_BYTES_MAX: usize = 5 << 18;
+/// Arrived bytes of one request from which on its buffer grows by [`GROWTH`], so that few of them are copied.
+const LARGE_BYTES: usize = 4 << 20;
+const GROWTH: usize = 8;
 
 /// What has arrived and is not yet executed. `buffer` is all initialised; `start..end` is unread.
 #[derive(Default)]
@@ -28,6 +29,8 @@ pub(crate) struct Input {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
+    /// Bytes of the buffer that memory was used for before it was taken.
+    used: usize,
     /// Largest `end` since the buffer was taken, and that of the buffer before.
     peak: usize,
     last_peak: usize,
@@ -49,8 +52,8 @@ impl Input {
         }
     }
 
-    /// Room to read into. `needed` bytes, from the first unread one, are known to come; beyond [`READY_BYTES_MAX`] no
-    /// more than double what has arrived is made ready for them.
+    /// Room to read into. `needed` bytes, from the first unread one, are announced, and there is one buffer for all of
+    /// them: none is copied when more arrive. A fresh one takes memory only where bytes have arrived.
     fn space(&mut self, needed: usize, shelf: &mut Shelf) -> &mut [u8] {
         let unread = self.end - self.start;
         if self.buffer.len() < READ_BYTES {
@@ -59,6 +62,7 @@ impl Input {
             let large = large.and_then(|peak| shelf.take_large(peak));
             let buffer = large.or_else(|| shelf.take_small());
             self.move_to(buffer.unwrap_or_else(|| vec![0; READ_BYTES]));
+            self.used = self.buffer.len();
         }
         let tight = self.end == self.buffer.len() || self.start + needed > self.buffer.len();
         if self.start > 0 && tight {
@@ -67,16 +71,26 @@ impl Input {
         }
         if self.end == self.buffer.len() {
             let needed = needed.max(self.end + READ_BYTES);
-            // One that is there already takes no more memory, however little will come.
-            let buffer = shelf.take_large(needed).unwrap_or_else(|| {
-                let most = READY_BYTES_MAX.max(self.buffer.len() * 2);
-                vec![0; size_class(needed).min(most)]
-            });
+            let kept = shelf.take_large(needed);
+            let used = kept.as_ref().map_or(0, Vec::len);
+            let buffer = kept.unwrap_or_else(|| self.larger(needed));
             shelf.put(self.move_to(buffer));
+            self.used = used;
         }
         let room = &mut self.buffer[self.end..];
         let len = room.len().min(READ_BYTES_MAX);
         &mut room[..len]
+    }
+
+    /// A fresh buffer for `needed` bytes; for less if the machine does not have so many addresses to give.
+    fn larger(&self, needed: usize) -> Vec<u8> {
+        let growth = if self.end < LARGE_BYTES { 2 } else { GROWTH };
+        let len = size_class(needed.max(growth * self.end));
+        if len <= LARGE_BYTES || Vec::<u8>::new().try_reserve_exact(len).is_ok() {
+            vec![0; len]
+        } else {
+            vec![0; 2 * self.end]
+        }
     }
 
     /// Copies the unread bytes to the front of `buffer`, which takes the place of the one it returns.
@@ -97,12 +111,20 @@ impl Input {
         (self.last_peak, self.peak) = (self.peak, 0);
         let rest = self.unread().to_vec();
         let buffer = std::mem::replace(&mut self.buffer, rest);
-        (self.start, self.end) = (0, unread);
+        (self.start, self.end, self.used) = (0, unread, unread);
         shelf.put(buffer);
     }
 
+    /// The connection is closed: its buffer goes to `shelf`, unless that is only what [`Input::rest`] has kept.
+    pub(crate) fn give_up(self, shelf: &mut Shelf) {
+        if self.buffer.len() >= READ_BYTES {
+            shelf.put(self.buffer);
+        }
+    }
+
+    /// Bytes of memory that the buffer takes.
     pub(crate) fn bytes(&self) -> usize {
-        self.buffer.len()
+        self.used.max(self.peak).min(self.buffer.len())
     }
 }
 
@@ -253,19 +275,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_input_grows_with_what_arrives_not_with_what_was_announced() {
+    fn an_announced_request_has_one_buffer_which_takes_memory_where_bytes_have_arrived() {
         let (mut input, mut shelf) = (Input::default(), Shelf::new(usize::MAX));
         assert_eq!(input.space(512 << 20, &mut shelf).len(), READ_BYTES);
-        input.end = READ_BYTES;
-        assert_eq!(input.space(512 << 20, &mut shelf).len(), READ_BYTES_MAX);
-        assert_eq!(input.bytes(), READY_BYTES_MAX);
-        input.end = READY_BYTES_MAX;
-        assert_eq!(input.space(512 << 20, &mut shelf).len(), READ_BYTES_MAX);
-        assert_eq!(input.bytes(), 2 * READY_BYTES_MAX);
-        input.consume(READY_BYTES_MAX);
+        assert_eq!(input.bytes(), READ_BYTES);
+        (input.end, input.peak) = (READ_BYTES, READ_BYTES);
+        let place = input.space(512 << 20, &mut shelf).as_ptr_range().start;
+        for _ in 0..100 {
+            assert_eq!(input.bytes(), input.end);
+            let space = input.space(512 << 20, &mut shelf);
+            assert_eq!(space.len(), READ_BYTES_MAX);
+            input.end += READ_BYTES_MAX;
+            input.peak = input.end;
+        }
+        let first = input.unread().as_ptr();
+        assert_eq!(place as usize - first as usize, READ_BYTES);
+        input.consume(input.end);
         input.rest(&mut shelf);
-        let bytes = READ_BYTES + 3 * READY_BYTES_MAX;
-        assert_eq!((input.bytes(), shelf.bytes()), (0, bytes));
+        assert_eq!((input.bytes(), shelf.bytes()), (0, READ_BYTES));
+        assert_eq!(shelf.take_huge().len(), 1);
+    }
+
+    #[test]
+    fn a_request_of_many_parts_is_copied_few_times() {
+        let (mut input, mut shelf) = (Input::default(), Shelf::new(0));
+        let (mut moves, mut copied, mut place) = (0, 0, std::ptr::null());
+        while input.end < 200 << 20 {
+            let end = input.end;
+            input.space(end + 100, &mut shelf);
+            if place != input.buffer.as_ptr() {
+                (moves, copied, place) = (moves + 1, copied + end, input.buffer.as_ptr());
+            }
+            input.end = input.buffer.len().min(input.end + READ_BYTES_MAX);
+        }
+        assert!(moves < 30 && copied < 300 << 20, "{moves} {copied}");
     }
 
     #[test]
@@ -311,6 +354,12 @@ mod tests {
             (input.bytes(), shelf.bytes(), input.unread()),
             (2, READ_BYTES, b"bc".as_slice())
         );
+        let mut other = Input::default();
+        other.space(0, &mut shelf)[..2].copy_from_slice(b"ef");
+        other.end = 2;
+        other.rest(&mut shelf);
+        other.give_up(&mut shelf);
+        assert_eq!(shelf.bytes(), READ_BYTES, "no shorter one is put there");
         input.space(0, &mut shelf)[0] = b'd';
         input.end += 1;
         assert_eq!((input.unread(), shelf.bytes()), (b"bcd".as_slice(), 0));

@@ -10,6 +10,8 @@
 //! leaves it in the connection's input. When nothing of the connection waits for a ticket any more, the worker lends the whole
 //! connection to this thread, which has a session of its own.
 //!
+//! The thread also frees buffers that would take a worker long (`shelf`).
+//!
 //! # Invariants
 //! LONG-1  A lent connection has no reply that waits for a ticket, and its writes are visible: what the request reads
 //!     with another session includes what this client was told before.
@@ -43,6 +45,8 @@ pub(crate) struct Lent {
 #[derive(Default)]
 pub(crate) struct LongRequests {
     queue: Mutex<VecDeque<Lent>>,
+    /// Buffers to be freed.
+    huge: Mutex<Vec<Vec<u8>>>,
     arrived: Condvar,
     pub(crate) figures: Figures,
     is_over: AtomicBool,
@@ -55,6 +59,14 @@ impl LongRequests {
         self.arrived.notify_one();
     }
 
+    /// Leaves buffers to the thread, which frees them before its next request, or now.
+    pub(crate) fn free(&self, huge: Vec<Vec<u8>>) {
+        if !self.is_over() {
+            lock(&self.huge).extend(huge);
+            self.wake();
+        }
+    }
+
     /// Takes the connection of this number back, if its request has not begun.
     pub(crate) fn take_back(&self, id: u64) -> Option<Box<Conn>> {
         let mut queue = lock(&self.queue);
@@ -62,7 +74,7 @@ impl LongRequests {
         queue.remove(place).map(|lent| lent.conn)
     }
 
-    /// Wakes the thread, so that it sees that the server is to end.
+    /// Wakes the thread, so that it sees that the server is to end, or that there is something to free.
     pub(crate) fn wake(&self) {
         // Under the lock: the thread is before its look at the signal, or sleeps.
         let _queue = lock(&self.queue);
@@ -80,6 +92,13 @@ impl LongRequests {
         loop {
             if floor.stopping() {
                 return None;
+            }
+            let huge = std::mem::take(&mut *lock(&self.huge));
+            if !huge.is_empty() {
+                drop(queue);
+                drop(huge);
+                queue = lock(&self.queue);
+                continue;
             }
             if let Some(lent) = queue.pop_front() {
                 return Some(lent);
@@ -133,6 +152,7 @@ fn serve(executor: &mut Executor<'_>, conn: &mut Conn) {
     executor.execute(conn, Instant::now());
     executor.requests = 0;
     executor.outputs = Shelf::default(); // The connection takes its buffer to its worker's shelf.
+    conn.input.rest(&mut Shelf::default()); // What the request has needed is freed here.
     executor.tally.count(Count::Long, 1);
     if shared.poisoned.get().is_some() && conn.output.mark.is_none() {
         conn.output.settle(Ticket::DURABLE);

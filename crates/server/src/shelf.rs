@@ -6,6 +6,9 @@
 //!   once a second: large buffers that were not needed since the last time are freed
 //! ```
 //!
+//! The kernel takes a millisecond to free a few mebibytes of memory. A buffer that is larger is no worker's to free: the
+//! shelf keeps it aside until its thread hands it to another one ([`Shelf::take_huge`]).
+//!
 //! # Invariants
 //! SHELF-1  A shelf keeps at most [`SMALL_KEPT`] small buffers, and of large ones as many bytes as it was told, at most
 //!     [`LARGE_BYTES_KEPT`].
@@ -16,6 +19,8 @@ pub(crate) const SMALL_BYTES: usize = 64 << 10;
 const SMALL_KEPT: usize = 64;
 /// Most bytes of large buffers a shelf keeps: fifty clients that send a mebibyte each at the same time.
 const LARGE_BYTES_KEPT: usize = 64 << 20;
+/// Length of a buffer that is freed by another thread.
+const HUGE_BYTES: usize = 4 << 20;
 /// A large buffer is not given to a connection that needs less than one part in so many of it.
 const SLACK: usize = 4;
 
@@ -27,6 +32,8 @@ pub(crate) struct Shelf {
     large_bytes: usize,
     /// Most bytes of large buffers.
     bytes_max: usize,
+    /// Buffers for which there is no room, to be freed by another thread.
+    huge: Vec<Vec<u8>>,
     /// Least number of large buffers that were here since the last [`Shelf::tick`].
     unused: usize,
 }
@@ -68,7 +75,14 @@ impl Shelf {
         } else if self.large_bytes + bytes <= self.bytes_max {
             self.large_bytes += bytes;
             self.large.push(buffer);
+        } else if bytes >= HUGE_BYTES {
+            self.huge.push(buffer);
         }
+    }
+
+    /// Takes the buffers that another thread is to free.
+    pub(crate) fn take_huge(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.huge)
     }
 
     /// Frees the large buffers that were not needed since the last call. From now on at most `bytes_max` are kept.
@@ -77,6 +91,9 @@ impl Shelf {
         // Buffers are pushed and searched at the end: the unused ones are in front.
         for buffer in self.large.drain(..self.unused) {
             self.large_bytes -= buffer.capacity();
+            if buffer.capacity() >= HUGE_BYTES {
+                self.huge.push(buffer);
+            }
         }
         self.unused = self.large.len();
     }
@@ -163,6 +180,19 @@ mod tests {
             shelf.bytes(),
             LARGE_BYTES_KEPT - (1 << 20) + SMALL_KEPT * 10
         );
+    }
+
+    #[test]
+    fn a_buffer_that_takes_long_to_free_is_left_to_another_thread() {
+        let mut shelf = Shelf::new(usize::MAX);
+        shelf.put(Vec::with_capacity(LARGE_BYTES_KEPT + 1));
+        shelf.put(Vec::with_capacity(HUGE_BYTES));
+        let lens = |huge: Vec<Vec<u8>>| huge.iter().map(Vec::capacity).collect::<Vec<_>>();
+        assert_eq!(lens(shelf.take_huge()), [LARGE_BYTES_KEPT + 1]);
+        shelf.tick(0);
+        shelf.tick(0);
+        assert_eq!(lens(shelf.take_huge()), [HUGE_BYTES]);
+        assert_eq!(shelf.bytes(), 0);
     }
 
     #[test]

@@ -174,9 +174,19 @@ impl<'a> Worker<'a> {
             }
             self.executor.publish();
             self.tick();
+            self.free_huge();
         }
         self.farewell();
         Ok(())
+    }
+
+    /// Has another thread free the buffers that would take long here.
+    fn free_huge(&mut self) {
+        let mut huge = self.inputs.take_huge();
+        huge.append(&mut self.executor.outputs.take_huge());
+        if !huge.is_empty() {
+            self.shared.floor.long.free(huge);
+        }
     }
 
     /// Remembers what sockets have become able to do.
@@ -609,8 +619,8 @@ impl<'a> Worker<'a> {
         if let Err(error) = self.poll.registry().deregister(&mut conn.stream) {
             tracing::debug!(%error, "connection was not polled");
         }
-        let output = std::mem::take(&mut conn.output);
-        output.give_up(&mut self.executor.outputs);
+        std::mem::take(&mut conn.output).give_up(&mut self.executor.outputs);
+        std::mem::take(&mut conn.input).give_up(&mut self.inputs);
         self.strike_off(&conn.card);
         self.free.push(slot);
     }
