@@ -34,6 +34,9 @@ const ATTACK: Duration = Duration::from_millis(250);
 /// How often the bystander must have asked before an attack ends; an attack lasts [`ATTACK_MAX`] at most.
 const SAMPLES: usize = 300;
 const ATTACK_MAX: Duration = Duration::from_secs(5);
+/// A request that made another client wait too long is tried so often, and its median counts: a machine with other work on
+/// it stops everything for 10 ms now and then.
+const ATTACKS_MAX: usize = 3;
 /// What is added to the niceness of an attacker. Clients of a real server have CPUs of their own.
 const ATTACKER_NICE: i32 = 15;
 /// A request that is not answered by then has hung.
@@ -127,33 +130,35 @@ fn attack_all(size: Size, pool: &str) -> Result<(), String> {
     );
     let mut bad = Vec::new();
     let mut one = |name: &str, addr: &str, request: &[u8], admin: &mut TcpStream| {
-        let cost = attack(&server, addr, request, admin)?;
-        let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        println!(
-            "{name:>24} {:>9} {:>9.2} {:>9.2} {:>9.2} {:>9.1}",
-            cost.sent,
-            ms(cost.p50),
-            ms(cost.p99),
-            ms(cost.longest),
-            cost.bytes as f64 / MIB as f64
-        );
+        let mut costs = Vec::new();
+        while costs.len() < ATTACKS_MAX {
+            restore(admin)?;
+            let cost = attack(&server, addr, request, admin)?;
+            show(name, &cost);
+            let is_slow = cost.p99 > bound(size);
+            costs.push(cost);
+            if costs.len() == 1 && !is_slow {
+                break;
+            }
+        }
+        costs.sort_by_key(|cost| cost.p99);
+        let cost = &costs[costs.len() / 2];
         if cost.p99 > bound(size) {
             bad.push(format!(
                 "{name}: 1 in 100 requests of another client took longer than {:?}",
                 bound(size)
             ));
         }
-        if cost.bytes > BYTES_MAX {
-            bad.push(format!("{name}: {} bytes of memory were taken", cost.bytes));
+        let bytes = costs.iter().map(|cost| cost.bytes).max().unwrap_or(0);
+        if bytes > BYTES_MAX {
+            bad.push(format!("{name}: {bytes} bytes of memory were taken"));
         }
         Ok::<_, String>(())
     };
     for (name, request) in &attacks {
-        restore(&mut admin)?;
         one(name, &addr, request, &mut admin)?;
     }
     for (name, request) in memcached() {
-        restore(&mut admin)?;
         let name = format!("memcached {name}");
         one(&name, &memcached_addr, &request, &mut admin)?;
     }
@@ -165,6 +170,19 @@ fn attack_all(size: Size, pool: &str) -> Result<(), String> {
     }
 }
 
+/// Prints a line of the table.
+fn show(name: &str, cost: &Cost) {
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    println!(
+        "{name:>24} {:>9} {:>9.2} {:>9.2} {:>9.2} {:>9.1}",
+        cost.sent,
+        ms(cost.p50),
+        ms(cost.p99),
+        ms(cost.longest),
+        cost.bytes as f64 / MIB as f64
+    );
+}
+
 /// Requests that visit or write many keys, of the keys that [`fill`] has stored.
 fn many_keys() -> Vec<(String, Vec<u8>)> {
     let names = |from: usize, count: usize| {
@@ -174,6 +192,7 @@ fn many_keys() -> Vec<(String, Vec<u8>)> {
     };
     let pairs: String = (0..20_000).map(|at| format!(" k{at:07} other")).collect();
     let filler = "x".repeat(4 << 20);
+    let wide = "x".repeat(32 << 20);
     [
         ("KEYS of nothing", of("KEYS nothing*")),
         ("MSET of 20,000", of(&format!("MSET{pairs}"))),
@@ -194,6 +213,11 @@ fn many_keys() -> Vec<(String, Vec<u8>)> {
                 of("APPEND long x").repeat(20),
             ]
             .concat(),
+        ),
+        ("SET of 32 MiB", of(&format!("SET wide {wide}"))),
+        (
+            "GET of 32 MiB",
+            [of(&format!("SET wide {wide}")), of("GET wide").repeat(4)].concat(),
         ),
         ("FLUSHALL", of("FLUSHALL")),
     ]
