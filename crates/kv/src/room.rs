@@ -15,6 +15,9 @@
 //! KV-ROOM-1  Open segments are parked only while the session has nothing staged and nothing unpublished:
 //!     sealing or adopting one never makes the cleaner drop a record that is about to be published.
 //! KV-ROOM-2  A session waits with nothing undrained in hand and pins no epoch (N2, C1).
+//! KV-ROOM-3  A write is refused only if a run of the cleaner found nothing to gain. One that was promised room, and finds
+//!     that others were faster, first waits for a moment, as its thread serves others, then for the cleaner: on a machine
+//!     with much to do the cleaner may need longer than a moment.
 
 use std::time::{Duration, Instant};
 
@@ -119,7 +122,7 @@ impl<M: Medium> Worker<M> {
             }
             let may_gain = engine.would_fit(len) || engine.has_dead_extents();
             let gone = may_gain && self.await_tombstones(len)?;
-            if !gone {
+            if !gone && !self.loses_hurry() {
                 return Err(engine.full());
             }
         }
@@ -163,6 +166,11 @@ impl<M: Medium> Worker<M> {
         }
     }
 
+    /// Has a write that was promised room wait as long as the cleaner takes (KV-ROOM-3); whether it was in a hurry before.
+    fn loses_hurry(&mut self) -> bool {
+        self.promised && std::mem::take(&mut self.hurried)
+    }
+
     /// Waits while `lacks` says so; what is in a hurry for a moment only.
     fn wait_while(&self, lacks: impl Fn(&Engine<M>) -> bool) -> Result<(), Poisoned> {
         let until = self.hurried.then(|| Instant::now() + HURRIED_WAIT);
@@ -193,10 +201,12 @@ impl<M: Medium> Worker<M> {
             self.wait_while(|engine| {
                 engine.free_count() <= keep && !engine.free.is_over(&request)
             })?;
-            return match engine.free_count() > keep {
-                true => Ok(()),
-                false => Err(engine.full()),
-            };
+            if engine.free_count() > keep {
+                return Ok(());
+            }
+            if !self.loses_hurry() {
+                return Err(engine.full());
+            }
         }
         // Segments with unpublished records cannot be cleaned: publish ours (KV-ROOM-2).
         self.settle(ticket)?;
@@ -257,7 +267,7 @@ impl<M: Medium> Worker<M> {
         if engine.config.cleaning == Cleaning::Inline {
             return Ok(Room::Ready); // The operation cleans by itself.
         }
-        self.hurried = true;
+        (self.hurried, self.promised) = (true, false);
         self.admitted = 0;
         let extents = engine.extents_for(bytes + RECORD_OVERHEAD);
         let segments = u32::try_from(extents).unwrap_or(u32::MAX / 2);
@@ -272,6 +282,7 @@ impl<M: Medium> Worker<M> {
             self.admitted = len;
         }
         if fits && engine.free_count() > engine.stock_low() + segments {
+            self.promised = true;
             return Ok(Room::Ready);
         }
         if engine.check_poison().is_err() {
@@ -291,6 +302,7 @@ impl<M: Medium> Worker<M> {
         };
         if has_open || engine.free_count() > keep + segments {
             self.room_request = None;
+            self.promised = true;
             return Ok(Room::Ready);
         }
         self.ask_for_room(keep + segments + 1, 0)
@@ -308,7 +320,8 @@ impl<M: Medium> Worker<M> {
         // How long the record will be is not known yet: it may be shorter than `len`.
         let may_gain =
             engine.may_grow() || engine.lacks_room_for_tombstones(len) || engine.has_dead_extents();
-        if self.fits(len) || !may_gain {
+        self.promised = self.fits(len);
+        if self.promised || !may_gain {
             return Ok(Room::Ready); // Admitted by now, or to be refused.
         }
         self.ask_for_room(0, len)

@@ -121,6 +121,8 @@ pub(crate) struct Worker<M: Medium> {
     pub(crate) parked: bool,
     /// Whether operations answer [`Error::Full`] where they would otherwise wait for the cleaner.
     pub(crate) hurried: bool,
+    /// Whether there was room for the next write when it was asked for ([`Worker::prepare`]).
+    pub(crate) promised: bool,
     /// Bytes of values that were admitted for the next write ([`Worker::prepare`]).
     pub(crate) admitted: usize,
     /// What was asked of the cleaner, until it is there.
@@ -172,6 +174,7 @@ impl<M: Medium> Worker<M> {
             unpublished_bytes: 0,
             parked: true,
             hurried: false,
+            promised: false,
             admitted: 0,
             room_request: None,
             engine,
