@@ -110,6 +110,40 @@ impl Hurried {
     }
 }
 
+/// Pipelines of more workers than there are CPUs: others take the room that a write was promised, and the cleaner waits
+/// for a CPU.
+#[test]
+fn workers_are_refused_nothing_that_fits_when_others_are_faster() {
+    const WORKERS: u32 = 12;
+    const WRITES: usize = 100_000;
+    const PIPELINE: usize = 64;
+    let kv = in_background(8 << 20);
+    let value = [7; 400];
+    let mut user = User::of(&kv);
+    let stored = fill(&mut user, value.len());
+    for n in (0..stored).step_by(8) {
+        assert!(user.delete(&n.to_le_bytes()));
+    }
+    let mut workers: Vec<_> = (0..WORKERS).map(|_| Hurried(User::of(&kv))).collect();
+    std::thread::scope(|scope| {
+        for (number, worker) in (0..WORKERS).zip(&mut workers) {
+            scope.spawn(move || {
+                // Its own keys, of those that are there: nothing more is live than before.
+                let mine = (number..stored).step_by(WORKERS as usize);
+                let mine: Vec<_> = mine.filter(|n| n % 8 != 0).collect();
+                for n in 0..WRITES {
+                    let key = mine[n % mine.len()].to_le_bytes();
+                    let written = match n % PIPELINE {
+                        0 => worker.set(&key, &value),
+                        _ => worker.0.try_set(&key, &value),
+                    };
+                    assert_eq!(written, Ok(()), "write {n}");
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn a_worker_that_asks_for_room_is_refused_only_what_does_not_fit() {
     for (bytes, part) in [(10, 3), (500, 3), (10_000, 3), (150_000, 2)] {
