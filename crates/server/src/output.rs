@@ -30,8 +30,8 @@ use crate::shelf::{SMALL_BYTES, Shelf};
 
 /// Bytes from which on a buffer is put aside before more is appended.
 const FULL_BYTES: usize = SMALL_BYTES;
-/// Most bytes sent in one turn, so that others are visited in between.
-const SEND_BYTES_MAX: usize = 1 << 20;
+/// Most bytes sent in one turn, so that others are visited in between: a value of a mebibyte leaves in one.
+const SEND_BYTES_MAX: usize = 5 << 18;
 /// Most buffers sent at once.
 const SLICES_MAX: usize = 16;
 
