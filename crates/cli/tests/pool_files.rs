@@ -451,22 +451,16 @@ fn a_file_that_is_cut_costs_the_keys_that_were_there_and_not_the_server() {
         client.wait_for("pool_health", "truncated");
         let (_, log) = server.end(Signal::TERM);
         assert!(log.contains(pool.to_str().unwrap()), "{log}");
+        // A write of the engine's own that was under way at the cut may have made the file longer again.
+        file.set_len(cut).unwrap();
         let error = refused(serve(&pool, &[]));
         assert!(error.contains(pool.to_str().unwrap()), "{error}");
         let whole_pages = cut / 4096 * 4096;
-        let is_short = error.contains(&format!("only {whole_pages} are there"));
-        // A write of the engine's own that was under way at the cut makes the file longer again, behind a hole.
         assert!(
-            is_short || hole_of(&error).is_some_and(|hole| hole >= cut),
-            "{cut}: {error}"
+            error.contains(&format!("only {whole_pages} are there")),
+            "{error}"
         );
     }
-}
-
-/// Where a refused pool's file has a hole, as `error` says.
-fn hole_of(error: &str) -> Option<u64> {
-    let (_, rest) = error.split_once("has a hole at byte ")?;
-    rest.split(',').next()?.parse().ok()
 }
 
 /// Whether a pool in `folder` can be read past the page cache.
