@@ -15,8 +15,8 @@
 //! O1  Bytes leave in the order they were written, and only those before `released`.
 //! O2  A reply that tells of an undurable write, and every reply after it, is behind `mark` until its
 //!     batch is committed, then behind that batch's ticket.
-//! O3  While anything is held, reads of this connection may see undurable writes, so they count as
-//!     such replies (the reader of its own writes sees them; nobody learns what may yet be lost).
+//! O3  While a ticket holds a reply, reads of this connection may see undurable writes, its own among them. The replies
+//!     to these reads are held as well: no client learns of a write that a crash may still lose.
 //! O4  `mark` counts from the start of `buffer`, everything else from the first byte here. A buffer is put aside only
 //!     while there is no mark.
 
@@ -62,20 +62,21 @@ impl Output {
         !self.held.is_empty()
     }
 
+    /// Bytes that are here, those included that have left with a part of their buffer.
     #[inline]
-    fn end(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.full_bytes + self.buffer.len()
     }
 
     /// Bytes that have not left.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
-        self.end() - self.sent
+        self.bytes() - self.sent
     }
 
-    /// Bytes that are here, those included that have left with a part of their buffer.
-    pub(crate) fn bytes(&self) -> usize {
-        self.end()
+    /// The length of `buffer` at which `bytes` bytes have not left.
+    pub(crate) fn len_at_pending(&self, bytes: usize) -> usize {
+        self.buffer.len() + bytes.saturating_sub(self.pending())
     }
 
     /// Whether something may leave.
@@ -86,7 +87,7 @@ impl Output {
     /// The batch is committed: `ticket` covers what is behind the mark. Returns whether the ticket
     /// holds something back.
     pub(crate) fn settle(&mut self, ticket: Ticket) -> bool {
-        let end = self.end();
+        let end = self.bytes();
         let mark = self.mark.take().map(|mark| self.full_bytes + mark);
         let before = mark.filter(|_| ticket != Ticket::DURABLE).unwrap_or(end);
         match self.held.back_mut() {

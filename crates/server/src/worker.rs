@@ -580,8 +580,9 @@ impl<'a> Worker<'a> {
         }
         let resumes = conn.stalled && pending < STALL_BYTES / 2;
         let ready = conn.readable && !conn.stalled && !conn.closing;
-        conn.is_slow |= conn.can_send();
-        if conn.awaits_room || resumes || ready || conn.unfinished || conn.can_send() {
+        let sends_on = conn.can_send();
+        conn.is_slow |= sends_on;
+        if conn.awaits_room || resumes || ready || conn.unfinished || sends_on {
             self.list(slot);
         }
     }

@@ -32,7 +32,7 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut Client, parser: &mut Parser) 
     } = turn;
     let limits = shared.settings.limits();
     let unacknowledged = output.holds();
-    let (pending, begin) = (output.pending(), output.buffer.len());
+    let stalled_len = output.len_at_pending(STALL_BYTES);
     let mut ctx = Ctx {
         door: Door::Session(session),
         client,
@@ -74,7 +74,7 @@ pub(crate) fn execute(turn: Turn<'_>, client: &mut Client, parser: &mut Parser) 
             let is_short = command.is_some_and(Command::is_short);
             *requests += 1;
             *closing = ctx.client.leaving || ctx.out.is_cut();
-            *stalled = pending + ctx.out.len() - begin >= STALL_BYTES;
+            *stalled = ctx.out.len() >= stalled_len;
             let shown_bytes = std::mem::take(&mut ctx.shown_bytes);
             let moved_bytes = bytes + shown_bytes + ctx.out.len().saturating_sub(replied);
             *unfinished = executes_long || budget.is_spent(is_short, moved_bytes);

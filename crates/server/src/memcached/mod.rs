@@ -277,7 +277,7 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
         deadline,
         executes_long,
     } = turn;
-    let (pending, begin) = (output.pending(), output.buffer.len());
+    let stalled_len = output.len_at_pending(STALL_BYTES);
     let mut ctx = Ctx {
         session,
         shared,
@@ -327,7 +327,7 @@ pub(crate) fn execute(turn: Turn<'_>, talk: &mut Talk) {
             *requests += 1;
             consumed += used;
             *closing = ctx.leaving || ctx.out.is_cut();
-            *stalled = pending + ctx.out.len() - begin >= STALL_BYTES;
+            *stalled = ctx.out.len() >= stalled_len;
             let is_short = matches!(request, Request::Store(_) | Request::MetaSet { .. });
             let moved_bytes = used + ctx.out.len().saturating_sub(replied);
             *unfinished = executes_long || budget.is_spent(is_short, moved_bytes);
