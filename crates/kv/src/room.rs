@@ -15,9 +15,9 @@
 //! KV-ROOM-1  Open segments are parked only while the session has nothing staged and nothing unpublished:
 //!     sealing or adopting one never makes the cleaner drop a record that is about to be published.
 //! KV-ROOM-2  A session waits with nothing undrained in hand and pins no epoch (N2, C1).
-//! KV-ROOM-3  A write is refused only if a run of the cleaner found nothing to gain. One that was promised room, and finds
-//!     that others were faster, first waits for a moment, as its thread serves others, then for the cleaner: on a machine
-//!     with much to do the cleaner may need longer than a moment.
+//! KV-ROOM-3  A write that was promised room is refused only if a run of the cleaner has found nothing to gain. If other
+//!     sessions have taken the room, it waits for [`HURRIED_WAIT`] first and then for the cleaner's run, however long that
+//!     takes: on a busy machine the cleaner may not have a CPU within [`HURRIED_WAIT`].
 
 use std::time::{Duration, Instant};
 

@@ -159,7 +159,7 @@ impl Watcher {
             }
             self.shared.state().trouble = trouble;
         }
-        // The medium was given up, and the lease is with the watcher, unless it has failed.
+        // Dropping the lease gives it back. A medium that has failed writes nothing more: the record stays.
         if let Some(lease) = self.lease.take_if(|_| self.poison.is_poisoned()) {
             lease.keep();
         }
