@@ -8,9 +8,15 @@ use crate::support::{Time, User, memory};
 
 /// A pool of `pool_bytes` with a cleaner in the background, as servers have it.
 fn in_background(pool_bytes: u64) -> Kv<Mapped> {
+    patient(pool_bytes, Time::new().config().patience)
+}
+
+/// As [`in_background`], with a cleaner that waits so often for readers to leave what it has emptied.
+fn patient(pool_bytes: u64, patience: u32) -> Kv<Mapped> {
     let medium = Mapped::anonymous(pool_bytes).unwrap();
     let config = Config {
         cleaning: Cleaning::Background,
+        patience,
         ..Time::new().config()
     };
     Kv::create(medium, farbank_kv::segment_bytes_for(pool_bytes), config).unwrap()
@@ -114,14 +120,15 @@ impl Hurried {
 /// for a CPU.
 #[test]
 fn workers_are_refused_nothing_that_fits_when_others_are_faster() {
-    const WORKERS: u32 = 12;
+    const WORKERS: u32 = 11;
     const WRITES: usize = 100_000;
     const PIPELINE: usize = 64;
-    let kv = in_background(8 << 20);
+    // Sessions that lose their CPU within an operation hold up the cleaner: that is not what is asked here.
+    let kv = patient(16 << 20, 1_000_000);
     let value = [7; 400];
     let mut user = User::of(&kv);
     let stored = fill(&mut user, value.len());
-    for n in (0..stored).step_by(8) {
+    for n in (0..stored).step_by(4) {
         assert!(user.delete(&n.to_le_bytes()));
     }
     let mut workers: Vec<_> = (0..WORKERS).map(|_| Hurried(User::of(&kv))).collect();
@@ -130,7 +137,7 @@ fn workers_are_refused_nothing_that_fits_when_others_are_faster() {
             scope.spawn(move || {
                 // Its own keys, of those that are there: nothing more is live than before.
                 let mine = (number..stored).step_by(WORKERS as usize);
-                let mine: Vec<_> = mine.filter(|n| n % 8 != 0).collect();
+                let mine: Vec<_> = mine.filter(|n| n % 4 != 0).collect();
                 for n in 0..WRITES {
                     let key = mine[n % mine.len()].to_le_bytes();
                     let written = match n % PIPELINE {
