@@ -17,7 +17,8 @@
 //! KV-ROOM-2  A session waits with nothing undrained in hand and pins no epoch (N2, C1).
 //! KV-ROOM-3  A write that was promised room is refused only if a run of the cleaner has found nothing to gain. If other
 //!     sessions have taken the room, it waits for [`HURRIED_WAIT`] first and then for the cleaner's run, however long that
-//!     takes: on a busy machine the cleaner may not have a CPU within [`HURRIED_WAIT`].
+//!     takes: on a busy machine the cleaner may not have a CPU within [`HURRIED_WAIT`]. A run also ends without a gain when
+//!     sessions have not left what it has emptied within [`Config::patience`](crate::Config::patience).
 
 use std::time::{Duration, Instant};
 
