@@ -4,6 +4,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::resp::Limits;
 use crate::unix_socket::UnixSocket;
@@ -174,6 +175,9 @@ pub struct Options {
     pub unix_socket: Option<UnixSocket>,
     /// Memory that all connections may take together.
     pub clients_memory: ClientsMemory,
+    /// How long a connection executes requests while others wait: 200 microseconds by default. A request that takes
+    /// longer ends its turn.
+    pub turn: Duration,
 }
 
 impl Default for Options {
@@ -190,6 +194,7 @@ impl Default for Options {
             protected_actions: ProtectedActions::default(),
             unix_socket: None,
             clients_memory: ClientsMemory::default(),
+            turn: Duration::from_micros(200),
         }
     }
 }

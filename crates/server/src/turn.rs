@@ -4,7 +4,7 @@
 //! and `memcached` read requests from the one, a window ahead, and append replies
 //! to the other. Neither knows a socket or a ticket: what must wait is behind the output's mark.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use farbank_kv::store::Session;
 
@@ -19,9 +19,6 @@ pub(crate) const WINDOW: usize = 16;
 /// Unread replies at which a connection's requests wait: many times what sockets buffer, so that a
 /// client that sends a long pipeline before it reads is not left waiting for itself.
 pub(crate) const STALL_BYTES: usize = 64 << 20;
-
-/// How long a connection executes requests while others wait. A request that takes longer ends its turn.
-pub(crate) const TURN: Duration = Duration::from_micros(200);
 
 /// Bytes of a request and its reply from which on the clock is read after it.
 pub(crate) const LONG_BYTES: usize = 16 << 10;
@@ -86,6 +83,8 @@ pub(crate) struct Turn<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

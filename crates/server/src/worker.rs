@@ -35,7 +35,7 @@ use crate::long::Lent;
 use crate::settings::size;
 use crate::shared::{Card, Count, Mail, Shared};
 use crate::shelf::Shelf;
-use crate::turn::{LONG_BYTES, STALL_BYTES, TURN};
+use crate::turn::{LONG_BYTES, STALL_BYTES};
 
 /// The token of the worker's own waker.
 pub(crate) const WAKE: Token = Token(usize::MAX);
@@ -408,7 +408,7 @@ impl<'a> Worker<'a> {
         let bytes_max = self.shared.reply_bytes_max(&conn.card);
         conn.output.open(&mut self.executor.outputs, bytes_max);
         let (bytes, pending) = (self.batch_bytes, conn.output.pending());
-        let deadline = Instant::now() + TURN;
+        let deadline = Instant::now() + self.shared.options.turn;
         if !conn.closing {
             // What a stall left behind comes first.
             self.executor.execute(conn, deadline);

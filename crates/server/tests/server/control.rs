@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use farbank_pm::Poisoned;
 
+use crate::harness::wait_until;
 use crate::volatile::{Volatile, wake};
 
 impl Volatile {
@@ -47,9 +48,7 @@ impl Volatile {
 
     /// Waits until an operation on many keys waits.
     pub(crate) fn await_waiting(&self) {
-        while self.inner.gate().waiting == 0 {
-            std::thread::yield_now();
-        }
+        wait_until(|| self.inner.gate().waiting > 0);
     }
 
     /// Whether an operation on many keys waits.

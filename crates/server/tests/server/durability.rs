@@ -3,13 +3,6 @@
 use crate::harness::Running;
 use farbank_server::Options;
 
-/// Waits until `count` batches are held.
-fn held(server: &Running, count: usize) {
-    while server.store.held() < count {
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn a_reply_leaves_when_its_ticket_turns_and_in_order() {
     let server = Running::new();
@@ -17,14 +10,14 @@ fn a_reply_leaves_when_its_ticket_turns_and_in_order() {
     let (mut writer, mut reader) = (server.connect(), server.connect());
     writer.send("PING;SET a 1;PING;INCR a;GET a");
     writer.expect("+PONG\r\n");
-    held(&server, 1);
+    server.await_held(1);
     // The reader's round trip is after the batch on the same worker.
     reader.ask("GET a", "$-1\r\n");
     writer.send("PING;GET a");
-    held(&server, 1);
+    server.await_held(1);
     reader.ask("GET a", "$-1\r\n");
     writer.send("SET b 1");
-    held(&server, 2);
+    server.await_held(2);
     reader.ask("MGET a b", "*2\r\n$-1\r\n$-1\r\n");
     server.store.turn();
     writer.expect("+OK\r\n+PONG\r\n:2\r\n$1\r\n2\r\n+PONG\r\n$1\r\n2\r\n");
@@ -40,7 +33,7 @@ fn nothing_of_a_held_batch_leaves_early() {
     server.store.hold();
     let (mut writer, mut reader) = (server.connect(), server.connect());
     writer.send("SET a 1;DEL nosuch;EXISTS a");
-    held(&server, 1);
+    server.await_held(1);
     reader.ask("PING", "+PONG\r\n");
     writer.stream.set_nonblocking(true).unwrap();
     let early = std::io::Read::read(&mut writer.stream, &mut [0; 64]);
@@ -59,9 +52,9 @@ fn writers_build_on_the_newest_value_though_it_is_not_durable() {
     server.store.hold();
     let (mut one, mut two) = (server.connect(), server.connect());
     one.send("INCR n;SET once 1 NX");
-    held(&server, 1);
+    server.await_held(1);
     two.send("INCR n;SET once 2 NX");
-    held(&server, 2);
+    server.await_held(2);
     server.store.turn();
     one.expect(":1\r\n+OK\r\n");
     server.store.turn();
@@ -75,7 +68,7 @@ fn a_client_that_closed_its_half_still_gets_its_replies() {
     let mut client = server.connect();
     client.send("SET a 1;GET a");
     client.finish();
-    held(&server, 1);
+    server.await_held(1);
     server.store.turn();
     assert_eq!(client.drain(), "+OK\r\n$1\r\n1\r\n");
 }
@@ -86,10 +79,10 @@ fn a_client_that_left_does_not_disturb_the_others() {
     server.store.hold();
     let (mut gone, mut stays) = (server.connect(), server.connect());
     gone.send("SET a 1");
-    held(&server, 1);
+    server.await_held(1);
     drop(gone);
     stays.send("SET b 1");
-    held(&server, 2);
+    server.await_held(2);
     server.store.let_go();
     stays.expect("+OK\r\n");
     stays.ask("MGET a b", "*2\r\n$1\r\n1\r\n$1\r\n1\r\n");
@@ -103,7 +96,7 @@ fn a_failed_medium_acknowledges_nothing_and_reads_go_on() {
     server.store.hold();
     writer.send("PING;SET a 2;PING");
     writer.expect("+PONG\r\n");
-    held(&server, 1);
+    server.await_held(1);
     server.store.poison("fdatasync: Input/output error");
     assert_eq!(writer.drain(), "");
     let misconf = "MISCONF Errors writing to the pool: fdatasync: Input/output error";

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farbank_server::{Endpoint, Handle, Options, Server};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -32,7 +32,13 @@ impl Running {
         })
     }
 
+    /// With these options; but a turn lasts until all that has arrived is executed, so that what a test sends in one
+    /// write is one batch, however slow the machine is.
     pub(crate) fn with(options: Options) -> Running {
+        let options = Options {
+            turn: HUNG,
+            ..options
+        };
         let store = Volatile::new();
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let endpoints = [Endpoint::resp(addr), Endpoint::memcached(addr)];
@@ -89,6 +95,12 @@ impl Running {
         }
     }
 
+    /// Waits until at least `count` batches are held.
+    #[track_caller]
+    pub(crate) fn await_held(&self, count: usize) {
+        wait_until(|| self.store.held() >= count);
+    }
+
     /// Whether clients can connect.
     pub(crate) fn accepts(&self) -> bool {
         TcpStream::connect(self.addr).is_ok()
@@ -102,7 +114,9 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.store.open_gate(); // Of a test that has failed: no thread may wait there.
+        // Of a test that has failed: no thread may wait there.
+        self.store.open_gate();
+        self.store.let_go();
         self.handle.stop();
         if let Some(thread) = self.thread.take() {
             let ended = thread.join();
@@ -110,6 +124,16 @@ impl Drop for Running {
                 ended.unwrap().unwrap();
             }
         }
+    }
+}
+
+/// Waits until `condition` holds.
+#[track_caller]
+pub(crate) fn wait_until(mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < HUNG, "it has hung");
+        std::thread::yield_now();
     }
 }
 

@@ -1,13 +1,6 @@
 //! A long request holds up its own client, and no other.
 
-use crate::harness::{Client, Running, request};
-
-/// Waits until `count` batches are held.
-fn held(server: &Running, count: usize) {
-    while server.store.held() < count {
-        std::thread::yield_now();
-    }
-}
+use crate::harness::{Client, Running, request, wait_until};
 
 fn names(count: usize) -> String {
     (0..count).map(|at| format!(" key{at}")).collect()
@@ -138,7 +131,7 @@ fn a_long_request_begins_when_what_precedes_it_is_durable_and_sees_it() {
     server.store.close_gate();
     let mut client = server.connect();
     client.send("SET a 1;KEYS *;PING");
-    held(&server, 1);
+    server.await_held(1);
     server.connect().ask("PING", "+PONG\r\n");
     assert!(!server.store.is_waiting());
     server.store.turn();
@@ -154,7 +147,7 @@ fn the_reply_to_a_long_write_waits_for_its_ticket() {
     let (mut client, mut other) = (server.connect(), server.connect());
     server.store.hold();
     client.send(&format!("MSET{};GET key1", pairs(200)));
-    held(&server, 1);
+    server.await_held(1);
     other.ask("GET key1", "$-1\r\n");
     client.stream.set_nonblocking(true).unwrap();
     let early = std::io::Read::read(&mut client.stream, &mut [0; 64]);
@@ -176,7 +169,7 @@ fn a_medium_that_fails_under_a_long_write_acknowledges_nothing() {
     server.store.hold();
     client.send(&format!("PING;MSET{};PING", pairs(200)));
     client.expect("+PONG\r\n");
-    held(&server, 1);
+    server.await_held(1);
     server.store.poison("it broke");
     assert_eq!(client.drain(), "");
     other.ask("KEYS *", "*1\r\n$1\r\na\r\n");
@@ -219,9 +212,7 @@ fn a_client_that_left_during_its_long_request_leaves_nothing_behind() {
     }
     server.store.await_waiting();
     server.store.open_gate();
-    while figure(&mut admin, "connected_clients") > 1 {
-        std::thread::yield_now();
-    }
+    wait_until(|| figure(&mut admin, "connected_clients") == 1);
     admin.ask("PING", "+PONG\r\n");
 }
 
@@ -236,9 +227,7 @@ fn a_server_ends_while_long_requests_are_executed_and_wait() {
     second.send("PING;KEYS *");
     second.expect("+PONG\r\n");
     server.connect().send("SHUTDOWN");
-    while server.accepts() {
-        std::thread::yield_now();
-    }
+    wait_until(|| !server.accepts());
     server.store.open_gate();
     assert_eq!(first.drain(), "-ERR the server is shutting down\r\n");
     assert_eq!(second.drain(), "");

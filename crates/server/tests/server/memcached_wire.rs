@@ -4,13 +4,6 @@
 use crate::harness::{Client, Running};
 use farbank_server::Options;
 
-/// Waits until `count` batches are held.
-fn held(server: &Running, count: usize) {
-    while server.store.held() < count {
-        std::thread::yield_now();
-    }
-}
-
 #[track_caller]
 fn round_trip(client: &mut Client) {
     client.send_raw(b"mn\r\n");
@@ -24,7 +17,7 @@ fn a_reply_leaves_when_its_ticket_turns_and_nobody_learns_of_it_before() {
     let (mut writer, mut reader) = (server.connect_memcached(), server.connect_memcached());
     writer.send_raw(b"get a\r\nset a 0 0 1\r\n1\r\nget a\r\nincr a 1\r\n");
     writer.expect("END\r\n");
-    held(&server, 1);
+    server.await_held(1);
     reader.send_raw(b"get a\r\nmg a v\r\nmn\r\n");
     reader.expect("END\r\nEN\r\nMN\r\n");
     server.connect().ask("GET a", "$-1\r\n");
@@ -61,7 +54,7 @@ fn every_command_that_writes_waits_even_if_nothing_changed() {
         server.store.hold();
         let (mut one, mut two) = (server.connect_memcached(), server.connect_memcached());
         one.send_raw(b"set k 0 0 1\r\n1\r\n");
-        held(&server, 1);
+        server.await_held(1);
         // It builds on a write that is not durable, and tells of it.
         two.send_raw(request.as_bytes());
         let mut third = server.connect_memcached();
@@ -86,7 +79,7 @@ fn a_failed_medium_acknowledges_nothing_and_reads_go_on() {
     server.store.hold();
     writer.send_raw(b"mn\r\nset a 0 0 1\r\n2\r\nmn\r\n");
     writer.expect("MN\r\n");
-    held(&server, 1);
+    server.await_held(1);
     server.store.poison("fdatasync: Input/output error");
     assert_eq!(writer.drain(), "");
     let refused = "SERVER_ERROR the pool cannot be written: fdatasync: Input/output error\r\n";

@@ -69,9 +69,7 @@ fn a_watched_key_with_a_write_on_its_way_aborts() {
     server.store.hold();
     two.send("SET k 2");
     // Until the ticket turns nobody else sees the write, but a transaction is built on it.
-    while server.store.held() == 0 {
-        std::thread::yield_now();
-    }
+    server.await_held(1);
     one.ask("WATCH k;GET k", "+OK\r\n$1\r\n1\r\n");
     one.send("MULTI;SET k 3;EXEC");
     server.store.let_go();
