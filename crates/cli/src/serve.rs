@@ -302,6 +302,7 @@ impl Serve {
                 mode: self.unixsocketperm.0,
             }),
             clients_memory: self.maxmemory_clients,
+            ..Options::default()
         };
         Server::bind(&endpoints, options).map_err(|error| not_bound(&error))
     }
