@@ -10,6 +10,7 @@ use farbank_pm::{Caps, Lane, Medium, Poisoned, Ticket};
 use crate::background::clean_in_background;
 use crate::config::{Cleaning, Config};
 use crate::engine::Engine;
+use crate::free::Outcome;
 use crate::index::POOL_BYTES_MAX;
 use crate::live_map::LiveMap;
 use crate::past::Past;
@@ -146,9 +147,9 @@ impl<M: Medium> Kv<M> {
     /// to gain. For those who run with [`Cleaning::Inline`].
     pub fn clean(&self) -> Result<bool, Error> {
         self.sweeper.lock().expect("no holder panics").sweep()?;
-        let gained = self.engine.clean_until(self.engine.free_count() + 1)?;
+        let outcome = self.engine.clean_until(self.engine.free_count() + 1)?;
         self.engine.write_all_maps()?;
-        Ok(gained)
+        Ok(outcome == Outcome::Gained)
     }
 
     /// Cleans by one slice, whatever is free.

@@ -1,5 +1,6 @@
 //! The background thread: keeps segments free, follows the clock, removes what has expired.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use farbank_pm::Medium;
@@ -7,6 +8,7 @@ use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use crate::engine::Engine;
+use crate::free::Outcome;
 use crate::segment::State;
 use crate::session::Worker;
 use crate::store::Error;
@@ -18,15 +20,23 @@ impl<M: Medium> Engine<M> {
     /// Keeps a few segments free, and the pool growing if it may.
     fn clean_ahead(&self) {
         let (run, demand) = self.free.begin_run();
+        let mut held_up = false;
+        // An error has poisoned the engine: writers will hear of it.
+        let mut note = |outcome| held_up |= outcome == Ok(Outcome::HeldUp);
         let lacks_segments =
             || self.free_count() <= self.stock_low() || self.free_count() < demand.segments;
         let is_nearly_full = || self.occupied() > self.capacity() / 8 * 7;
-        let lacks_bytes = || demand.bytes > 0 && !self.fits_exactly(demand.bytes);
+        // What fits for a moment is gained, though others take it.
+        let fitted = Cell::new(false);
+        let fits = || {
+            let fits = self.fits_exactly(demand.bytes);
+            fitted.set(fitted.get() || fits);
+            fits
+        };
+        let lacks_bytes = || demand.bytes > 0 && !fits();
         self.grow_while(&|| lacks_bytes() || (lacks_segments() && is_nearly_full()));
         if lacks_segments() || self.free_count() < self.stock_wanted() {
-            // An error has poisoned the engine: writers will hear of it.
-            self.clean_until(self.stock_high().max(demand.segments))
-                .ok();
+            note(self.clean_until(self.stock_high().max(demand.segments)));
             self.grow_while(&|| self.free_count() < demand.segments);
         }
         // Extents of replaced groups are in the way: they go with the segments that their groups' records lie in.
@@ -34,19 +44,22 @@ impl<M: Medium> Engine<M> {
             if !lacks_bytes() || !self.has_dead_extents() {
                 break;
             }
-            // An error has poisoned the engine: writers will hear of it.
-            self.clean_until(self.free_count() + 1).ok();
+            note(self.clean_until(self.free_count() + 1));
         }
         let many = self.has_many_tombstones() && self.occupied() > self.capacity() / 8 * 7;
         if many || demand.bytes > 0 {
             // More than the writers that wait need: they go on as soon as they can.
-            let fits = || self.fits_exactly(demand.bytes) || !self.would_fit(demand.bytes);
-            self.empty_oldest(&|| fits() && self.has_few_tombstones())
-                .ok();
+            let is_over = || fits() || !self.would_fit(demand.bytes);
+            note(self.empty_oldest(&|| is_over() && self.has_few_tombstones()));
         }
         self.grow_while(&lacks_bytes); // Cleaning packs records otherwise, and can cost capacity.
-        let gained = self.free_count() >= demand.segments && self.fits_exactly(demand.bytes);
-        self.free.end_run(run, gained);
+        let gained = self.free.had(demand.segments) && (fits() || fitted.get());
+        let outcome = match (gained, held_up) {
+            (true, _) => Outcome::Gained,
+            (false, true) => Outcome::HeldUp,
+            (false, false) => Outcome::Nothing,
+        };
+        self.free.end_run(run, outcome);
     }
 
     /// Has the pool grow step by step while `lacks` says so. After each step the writers that it suffices for

@@ -44,6 +44,7 @@ use farbank_pm::{Drain, Lane, Medium, Off, Poisoned};
 
 use crate::config::Cleaning;
 use crate::engine::Engine;
+use crate::free::Outcome;
 use crate::log::Log;
 use crate::pass::{Pass, Progress, Slice};
 use crate::segment::Info;
@@ -145,9 +146,9 @@ impl<M: Medium> Engine<M> {
         class.min(self.classes() - 1)
     }
 
-    /// Cleans until `want` segments are free; false if there is nothing to gain. The caller is
+    /// Cleans until `want` segments are free, or there is nothing to gain. The caller is
     /// unpinned and holds no lock. The cleaner's lock is free between slices.
-    pub(crate) fn clean_until(&self, want: u32) -> Result<bool, Poisoned> {
+    pub(crate) fn clean_until(&self, want: u32) -> Result<Outcome, Poisoned> {
         let _spending = Category::Resize.spend();
         // Once round: what a run moves twice it does not gain.
         let mut budget = self.pool.segments();
@@ -156,7 +157,7 @@ impl<M: Medium> Engine<M> {
             let mut cleaner = self.cleaner.lock().expect("no holder panics");
             self.rebirth_between(&mut cleaner, true)?;
             if self.free_count() >= want {
-                return Ok(true);
+                return Ok(Outcome::Gained);
             }
             let step = self.clean_slice(&mut cleaner, self.whole_slice(), &mut budget)?;
             drop(cleaner);
@@ -170,7 +171,12 @@ impl<M: Medium> Engine<M> {
             match self.wait_for_limbo(want)? {
                 Limbo::Passing => {}
                 Limbo::Empty if step != Step::Nothing => thread::yield_now(),
-                Limbo::Empty | Limbo::Held => return Ok(self.free_count() >= want),
+                Limbo::Empty | Limbo::Held if self.free_count() >= want => {
+                    return Ok(Outcome::Gained);
+                }
+                Limbo::Empty if budget > 0 => return Ok(Outcome::Nothing),
+                // Each pass was to gain something, and others have taken that, or do not leave it.
+                Limbo::Empty | Limbo::Held => return Ok(Outcome::HeldUp),
             }
         }
     }
@@ -244,11 +250,11 @@ impl<M: Medium> Engine<M> {
 
     /// Empties the oldest segments, one after the other, until `is_enough`, or all of them some times: what is
     /// copied in the first round, because a segment of the tombstone's time is still there, goes in the next.
-    pub(crate) fn empty_oldest(&self, is_enough: &dyn Fn() -> bool) -> Result<(), Poisoned> {
+    pub(crate) fn empty_oldest(&self, is_enough: &dyn Fn() -> bool) -> Result<Outcome, Poisoned> {
         let low = self.stock_low();
         for _ in 0..PURGE_ROUNDS * self.pool.segments() {
             if is_enough() {
-                return Ok(());
+                return Ok(Outcome::Gained);
             }
             if self.config.cleaning == Cleaning::Background && self.free_count() < low {
                 self.clean_until(low)?; // Writers that need no room of tombstones do not wait for all this.
@@ -269,7 +275,7 @@ impl<M: Medium> Engine<M> {
                 continue;
             }
             let Some(victim) = oldest else {
-                return Ok(());
+                return Ok(Outcome::Nothing);
             };
             self.begin_pass(&mut cleaner, &[victim]);
             let number = cleaner.passes;
@@ -283,10 +289,10 @@ impl<M: Medium> Engine<M> {
                 && self.free_count() <= 2
                 && self.wait_for_limbo(self.cleaner_reserve())? == Limbo::Held
             {
-                return Ok(());
+                return Ok(Outcome::HeldUp);
             }
         }
-        Ok(())
+        Ok(Outcome::Nothing)
     }
 
     /// Seals parked segments that `is_wanted`. Returns how many.

@@ -510,16 +510,10 @@ impl<M: Medium> Engine<M> {
 
     /// Takes a free segment if more than `keep` would remain.
     pub(crate) fn take_segment(&self, keep: u32) -> Option<u32> {
-        let mut list = self.free.list.lock().expect("no holder panics");
-        if list.len() as u32 <= keep {
-            drop(list);
+        let Some((segment, left)) = self.free.take(keep) else {
             self.free.ring();
             return None;
-        }
-        let segment = list.pop_front()?;
-        let left = list.len() as u32;
-        self.free.count.store(left, Release);
-        drop(list);
+        };
         if self.config.cleaning == Cleaning::Background && left < self.stock_wanted() {
             self.free.ring(); // Before writers have to wait.
         }
@@ -575,9 +569,7 @@ impl<M: Medium> Engine<M> {
     /// Gives a reborn segment back.
     pub(crate) fn give_segment(&self, segment: u32) {
         self.info(segment).set_state(State::Free);
-        let mut list = self.free.list.lock().expect("no holder panics");
-        list.push_back(segment);
-        self.free.count.store(list.len() as u32, Release);
+        self.free.give(segment);
     }
 
     /// Open segments a session keeps, by expected lifetime. Few segments: few classes.

@@ -8,12 +8,14 @@
 //! ```
 //!
 //! A request is over when a run of the cleaner has ended that began after it: only such a run says whether
-//! there is anything to gain.
+//! there is anything to gain. It has gained if as many segments as were asked for were free at one moment of the run: those
+//! that are not there at its end were taken by other sessions.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use farbank_pm::sync::{Arc, Condvar, Mutex};
 
 /// Called when room was made, or when there is none to make.
@@ -22,16 +24,20 @@ pub(crate) type Wake = Arc<dyn Fn() + Send + Sync>;
 /// The free segments, and a bell for the thread that makes more.
 #[derive(Default)]
 pub(crate) struct Free {
-    pub list: Mutex<VecDeque<u32>>,
-    pub count: AtomicU32,
+    list: Mutex<VecDeque<u32>>,
+    count: AtomicU32,
+    /// Most segments that were free at a time since the run began.
+    most: AtomicU32,
     bell: Condvar,
     bell_lock: Mutex<()>,
     /// Rung, and not yet heard.
     rung: AtomicBool,
     runs: Mutex<Runs>,
-    /// The number of the last run that ended, and of the last one that gained what was asked for.
+    /// The number of the last run that ended, of the last one that gained what was asked for, and of the last one that sessions
+    /// held up.
     ended: AtomicU64,
     gained: AtomicU64,
+    held_up: AtomicU64,
     freed: Condvar,
     /// Whether a session that does not wait itself wants to be woken.
     awaited: AtomicBool,
@@ -58,7 +64,49 @@ pub(crate) struct Demand {
 #[derive(Debug)]
 pub(crate) struct Request(u64);
 
+/// What cleaning has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// What was asked for was free, for a moment at least.
+    Gained,
+    /// It was not, and there is nothing more to gain.
+    Nothing,
+    /// It was not, and that says nothing: sessions have not left what was emptied within
+    /// [`Config::patience`](crate::Config::patience), or have taken what became free as fast as it did.
+    HeldUp,
+}
+
 impl Free {
+    pub(crate) fn count(&self) -> u32 {
+        self.count.load(Acquire)
+    }
+
+    /// Adds a free segment.
+    pub(crate) fn give(&self, segment: u32) {
+        let mut list = self.list.lock().expect("no holder panics");
+        list.push_back(segment);
+        let count = list.len() as u32;
+        self.count.store(count, Release);
+        self.most.fetch_max(count, Relaxed);
+    }
+
+    /// Takes a free segment if more than `keep` would remain; with it, how many do.
+    pub(crate) fn take(&self, keep: u32) -> Option<(u32, u32)> {
+        let mut list = self.list.lock().expect("no holder panics");
+        if list.len() as u32 <= keep {
+            return None;
+        }
+        let segment = list.pop_front()?;
+        let left = list.len() as u32;
+        self.count.store(left, Release);
+        Some((segment, left))
+    }
+
+    /// Whether `segments` were free at one moment since the run began.
+    pub(crate) fn had(&self, segments: u32) -> bool {
+        self.most.load(Relaxed) >= segments
+    }
+
     /// Wakes the thread that makes more. Cheap while it has yet to hear an earlier bell: waking costs a system
     /// call.
     pub(crate) fn ring(&self) {
@@ -93,9 +141,15 @@ impl Free {
         self.ended.load(Relaxed) >= request.0
     }
 
-    /// Whether a run since `request` gained what it was asked for; others may have taken it.
-    pub(crate) fn has_gained(&self, request: &Request) -> bool {
-        self.gained.load(Relaxed) >= request.0
+    /// What the runs since `request`, which is over, have come to at best.
+    pub(crate) fn outcome(&self, request: &Request) -> Outcome {
+        if self.gained.load(Relaxed) >= request.0 {
+            Outcome::Gained
+        } else if self.held_up.load(Relaxed) >= request.0 {
+            Outcome::HeldUp
+        } else {
+            Outcome::Nothing
+        }
     }
 
     /// Waits until something was freed or a run ended, but not longer than `most`.
@@ -109,13 +163,16 @@ impl Free {
     pub(crate) fn begin_run(&self) -> (u64, Demand) {
         let mut runs = self.runs.lock().expect("no holder panics");
         runs.begun += 1;
+        self.most.store(self.count(), Relaxed);
         (runs.begun, std::mem::take(&mut runs.demand))
     }
 
-    /// Ends a run; whether it gained what was asked for.
-    pub(crate) fn end_run(&self, run: u64, gained: bool) {
-        if gained {
-            self.gained.store(run, Relaxed);
+    /// Ends a run, which has come to `outcome`.
+    pub(crate) fn end_run(&self, run: u64, outcome: Outcome) {
+        match outcome {
+            Outcome::Gained => self.gained.store(run, Relaxed),
+            Outcome::HeldUp => self.held_up.store(run, Relaxed),
+            Outcome::Nothing => {}
         }
         self.ended.store(run, Relaxed);
         self.wake_waiters();

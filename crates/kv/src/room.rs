@@ -17,8 +17,9 @@
 //! KV-ROOM-2  A session waits with nothing undrained in hand and pins no epoch (N2, C1).
 //! KV-ROOM-3  A write that was promised room is refused only if a run of the cleaner has found nothing to gain. If other
 //!     sessions have taken the room, it waits for [`HURRIED_WAIT`] first and then for the cleaner's run, however long that
-//!     takes: on a busy machine the cleaner may not have a CPU within [`HURRIED_WAIT`]. A run also ends without a gain when
-//!     sessions have not left what it has emptied within [`Config::patience`](crate::Config::patience).
+//!     takes: on a busy machine the cleaner may not have a CPU within [`HURRIED_WAIT`]. A run that sessions have held up is
+//!     followed by another, up to [`HELD_UP_MAX`] times ([`Outcome::HeldUp`]). Nor does a run whose gain others have taken
+//!     say that there is none.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,7 @@ use farbank_pm::{Drain, Medium, Poisoned};
 
 use crate::config::Cleaning;
 use crate::engine::Engine;
-use crate::free::Request;
+use crate::free::{Outcome, Request};
 use crate::log::NoRoom;
 use crate::pace::Help;
 use crate::record::Type;
@@ -42,6 +43,9 @@ const WAIT: Duration = Duration::from_millis(5);
 const HURRIED_WAIT: Duration = Duration::from_millis(2);
 /// Runs of the cleaner a session waits for whose gain other sessions take.
 const RUNS_MAX: u32 = 64;
+/// Runs of the cleaner a session waits for that sessions hold up, each for a second at most with the default
+/// [`Config::patience`](crate::Config::patience).
+const HELD_UP_MAX: u32 = 8;
 /// Bytes a record takes beside its key and value, at most.
 const RECORD_OVERHEAD: usize = 128;
 
@@ -146,7 +150,7 @@ impl<M: Medium> Worker<M> {
                 engine.check_poison()?;
                 engine.free.wait(WAIT);
             }
-            if self.fits(len) || !engine.free.has_gained(&request) {
+            if self.fits(len) || engine.free.outcome(&request) != Outcome::Gained {
                 break;
             }
         }
@@ -157,13 +161,7 @@ impl<M: Medium> Worker<M> {
     fn await_tombstones(&mut self, len: usize) -> Result<bool, Error> {
         match self.engine.config.cleaning {
             Cleaning::Inline => Ok(self.engine.make_tombstones_go(len)?),
-            Cleaning::Background => {
-                let request = self.engine.free.request(0, len);
-                self.wait_while(|engine| {
-                    !engine.fits_exactly(len) && !engine.free.is_over(&request)
-                })?;
-                Ok(self.engine.fits_exactly(len))
-            }
+            Cleaning::Background => Ok(self.await_runs(0, len, |engine| engine.fits_exactly(len))?),
         }
     }
 
@@ -193,16 +191,14 @@ impl<M: Medium> Worker<M> {
         let engine = Arc::clone(&self.engine);
         let ticket = self.commit_batch()?;
         self.unpin();
-        if engine.config.cleaning == Cleaning::Inline && engine.clean_until(keep + 1)? {
+        if engine.config.cleaning == Cleaning::Inline
+            && engine.clean_until(keep + 1)? == Outcome::Gained
+        {
             return Ok(());
         }
         if self.hurried {
             // It needs more than its request told, or another session was faster.
-            let request = engine.free.request(keep + 1, 0);
-            self.wait_while(|engine| {
-                engine.free_count() <= keep && !engine.free.is_over(&request)
-            })?;
-            if engine.free_count() > keep {
+            if self.await_runs(keep + 1, 0, |engine| engine.free_count() > keep)? {
                 return Ok(());
             }
             if !self.loses_hurry() {
@@ -213,7 +209,7 @@ impl<M: Medium> Worker<M> {
         self.settle(ticket)?;
         self.unpin();
         let freed = match engine.config.cleaning {
-            Cleaning::Inline => engine.clean_until(keep + 1)?,
+            Cleaning::Inline => engine.clean_until(keep + 1)? == Outcome::Gained,
             Cleaning::Background => self.await_cleaner(keep + 1)?,
         };
         // The background thread has had the pool grow, too.
@@ -226,18 +222,33 @@ impl<M: Medium> Worker<M> {
     /// Waits until `want` segments are free; false if a run of the cleaner could not make them.
     fn await_cleaner(&self, want: u32) -> Result<bool, Poisoned> {
         let engine = &self.engine;
-        for _ in 0..RUNS_MAX {
-            let request = engine.free.request(want, 0);
-            while engine.free_count() < want && engine.help_clean(u64::MAX)? == Help::Done {}
-            self.wait_while(|engine| engine.free_count() < want && !engine.free.is_over(&request))?;
-            if engine.free_count() >= want {
+        engine.free.request(want, 0);
+        while engine.free_count() < want && engine.help_clean(u64::MAX)? == Help::Done {}
+        self.await_runs(want, 0, |engine| engine.free_count() >= want)
+    }
+
+    /// Waits for runs of the cleaner that are to make `segments` free and `len` bytes fit, until `suffices`; false if one of
+    /// them has found nothing to gain.
+    fn await_runs(
+        &self,
+        segments: u32,
+        len: usize,
+        suffices: impl Fn(&Engine<M>) -> bool,
+    ) -> Result<bool, Poisoned> {
+        let engine = &*self.engine;
+        let (mut taken, mut held_up) = (0, 0);
+        loop {
+            let request = engine.free.request(segments, len);
+            self.wait_while(|engine| !suffices(engine) && !engine.free.is_over(&request))?;
+            if suffices(engine) {
                 return Ok(true);
             }
-            if !engine.free.has_gained(&request) {
-                return Ok(false);
+            match engine.free.outcome(&request) {
+                Outcome::Gained if taken < RUNS_MAX => taken += 1,
+                Outcome::HeldUp if held_up < HELD_UP_MAX => held_up += 1,
+                _ => return Ok(false),
             }
         }
-        Ok(false)
     }
 
     /// Puts the open segments where others can take them (KV-ROOM-1).
@@ -328,15 +339,23 @@ impl<M: Medium> Worker<M> {
         self.ask_for_room(0, len)
     }
 
-    /// Waits for a run of the cleaner that begins after this; ready when it has brought nothing.
+    /// Waits for runs of the cleaner that begin after this; ready when one has found nothing to gain.
     fn ask_for_room(&mut self, segments: u32, len: usize) -> Result<Room, Error> {
         let free = &self.engine.free;
-        let over = self.room_request.take_if(|request| free.is_over(request));
-        if over.is_some_and(|request| !free.has_gained(&request)) {
-            return Ok(Room::Ready);
+        let mut held_up = 0;
+        if let Some(over) = self
+            .room_request
+            .take_if(|asked| free.is_over(&asked.request))
+        {
+            match free.outcome(&over.request) {
+                Outcome::Gained => {}
+                Outcome::HeldUp if over.held_up < HELD_UP_MAX => held_up = over.held_up + 1,
+                Outcome::HeldUp | Outcome::Nothing => return Ok(Room::Ready),
+            }
         }
         if self.room_request.is_none() {
-            self.room_request = Some(free.request(segments, len));
+            let request = free.request(segments, len);
+            self.room_request = Some(RoomRequest { request, held_up });
         }
         free.want_wake();
         Ok(Room::Wait)
@@ -344,6 +363,11 @@ impl<M: Medium> Worker<M> {
 }
 
 /// What a session that does not wait has asked for.
-pub(crate) type RoomRequest = Option<Request>;
+#[derive(Debug)]
+pub(crate) struct RoomRequest {
+    request: Request,
+    /// Runs before this one that sessions have held up.
+    held_up: u32,
+}
 
 const _: () = assert!(RECORD_OVERHEAD >= crate::record::HEADER_MAX + crate::record::ALIGN);

@@ -126,7 +126,7 @@ pub(crate) struct Worker<M: Medium> {
     /// Bytes of values that were admitted for the next write ([`Worker::prepare`]).
     pub(crate) admitted: usize,
     /// What was asked of the cleaner, until it is there.
-    pub(crate) room_request: RoomRequest,
+    pub(crate) room_request: Option<RoomRequest>,
     pub(crate) scratch: Vec<u8>,
     pub(crate) hashes: Vec<u64>,
     pub(crate) ahead: Vec<Ahead>,

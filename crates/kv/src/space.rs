@@ -19,7 +19,7 @@
 //!     idle sessions park theirs.
 
 use farbank_pm::Medium;
-use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
+use farbank_pm::sync::atomic::Ordering::Relaxed;
 
 use crate::engine::Engine;
 use crate::segment::{Info, State};
@@ -249,7 +249,7 @@ impl<M: Medium> Engine<M> {
     }
 
     pub(crate) fn free_count(&self) -> u32 {
-        self.free.count.load(Acquire)
+        self.free.count()
     }
 }
 

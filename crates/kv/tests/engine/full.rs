@@ -123,8 +123,8 @@ fn workers_are_refused_nothing_that_fits_when_others_are_faster() {
     const WORKERS: u32 = 11;
     const WRITES: usize = 100_000;
     const PIPELINE: usize = 64;
-    // Sessions that lose their CPU within an operation hold up the cleaner: that is not what is asked here.
-    let kv = patient(16 << 20, 1_000_000);
+    // Sessions that lose their CPU within an operation hold up the cleaner.
+    let kv = patient(16 << 20, Config::default().patience);
     let value = [7; 400];
     let mut user = User::of(&kv);
     let stored = fill(&mut user, value.len());
