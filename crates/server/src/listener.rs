@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use farbank_kv::store::{Health, Store};
@@ -225,11 +225,16 @@ impl Server {
             };
             let builder = std::thread::Builder::new().name("long-requests".into());
             let long = builder.spawn_scoped(scope, long)?;
+            // Freeing a large buffer takes a worker long (`shelf`).
+            let (freed, to_free) = mpsc::channel::<Vec<Vec<u8>>>();
+            let builder = std::thread::Builder::new().name("free-buffers".into());
+            builder.spawn_scoped(scope, move || to_free.into_iter().for_each(drop))?;
             let mut workers = Vec::new();
             for (number, poll) in self.polls.into_iter().enumerate() {
+                let freed = freed.clone();
                 let worker = move || {
                     let _all_or_none = EndTogether(&shared.floor);
-                    Worker::new(shared, number, poll).run()
+                    Worker::new(shared, number, poll, freed).run()
                 };
                 let name = format!("worker-{number}");
                 workers.push(
@@ -238,6 +243,7 @@ impl Server {
                         .spawn_scoped(scope, worker)?,
                 );
             }
+            drop(freed);
             let accepted = accept(shared, self.door, self.listeners, self.socket);
             shared.floor.stop();
             for worker in workers {

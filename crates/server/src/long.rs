@@ -10,8 +10,6 @@
 //! leaves it in the connection's input. When nothing of the connection waits for a ticket any more, the worker lends the whole
 //! connection to this thread, which has a session of its own.
 //!
-//! The thread also frees buffers that would take a worker long (`shelf`).
-//!
 //! # Invariants
 //! LONG-1  A lent connection has no reply that waits for a ticket, and its writes are visible: what the request reads
 //!     with another session includes what this client was told before.
@@ -45,8 +43,6 @@ pub(crate) struct Lent {
 #[derive(Default)]
 pub(crate) struct LongRequests {
     queue: Mutex<VecDeque<Lent>>,
-    /// Buffers to be freed.
-    huge: Mutex<Vec<Vec<u8>>>,
     arrived: Condvar,
     pub(crate) figures: Figures,
     is_over: AtomicBool,
@@ -59,14 +55,6 @@ impl LongRequests {
         self.arrived.notify_one();
     }
 
-    /// Leaves buffers to the thread, which frees them before its next request, or now.
-    pub(crate) fn free(&self, huge: Vec<Vec<u8>>) {
-        if !self.is_over() {
-            lock(&self.huge).extend(huge);
-            self.wake();
-        }
-    }
-
     /// Takes the connection of this number back, if its request has not begun.
     pub(crate) fn take_back(&self, id: u64) -> Option<Box<Conn>> {
         let mut queue = lock(&self.queue);
@@ -74,7 +62,7 @@ impl LongRequests {
         queue.remove(place).map(|lent| lent.conn)
     }
 
-    /// Wakes the thread, so that it sees that the server is to end, or that there is something to free.
+    /// Wakes the thread, so that it sees that the server is to end.
     pub(crate) fn wake(&self) {
         // Under the lock: the thread is before its look at the signal, or sleeps.
         let _queue = lock(&self.queue);
@@ -92,13 +80,6 @@ impl LongRequests {
         loop {
             if floor.stopping() {
                 return None;
-            }
-            let huge = std::mem::take(&mut *lock(&self.huge));
-            if !huge.is_empty() {
-                drop(queue);
-                drop(huge);
-                queue = lock(&self.queue);
-                continue;
             }
             if let Some(lent) = queue.pop_front() {
                 return Some(lent);

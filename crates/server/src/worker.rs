@@ -22,6 +22,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use farbank_kv::store::Error;
@@ -106,11 +107,19 @@ pub(crate) struct Worker<'a> {
     held: VecDeque<Batch>,
     batch_bytes: usize,
     inputs: Shelf,
+    /// Takes buffers that another thread frees.
+    freed: Sender<Vec<Vec<u8>>>,
     ticked_ms: u64,
 }
 
 impl<'a> Worker<'a> {
-    pub(crate) fn new(shared: &'a Shared<'a>, number: usize, poll: Poll) -> Worker<'a> {
+    /// A worker that leaves large buffers to the receiver of `freed`, which frees them.
+    pub(crate) fn new(
+        shared: &'a Shared<'a>,
+        number: usize,
+        poll: Poll,
+        freed: Sender<Vec<Vec<u8>>>,
+    ) -> Worker<'a> {
         let figures = &shared.floor.desks[number].figures;
         let mut executor = Executor::new(shared, figures, false);
         executor.outputs = Shelf::new(shelf_bytes(shared));
@@ -129,6 +138,7 @@ impl<'a> Worker<'a> {
             held: VecDeque::new(),
             batch_bytes: 0,
             inputs: Shelf::new(shelf_bytes(shared)),
+            freed,
             ticked_ms: 0,
         }
     }
@@ -185,7 +195,8 @@ impl<'a> Worker<'a> {
         let mut huge = self.inputs.take_huge();
         huge.append(&mut self.executor.outputs.take_huge());
         if !huge.is_empty() {
-            self.shared.floor.long.free(huge);
+            // Else its thread has ended, and the buffers are freed here.
+            let _ = self.freed.send(huge);
         }
     }
 
