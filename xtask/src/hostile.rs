@@ -8,7 +8,8 @@
 //! All run on the machine of the server. Attackers have a lower priority than the server and the bystander, so that
 //! what the bystander waits for is the server, not a CPU that an attacker has. The kernel still gives attackers and the rest of
 //! the machine a CPU while the server's worker or the bystander could run; how long is counted for both (`schedstat`), and
-//! the bound is on what remains: the time in which the server had a CPU and did something else.
+//! the bound is on what remains: the time in which the server had a CPU and did something else. On a virtual machine a CPU may stand
+//! still: an attack during which the host took one (`steal`) does not count if it was slow, and is made again.
 //!
 //! A server on tmpfs with many keys. The requests are those of the test `hostile` of the command line, where each command
 //! that the server knows has its worst arguments, and some that visit or write many keys.
@@ -39,6 +40,8 @@ const ATTACK_MAX: Duration = Duration::from_secs(5);
 /// A request that made another client wait too long is tried so often, and its median counts: a machine with other work on
 /// it stops everything for 10 ms now and then.
 const ATTACKS_MAX: usize = 3;
+/// So many attacks may be disturbed by the host of a virtual machine, and not count.
+const DISTURBED_MAX: usize = 12;
 /// What is added to the niceness of an attacker. Clients of a real server have CPUs of their own.
 const ATTACKER_NICE: i32 = 15;
 /// A request that is not answered by then has hung.
@@ -132,12 +135,17 @@ fn attack_all(size: Size, pool: &str) -> Result<(), String> {
     );
     let mut bad = Vec::new();
     let mut one = |name: &str, addr: &str, request: &[u8], admin: &mut TcpStream| {
-        let mut costs = Vec::new();
+        let (mut costs, mut disturbed) = (Vec::new(), 0);
         while costs.len() < ATTACKS_MAX {
             restore(admin)?;
+            let stolen_before = stolen()?;
             let cost = attack(&server, addr, request, admin)?;
             show(name, &cost);
             let is_slow = cost.own_p99 > bound(size);
+            if is_slow && disturbed < DISTURBED_MAX && stolen()? > stolen_before {
+                disturbed += 1;
+                continue;
+            }
             costs.push(cost);
             if costs.len() == 1 && !is_slow {
                 break;
@@ -398,6 +406,15 @@ fn commands(admin: &mut TcpStream) -> Result<Vec<String>, String> {
         .parse()
         .map_err(|_| count.clone())?;
     Ok((0..count).filter_map(|_| lines.nth(1)).collect())
+}
+
+/// How long the host of this virtual machine has taken its CPUs, in hundredths of a second.
+fn stolen() -> Result<u64, String> {
+    let stat = fs::read_to_string("/proc/stat").map_err(|e| format!("/proc/stat: {e}"))?;
+    let cpus = stat.lines().next().unwrap_or_default();
+    // cpu user nice system idle iowait irq softirq steal
+    let steal = cpus.split_whitespace().nth(8);
+    Ok(steal.and_then(|steal| steal.parse().ok()).unwrap_or(0))
 }
 
 /// The folder in `/proc` of the server's worker, of which there is one.
