@@ -28,6 +28,7 @@ use std::fmt;
 
 use farbank_pm::fault::Named;
 use farbank_pm::sim::{Image, Persistency, Rng, Sim};
+use farbank_pm::situation::Situation;
 use farbank_pm::{Off, Ticket};
 
 /// A stored value: who it is, and how many bytes it has. Its bytes follow from both.
@@ -190,6 +191,9 @@ pub struct Shape {
     pub keys: u64,
     /// Shortest and longest value, in bytes. Equal: every value has that many.
     pub value_bytes: (u32, u32),
+    /// Bytes of a part of a long value that the structure stores by itself: a value that is nearly a whole number of parts is
+    /// drawn as exactly that. 0: none is.
+    pub part_bytes: u32,
     /// Sessions, numbered from 0. At least 1.
     pub sessions: usize,
     /// Whether operations are staged until a commit, not durable when they return (T1).
@@ -244,6 +248,7 @@ impl Default for Shape {
             pool_bytes: 64 << 10,
             keys: 12,
             value_bytes: (8, 200),
+            part_bytes: 0,
             sessions: 1,
             batches: false,
             deletes: true,
@@ -274,6 +279,11 @@ pub trait Target: Sync {
 
     /// Deviations it has by name: switched on to see that they are found out.
     fn faults(&self) -> &'static [Named] {
+        &[]
+    }
+
+    /// Situations that explorations must have met: [`farbank_pm::situation`].
+    fn situations(&self) -> &'static [Situation] {
         &[]
     }
 

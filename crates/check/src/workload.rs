@@ -54,6 +54,18 @@ pub struct Workload {
 /// One run in so many is calm.
 const CALM_ONE_IN: u64 = 4;
 
+/// `bytes`, or the nearest whole number of parts if that is nearly as many.
+fn whole_parts(bytes: u32, part_bytes: u32) -> u32 {
+    if part_bytes == 0 {
+        return bytes;
+    }
+    let parts = (bytes + part_bytes / 2) / part_bytes * part_bytes;
+    match parts > 0 && parts.abs_diff(bytes) < part_bytes / 16 {
+        true => parts,
+        false => bytes,
+    }
+}
+
 /// When a run begins: no expiry is near 0.
 pub(crate) const START_MS: u64 = 1_000_000;
 
@@ -155,7 +167,7 @@ impl Workload {
         self.next_value += 1;
         Value {
             id: self.next_value - 1,
-            bytes: min + bytes as u32,
+            bytes: whole_parts(min + bytes as u32, self.shape.part_bytes),
         }
     }
 

@@ -38,6 +38,7 @@ use std::time::Duration;
 
 use farbank_pm::epoch::Slot;
 use farbank_pm::model::Category;
+use farbank_pm::situation;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::sync::thread;
 use farbank_pm::{Drain, Lane, Medium, Off, Poisoned};
@@ -331,6 +332,7 @@ impl<M: Medium> Engine<M> {
                 false => thread::sleep(NAP),
             }
         }
+        situation!("kv.limbo_held");
         Ok(Limbo::Held)
     }
 
@@ -420,6 +422,7 @@ impl<M: Medium> Engine<M> {
         if reborn.is_empty() {
             return Ok(0);
         }
+        situation!("kv.reborn");
         self.bear(lane, &reborn)?;
         for &segment in &reborn {
             self.give_segment(segment);

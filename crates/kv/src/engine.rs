@@ -6,6 +6,7 @@ use farbank_pm::fault;
 use farbank_pm::key_hash::KeyHash;
 use farbank_pm::pool::Pool;
 use farbank_pm::process::Process;
+use farbank_pm::situation;
 use farbank_pm::sync::atomic::{
     AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed,
     Ordering::Release,
@@ -627,6 +628,7 @@ impl<M: Medium> Engine<M> {
             self.growth.failed(&error);
             return false;
         }
+        situation!("kv.grown");
         self.growth.succeeded();
         self.segments.reserve(after as usize);
         self.live_map.reserve(self.medium().len());

@@ -5,6 +5,7 @@
 //! the cleaner finds them empty.
 
 use farbank_pm::fault;
+use farbank_pm::situation;
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use farbank_pm::{Medium, Poisoned};
 
@@ -47,6 +48,7 @@ pub(crate) fn flush_all<M: Medium>(engine: &Engine<M>) -> Result<(), Poisoned> {
         info.groups.store(0, Relaxed);
         info.expires_ms.store(0, Relaxed);
         if engine.empty_extent(info) {
+            situation!("kv.flush_empties_extents");
             engine
                 .limbo
                 .lock()

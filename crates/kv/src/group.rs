@@ -34,6 +34,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use farbank_pm::fault;
 use farbank_pm::medium::Drain;
 use farbank_pm::process::this_thread;
+use farbank_pm::situation;
 use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Medium, Off, Poisoned, Ticket};
@@ -231,6 +232,7 @@ impl<M: Medium> Worker<M> {
                 }
             }
         }
+        situation!("kv.group_takes_along", !more.is_empty());
         let is_quick = self.engine.caps().drain == Drain::Fence;
         Ok(match more.len() {
             0 => None,
@@ -309,6 +311,7 @@ impl<M: Medium> Worker<M> {
             let Some(ticket) = self.undurable(pending)? else {
                 continue;
             };
+            situation!("kv.group_carries");
             let mut bytes = Vec::new();
             slot.change = match self.load(pending.at, &mut bytes)? {
                 None => Change::Delete,
@@ -359,6 +362,10 @@ impl<M: Medium> Worker<M> {
         {
             let locked = &mut locks[lock_of(engine, locks, slot.hash)].1;
             let mut located = slot.located;
+            situation!(
+                "kv.group_replaces_staged",
+                matches!(slot.newest, Newest::Staged(_))
+            );
             if let Newest::Staged(old) = &slot.newest {
                 outrun(&mut self.writes, locked, old, &mut located);
             }
@@ -376,6 +383,7 @@ impl<M: Medium> Worker<M> {
                 group: group.clone(),
                 seen: false,
             });
+            situation!("kv.group_deletes", matches!(slot.change, Change::Delete));
             let header = Header { seq, ..*header };
             let rest = match &slot.change {
                 Change::Put { bytes, .. } => &bytes[..],
@@ -408,6 +416,9 @@ impl<M: Medium> Worker<M> {
             large: !extents.is_empty(),
             ..Header::default()
         };
+        situation!("kv.group_is_large", header.large);
+        situation!("kv.group_in_pieces", extents.len() > 1);
+        situation!("kv.group_is_small", !header.large);
         let rest = if header.large {
             header.value_len = extents.len() * engine.geometry.payload();
             let mut table = Vec::new();

@@ -20,6 +20,7 @@
 //!     what is still on its way to one must not reach its next life.
 
 use farbank_pm::fault;
+use farbank_pm::situation;
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Relaxed};
 use farbank_pm::{Lane, Medium, Off};
 
@@ -48,6 +49,12 @@ impl<M: Medium> Worker<M> {
         }
         header.large = true;
         let table_bytes = value.bytes.len().div_ceil(geometry.payload()) * EXTENT_ENTRY;
+        situation!("kv.value_of_one_extent", table_bytes == EXTENT_ENTRY);
+        situation!("kv.value_of_several_extents", table_bytes > EXTENT_ENTRY);
+        situation!(
+            "kv.value_fills_extents",
+            value.bytes.len().is_multiple_of(geometry.payload())
+        );
         if self.engine.record_len(header) > geometry.payload() {
             return Err(too_long(&geometry, header, table_bytes));
         }

@@ -55,6 +55,8 @@ mod seek;
 mod segment;
 mod segment_map;
 mod session;
+#[cfg(feature = "check")]
+mod situations;
 mod snapshot;
 mod space;
 pub mod store;

@@ -25,6 +25,7 @@
 //! with other bytes in it. Pools that were made before segments were
 //! counted have a count of 0 and openings: there a zero head counts as unborn, until the first open counts.
 
+use farbank_pm::situation;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Lane, Medium};
 
@@ -51,9 +52,11 @@ pub(crate) fn read<M: Medium>(
         let mut life = place.read(m);
         let info = engine.info(segment);
         let mut lost = None;
+        situation!("kv.segment_unborn", life.is_none());
         match &mut life {
             Some(life) => {
                 let lost_opening = life.opened.is_some() && life.boot == 0;
+                situation!("kv.head_lost", lost_opening || (life.headless && is_born));
                 if lost_opening || (life.headless && is_born) {
                     lost = resume(&place, m, life, words.boot);
                 }
@@ -61,6 +64,7 @@ pub(crate) fn read<M: Medium>(
                 let seed = place.record_seed(life.generation, life.boot);
                 info.seed.store(seed, Relaxed);
                 engine.generation.fetch_max(life.generation, Relaxed);
+                situation!("kv.copy_of_header_damaged", life.damaged.is_some());
                 if lost.is_none() {
                     place.repair(m, lane, life);
                 }

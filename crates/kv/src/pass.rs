@@ -31,6 +31,7 @@
 use std::collections::VecDeque;
 
 use farbank_pm::fault;
+use farbank_pm::situation;
 use farbank_pm::sync::MutexGuard;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
 use farbank_pm::{Drain, Medium, Off, Poisoned, Ticket};
@@ -392,11 +393,15 @@ impl<M: Medium> Engine<M> {
         let sound = Engine::<M>::body_matches(header, key.bytes, &body[header.key_len..]);
         let needed = || self.tomb_is_needed(pass.oldest, segment, hash, key, header, body);
         let keep = !tomb || !sound || needed();
+        situation!("kv.tombstone_dropped", tomb && !keep);
         victim.damaged |= keep && !sound;
         if !keep || !sound {
             return Some(0);
         }
         let born = self.info_at(at).born.load(Relaxed);
+        situation!("kv.value_moved", !tomb);
+        situation!("kv.tombstone_moved", tomb);
+        situation!("kv.large_value_moved", header.large);
         let class = self.class_of_age(born);
         let len = self.record_len(header);
         let heritage = Heritage {
@@ -524,6 +529,7 @@ impl<M: Medium> Engine<M> {
             return false;
         }
         // Its tombstones, copied or not needed, go with it, and so does what damage hid.
+        situation!("kv.segment_emptied");
         self.forget_tombs(info);
         let hidden = info.forget_live();
         self.live.fetch_sub(i64::from(hidden), Relaxed);
@@ -563,6 +569,10 @@ impl<M: Medium> Engine<M> {
     /// Ends a pass: victims that were not walked to their ends stay where they are.
     fn end_pass(&self, cleaner: &mut Cleaner, pass: Pass) -> Progress {
         debug_assert!(pass.moves.is_empty() && pass.walked.is_empty());
+        situation!(
+            "kv.pass_ends_early",
+            pass.current.is_some() || !pass.waiting.is_empty()
+        );
         let unwalked = pass.current.iter().map(|victim| victim.segment);
         for segment in unwalked.chain(pass.waiting) {
             self.info(segment).set_state(State::Sealed);

@@ -8,6 +8,7 @@
 
 use farbank_pm::fault;
 use farbank_pm::medium::Drain;
+use farbank_pm::situation;
 use farbank_pm::sync::MutexGuard;
 use farbank_pm::sync::atomic::AtomicU64;
 use farbank_pm::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -109,6 +110,7 @@ impl<M: Medium> Worker<M> {
                 theirs.cloned().collect::<Vec<_>>()
             })
             .collect();
+        situation!("kv.group_published_for_another", !theirs.is_empty());
         let mut writes: Vec<Write> = theirs.iter().filter_map(|p| self.write_of(p)).collect();
         writes.sort_unstable_by_key(|write| write.at);
         self.let_groups_pass(&writes);
@@ -180,6 +182,8 @@ impl<M: Medium> Worker<M> {
                 let own = listed.is_none_or(|p| p.session == self.id);
                 let is_due = is_listed || fault!("kv.older_published_later");
                 let is_dead = write.seq <= engine.floor.load(Acquire);
+                situation!("kv.overtaken", !seen && !is_dead && !is_due);
+                situation!("kv.flushed_before_published", is_dead);
                 if seen || is_dead || !is_due {
                     if own {
                         locked.unlist(write.seq);
@@ -196,6 +200,7 @@ impl<M: Medium> Worker<M> {
                     return Swung::Now(located.found);
                 }
             }
+            situation!("kv.relocated");
             fresh = Some(self.relocate(write));
         }
     }
@@ -274,6 +279,7 @@ impl<M: Medium> Worker<M> {
             db: header.db,
             bytes: &body[..header.key_len],
         };
+        situation!("kv.drained_twice", !older.is_empty());
         for pending in older.iter().filter(|p| self.is_of(p, key)) {
             locked.unlist(pending.seq);
         }

@@ -6,6 +6,7 @@
 //! answers was checked when it came there.
 
 use farbank_pm::fault;
+use farbank_pm::situation;
 use farbank_pm::sync::atomic::AtomicU64;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
 use farbank_pm::{Medium, Off, Ticket};
@@ -96,6 +97,7 @@ impl<M: Medium> Worker<M> {
         }) = newest
             && !fault!("kv.answer_relies_on_nothing")
         {
+            situation!("kv.answer_relies");
             self.relied_on = self.relied_on.max(*ticket);
         }
     }

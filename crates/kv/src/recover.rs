@@ -37,6 +37,7 @@ mod tests;
 
 use farbank_pm::fault;
 use farbank_pm::pool::Pool;
+use farbank_pm::situation;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::sync::{Arc, Mutex, thread};
 use farbank_pm::table::Table;
@@ -89,6 +90,7 @@ pub(crate) fn open<M: Medium>(pool: Pool<M>, config: Config) -> Result<Arc<Engin
         .flatten();
     match restored {
         Some(keys) => {
+            situation!("kv.snapshot_read");
             (engine.opened.clean, engine.opened.keys) = (true, keys);
         }
         None => {
@@ -174,6 +176,7 @@ fn scan_and_build<M: Medium>(
         let life = lives[segment as usize].expect("a scanned segment has a life");
         if found.end > FIRST {
             engine.info(segment).set_state(State::Sealed);
+            situation!("kv.sealed_by_recovery", life.sealed.is_none());
             if life.sealed.is_none() {
                 let place = engine.geometry.place(segment);
                 place.seal(engine.medium(), lane, life.generation, found.end);
@@ -293,6 +296,10 @@ fn keep_newest<M: Medium>(engine: &Engine<M>, items: &mut Vec<Item>) {
             .rev()
             .take_while(|k| k.rank == item.rank);
         // Equal hashes are nearly always equal keys, but only the keys tell.
+        situation!(
+            "kv.two_copies",
+            twins.clone().any(|newer| newer.seq == item.seq)
+        );
         let is_older = twins
             .into_iter()
             .any(|newer| same_key(engine, newer.at, item.at));
@@ -366,6 +373,7 @@ fn build<M: Medium>(engine: &mut Engine<M>, newest: &[Vec<Item>], depth: u32) ->
 
 fn count<M: Medium>(engine: &Engine<M>, item: &Item, tally: &mut Tally) {
     let segment = engine.geometry.segment_of(item.at);
+    situation!("kv.tombstone_is_newest", item.what != Type::Put);
     if item.what != Type::Put {
         engine.tomb_map.set(item.at);
         tally.tombs[segment as usize] += item.len;
@@ -438,6 +446,8 @@ fn make_durable<M: Medium>(
     let base = engine.geometry.base(segment);
     for Torn { from, to, settled } in merged(&found.pads) {
         if to - from >= RECORD_MIN && from < found.end && !fault!("kv.torn_not_padded") {
+            situation!("kv.torn_padded");
+            situation!("kv.torn_settled_padded", settled);
             let pad = Header {
                 what: Type::Pad,
                 value_len: to - from - crate::record::HEADER_MIN,
@@ -454,6 +464,16 @@ fn make_durable<M: Medium>(
             }
         }
     }
+    situation!(
+        "kv.large_value_made_durable",
+        !found.large.is_empty()
+            && lives[segment as usize].is_some_and(|life| life.sealed.is_none())
+    );
+    situation!(
+        "kv.large_group_made_durable",
+        !found.tables.is_empty()
+            && lives[segment as usize].is_some_and(|life| life.sealed.is_none())
+    );
     if lives[segment as usize].is_some_and(|life| life.sealed.is_none()) {
         engine.medium().flush(lane, base, found.end);
         for table in &found.tables {
@@ -502,6 +522,7 @@ fn settle<M: Medium>(
     let kept_out = unreadable::keep_out(engine, &mut free);
     engine.opened.damage.extend(kept_out);
     again.retain(|segment| engine.info(*segment).state() == State::Free);
+    situation!("kv.reborn_by_recovery", !again.is_empty());
     engine.bear(lane, &again)?;
     free.into_iter()
         .for_each(|segment| engine.give_segment(segment));

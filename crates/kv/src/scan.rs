@@ -3,6 +3,7 @@
 //! `recover` says what the pieces mean and what becomes of them (V1 to V6).
 
 use farbank_pm::fault;
+use farbank_pm::situation;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{LINE, Medium, Off};
 
@@ -120,6 +121,7 @@ impl<'a, M: Medium> Scan<'a, M> {
             ..Scanned::default()
         };
         if let Some(marked) = self.marked() {
+            situation!("kv.map_used");
             let values = marked.iter().filter(|(_, header)| header.what == Type::Put);
             let bytes: usize = values
                 .map(|(_, header)| self.engine.record_len(header))
@@ -135,6 +137,7 @@ impl<'a, M: Medium> Scan<'a, M> {
             found.end = self.sealed.unwrap_or(FIRST);
             return found;
         }
+        situation!("kv.sealed_without_map", self.sealed.is_some());
         if self.sealed.is_some() {
             self.cut(&mut |piece| self.take(&piece, true, &mut found));
             return found;
@@ -267,6 +270,11 @@ impl<'a, M: Medium> Scan<'a, M> {
         let whole = piece.whole
             && (!header.large || durable || header.moved || self.extents_hold(at, header))
             && (!header.member || durable);
+        situation!("kv.body_torn", !durable && !piece.whole);
+        situation!(
+            "kv.extents_torn",
+            !whole && !durable && piece.whole && header.large && !header.member
+        );
         if !whole && !durable {
             return found.pads.push(piece.torn());
         }
@@ -321,6 +329,10 @@ impl<'a, M: Medium> Scan<'a, M> {
         if header.what == Type::Put || !fault!("kv.sequence_of_values_only") {
             found.seq_max = found.seq_max.max(header.seq);
         }
+        situation!(
+            "kv.below_floor",
+            header.seq <= self.engine.floor.load(Relaxed)
+        );
         if header.seq <= self.engine.floor.load(Relaxed) {
             return;
         }
@@ -347,6 +359,8 @@ impl<'a, M: Medium> Scan<'a, M> {
 
     /// V3: all members of a whole group, or those that can be salvaged from a damaged one.
     fn take_group(&self, at: Off, header: &Header, whole: bool, found: &mut Scanned) {
+        situation!("kv.large_group_recovered", whole && header.large);
+        situation!("kv.small_group_recovered", whole && !header.large);
         if header.large {
             let table = self.engine.table_of(at, header);
             for extent in Extent::decode_all(&table) {

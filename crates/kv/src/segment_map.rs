@@ -44,6 +44,7 @@ use std::collections::HashSet;
 
 use farbank_pm::fault;
 use farbank_pm::simd::ones;
+use farbank_pm::situation;
 use farbank_pm::sync::atomic::Ordering::{Acquire, Relaxed};
 use farbank_pm::{LINE, Lane, Medium, Off, Poisoned, Ticket, WORD};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -281,6 +282,13 @@ impl<M: Medium> Engine<M> {
             let bytes = map.encode(&self.geometry, *segment, life);
             self.store_changed(&mut cleaner.lane, place(&self.geometry, *segment), &bytes);
         }
+        situation!("kv.map_written", !batch.is_empty());
+        situation!(
+            "kv.map_rewritten",
+            batch.iter().any(|(s, ..)| maps
+                .of(*s, self.info(*s).generation.load(Relaxed))
+                .is_some())
+        );
         maps.count += batch.len() as u64;
         for (segment, marked_bytes, _) in &batch {
             let generation = self.info(*segment).generation.load(Relaxed);

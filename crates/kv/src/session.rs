@@ -27,6 +27,7 @@ use std::collections::VecDeque;
 use farbank_pm::epoch::Slot;
 use farbank_pm::fault;
 use farbank_pm::process::this_thread;
+use farbank_pm::situation;
 use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering::Relaxed;
 use farbank_pm::{Lane, Medium, Off, Poisoned, Ticket};
@@ -221,6 +222,7 @@ impl<M: Medium> Worker<M> {
             let bytes_max = KEY_BYTES_MAX;
             return Err(Error::KeyTooLong { bytes, bytes_max });
         }
+        situation!("kv.key_is_empty", draft.key.bytes.is_empty());
         let bytes = draft.value.map_or(0, |value| value.bytes.len());
         if bytes > VALUE_BYTES_MAX {
             let bytes_max = VALUE_BYTES_MAX;
@@ -368,6 +370,7 @@ impl<M: Medium> Worker<M> {
             self.writes = writes;
             self.park();
         } else {
+            situation!("kv.ticket_turns_later");
             list_drained(&self.engine, &writes, ticket);
             self.unsynced.push_back((ticket, writes));
         }
@@ -408,6 +411,7 @@ pub(crate) fn outrun(
     old: &Pending,
     located: &mut Located,
 ) {
+    situation!("kv.replaced_in_batch");
     locked.unlist(old.seq);
     if let Some(write) = writes
         .iter_mut()
@@ -577,6 +581,13 @@ impl<M: Medium> Worker<M> {
                 bytes: &bytes,
                 meta,
             }));
+            situation!("kv.update_keeps", matches!(change, Change::Keep));
+            situation!(
+                "kv.update_deletes",
+                matches!(change, Change::Delete) && meta.is_some()
+            );
+            situation!("kv.update_on_staged", matches!(newest, Newest::Staged(_)));
+            situation!("kv.update_on_drained", matches!(newest, Newest::Drained(_)));
             let draft = match &change {
                 Change::Keep => return Ok(meta.map_or(0, |m| m.version)),
                 Change::Delete if meta.is_none() => return Ok(0),
@@ -604,9 +615,14 @@ impl<M: Medium> Worker<M> {
                 && let Some((_, ticket)) = self.undurable_group(&newest)?
             {
                 // G6
+                situation!(
+                    "kv.change_joins_group",
+                    self.can_be_member(value.bytes.len())
+                );
                 if self.can_be_member(value.bytes.len()) {
                     return self.change_in_group(key, decide);
                 }
+                situation!("kv.change_waits_for_group");
                 self.settle_all(ticket)?;
                 continue;
             }
@@ -680,6 +696,7 @@ impl<M: Medium> Worker<M> {
         };
         let draft = Draft { key, value: None };
         if self.write(hash, &draft, located, &mut still)?.is_some() {
+            situation!("kv.swept");
             self.engine.tally.expired.fetch_add(1, Relaxed);
         }
         Ok(())
@@ -692,6 +709,7 @@ impl<M: Medium> Worker<M> {
         if self.writes.is_empty() {
             return;
         }
+        situation!("kv.abandoned");
         for write in std::mem::take(&mut self.writes) {
             if !write.outrun {
                 self.engine.stripe(write.hash).lock().unlist(write.seq);
@@ -701,6 +719,7 @@ impl<M: Medium> Worker<M> {
         // Nothing of it need be durable, and nothing is on its way: the locks taken since have drained the buffers in which
         // stores around the cache are combined (L5).
         self.adrift = false;
+        situation!("kv.extents_abandoned", !self.tables.is_empty());
         for table in std::mem::take(&mut self.tables) {
             self.give_up(&table);
         }

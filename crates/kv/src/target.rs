@@ -15,11 +15,14 @@ use farbank_pm::epoch::Slot;
 use farbank_pm::fault::Named;
 use farbank_pm::pool::{Copies, Identity};
 use farbank_pm::sim::{Persistency, Sim};
+use farbank_pm::situation::Situation;
 use farbank_pm::{Medium, Ticket};
 
 use crate::api::Kv;
 use crate::config::{Cleaning, Config};
 use crate::log::CLASSES;
+use crate::segment::OVERHEAD;
+use crate::segment_map::map_bytes;
 use crate::store::{Change, Conflicts, Error, Item, Key, Ops, Session, Value, Verdict, View};
 
 use crate::target_names::{self as names, Name};
@@ -43,6 +46,9 @@ pub enum KvTarget {
 }
 
 const SEGMENT_BYTES: u64 = 4 << 10;
+/// Bytes of a large value that an extent holds.
+const EXTENT_BYTES: u32 =
+    SEGMENT_BYTES as u32 - (OVERHEAD + map_bytes(SEGMENT_BYTES as usize)) as u32;
 
 /// Segments that explored opens have read by their maps, in this process.
 static SEGMENTS_MAPPED: AtomicU64 = AtomicU64::new(0);
@@ -90,7 +96,8 @@ impl KvTarget {
     fn config(self, machine: &Machine) -> Config {
         let (wall, uptime) = (Arc::clone(&machine.wall), Arc::clone(&machine.uptime));
         let (classes, pool_bytes_max) = match self {
-            KvTarget::Plain | KvTarget::Alone | KvTarget::Slices => (0, pool_bytes(24)),
+            KvTarget::Plain | KvTarget::Alone => (0, pool_bytes(24)),
+            KvTarget::Slices => (0, pool_bytes(28)),
             KvTarget::Large => (0, 0),
             KvTarget::Classes => (CLASSES, 0),
         };
@@ -154,7 +161,9 @@ impl Target for KvTarget {
     fn shape(&self) -> Shape {
         // The longest values do not fit into the log.
         let (segments, keys, value_bytes) = match self {
-            KvTarget::Plain | KvTarget::Alone | KvTarget::Slices => (16, 12, (8, 1_500)),
+            KvTarget::Plain | KvTarget::Alone => (16, 12, (8, 1_500)),
+            // Some of its groups take several extents.
+            KvTarget::Slices => (24, 8, (8, 2_500)),
             KvTarget::Large => (40, 6, (8, 9_000)),
             KvTarget::Classes => (32, 12, (8, 1_500)),
         };
@@ -162,6 +171,10 @@ impl Target for KvTarget {
             pool_bytes: pool_bytes(segments),
             keys,
             value_bytes,
+            part_bytes: match self {
+                KvTarget::Large => EXTENT_BYTES,
+                _ => 0,
+            },
             sessions: SESSIONS,
             batches: self.batches() == Batches::Many,
             deletes: true,
@@ -183,6 +196,10 @@ impl Target for KvTarget {
             KvTarget::Slices => &crate::faults::IN_SLICES,
             KvTarget::Plain | KvTarget::Alone | KvTarget::Classes => &crate::faults::ALL,
         }
+    }
+
+    fn situations(&self) -> &'static [Situation] {
+        &crate::situations::ALL
     }
 
     fn faults_in_threads(&self) -> &'static [Named] {

@@ -38,6 +38,7 @@ pub mod pool;
 pub mod process;
 pub mod sim;
 pub mod simd;
+pub mod situation;
 pub mod sync;
 pub mod table;
 

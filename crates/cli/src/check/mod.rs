@@ -7,6 +7,7 @@ mod histories;
 mod kill;
 mod model;
 mod schedules;
+mod situations;
 mod tree;
 
 use std::io::IsTerminal;
@@ -44,6 +45,8 @@ pub(crate) enum Check {
     Model(model::Model),
     /// Run threads, or the tree's clients on a simulated rack, under many schedules with disasters in between.
     Schedules(schedules::Schedules),
+    /// Explore until every threshold and rare branch that a structure lists was met, and say how often each was.
+    Situations(situations::Situations),
 }
 
 impl Check {
@@ -56,6 +59,7 @@ impl Check {
             Check::Kill(kill) => kill.run(),
             Check::Model(model) => model.run(),
             Check::Schedules(schedules) => schedules.run(),
+            Check::Situations(situations) => situations.run(),
         }
     }
 }

@@ -1,0 +1,82 @@
+//! Situations: places in the code that a check must have come by.
+//!
+//! A check that never meets a situation says nothing of it. A structure marks its rare branches and the thresholds of its
+//! sizes, `situation!("kv.value_in_several_extents")`, and lists the names; `check situations` explores until each was met.
+//!
+//! Only the `faults` feature counts: without it a mark is nothing for the compiler.
+//!
+//! ```
+//! use farbank_pm::{situation, situation::met};
+//! situation!("pm.example");
+//! situation!("pm.example", 2 + 2 == 5);
+//! assert_eq!(met("pm.example"), u64::from(farbank_pm::fault::NAMED));
+//! ```
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, Once, PoisonError};
+
+/// A situation, as a structure lists it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Situation {
+    /// `structure.situation`.
+    pub name: &'static str,
+    /// What it is, in one sentence.
+    pub what: &'static str,
+}
+
+/// A place in the code that counts how often it was met.
+#[derive(Debug)]
+pub struct Mark {
+    name: &'static str,
+    met: AtomicU64,
+    listed: Once,
+}
+
+/// The marks that were met.
+static MET: Mutex<Vec<&'static Mark>> = Mutex::new(Vec::new());
+
+impl Mark {
+    /// A mark of the situation called `name`.
+    #[must_use]
+    pub const fn new(name: &'static str) -> Mark {
+        Mark {
+            name,
+            met: AtomicU64::new(0),
+            listed: Once::new(),
+        }
+    }
+
+    /// Counts that it was met.
+    pub fn meet(&'static self) {
+        self.met.fetch_add(1, Relaxed);
+        self.listed.call_once(|| {
+            let mut met = MET.lock().unwrap_or_else(PoisonError::into_inner);
+            met.push(self);
+        });
+    }
+}
+
+/// How often this process met the situation called `name`.
+#[must_use]
+pub fn met(name: &str) -> u64 {
+    let marks = MET.lock().unwrap_or_else(PoisonError::into_inner);
+    let own = marks.iter().filter(|mark| mark.name == name);
+    own.map(|mark| mark.met.load(Relaxed)).sum()
+}
+
+/// Counts that the situation of this name was met, here or if a condition holds. Nothing without the `faults` feature, not
+/// even the condition.
+#[macro_export]
+macro_rules! situation {
+    ($name:literal) => {
+        $crate::situation!($name, true)
+    };
+    ($name:literal, $condition:expr) => {
+        if $crate::fault::NAMED {
+            static MARK: $crate::situation::Mark = $crate::situation::Mark::new($name);
+            if $condition {
+                MARK.meet();
+            }
+        }
+    };
+}
