@@ -228,7 +228,7 @@ impl<M: Medium> Worker<M> {
     }
 
     /// Waits for runs of the cleaner that are to make `segments` free and `len` bytes fit, until `suffices`; false if one of
-    /// them has found nothing to gain.
+    /// them has found nothing to gain. What is in a hurry waits for one run, and for a moment only.
     fn await_runs(
         &self,
         segments: u32,
@@ -242,6 +242,9 @@ impl<M: Medium> Worker<M> {
             self.wait_while(|engine| !suffices(engine) && !engine.free.is_over(&request))?;
             if suffices(engine) {
                 return Ok(true);
+            }
+            if self.hurried {
+                return Ok(false);
             }
             match engine.free.outcome(&request) {
                 Outcome::Gained if taken < RUNS_MAX => taken += 1,
