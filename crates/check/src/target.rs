@@ -282,7 +282,7 @@ pub trait Target: Sync {
         &[]
     }
 
-    /// Situations that explorations must have met: [`farbank_pm::situation`].
+    /// Situations that explorations must have met: [`mod@farbank_pm::situation`].
     fn situations(&self) -> &'static [Situation] {
         &[]
     }
