@@ -15,7 +15,7 @@ const LANE_SEEDS: [(&str, &str); 5] = [
     ("relaxed", "0..8"),
 ];
 /// Those of the engine with batches of one, in each mode.
-const ALONE_SEEDS: &str = "0..2";
+const ALONE_SEEDS: &str = "0..4";
 /// Those of the engine with four classes, in each mode.
 const CLASSES_SEEDS: [(&str, &str); 2] = [("adr", "0..3"), ("page", "0..3")];
 /// Those of the engine with values of several extents.
