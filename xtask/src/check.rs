@@ -58,18 +58,18 @@ const TABLE_FAULTS: [(&str, &str); 23] = [
 ];
 /// Under which each fault is tried in each mode: the rarest is found under 336.
 const FAULT_SEEDS: &str = "0..1024";
-/// What a lane explores of each in each mode: half a minute together.
+/// What is explored of each in each mode: half a minute together.
 const TABLE_SEEDS: [(&str, &str); 3] = [("adr", "0..100"), ("eadr", "0..40"), ("page", "0..60")];
-/// The same of a table whose seeds take many times as long.
+/// What a lane explores of a table whose seeds take many times as long.
 const SLOW_TABLE: &str = "dash-lh";
 const SLOW_TABLE_SEEDS: [(&str, &str); 3] =
     [("adr", "0..12"), ("eadr", "0..20"), ("page", "0..30")];
-/// What a lane explores of the cache in each mode.
-const CACHE_SEEDS: [(&str, &str); 4] = [
-    ("adr", "0..10"),
-    ("eadr", "0..2"),
-    ("word", "0..6"),
-    ("page", "0..20"),
+/// What a lane and what a gate explore of the cache in each mode.
+const CACHE_SEEDS: [(&str, &str, &str); 4] = [
+    ("adr", "0..10", "0..24"),
+    ("eadr", "0..2", "0..3"),
+    ("word", "0..6", "0..24"),
+    ("page", "0..20", "0..40"),
 ];
 /// What a release asks of each mode: minutes of computing on one CPU, and distinct images in them.
 const GATE_MINUTES: &str = "5";
@@ -121,7 +121,12 @@ pub(crate) fn kill(size: Size) -> Result<(), String> {
 /// The engine, the cache and the tables are crashed wherever they can be, in every persistency mode.
 pub(crate) fn crash(size: Size) -> Result<(), String> {
     tables(size)?;
-    for (mode, seeds) in CACHE_SEEDS {
+    for (mode, lane_seeds, gate_seeds) in CACHE_SEEDS {
+        let seeds = if size == Size::Gate {
+            gate_seeds
+        } else {
+            lane_seeds
+        };
         let mut command = check("crash")?;
         command.args(["--target", "mdb", "--persistency", mode]);
         output(command.args(["--seeds", seeds]))?;
@@ -159,11 +164,11 @@ pub(crate) fn crash(size: Size) -> Result<(), String> {
 
 fn tables(size: Size) -> Result<(), String> {
     for (table, gate_seeds) in TABLES {
-        let lane_seeds = match table {
-            SLOW_TABLE => SLOW_TABLE_SEEDS,
+        let table_seeds = match (table, size) {
+            (SLOW_TABLE, Size::Lane) => SLOW_TABLE_SEEDS,
             _ => TABLE_SEEDS,
         };
-        for (mode, seeds) in lane_seeds {
+        for (mode, seeds) in table_seeds {
             let long = size == Size::Gate && mode == "adr";
             let mut command = check("crash")?;
             command.args(["--target", table, "--persistency", mode, "--json"]);
@@ -200,8 +205,9 @@ pub(crate) fn lazy(size: Size) -> Result<(), String> {
     Ok(())
 }
 
-/// The checks are checked: the explorer comes by every situation that the engine lists, every bug that the engine, the cache
-/// and the tables list by name is found out, and every place at which engine and cache, and what a table has for itself, make something durable.
+/// The checks are checked: the explorer comes by every situation that the engine lists; every bug that the engine, the cache
+/// and the tables list by name is found out, and every place at which engine and cache, and what a table has for itself,
+/// make something durable.
 pub(crate) fn faults(_: Size) -> Result<(), String> {
     let binary = with_faults("faults", "")?;
     output(Command::new(&binary).args(["check", "situations"]))?;
