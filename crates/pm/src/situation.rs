@@ -13,7 +13,7 @@
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// A situation, as a structure lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +29,6 @@ pub struct Situation {
 pub struct Mark {
     name: &'static str,
     met: AtomicU64,
-    listed: Once,
 }
 
 /// The marks that were met.
@@ -42,17 +41,15 @@ impl Mark {
         Mark {
             name,
             met: AtomicU64::new(0),
-            listed: Once::new(),
         }
     }
 
     /// Counts that it was met.
     pub fn meet(&'static self) {
-        self.met.fetch_add(1, Relaxed);
-        self.listed.call_once(|| {
+        if self.met.fetch_add(1, Relaxed) == 0 {
             let mut met = MET.lock().unwrap_or_else(PoisonError::into_inner);
             met.push(self);
-        });
+        }
     }
 }
 

@@ -48,6 +48,8 @@ pub(crate) struct Situations {
 
 /// Images of a crash point that are judged: what only more of them meet, `check crash` meets with the same seeds.
 const IMAGES: usize = 16;
+/// The same of a crash point in a recovery.
+const IMAGES_NESTED: usize = 2;
 
 /// Where a situation was met first.
 struct First {
@@ -91,11 +93,16 @@ impl Situations {
         );
         let seconds = start.elapsed().as_secs_f64();
         if self.json {
-            let missing = serde_json::json!(missing);
-            println!(
-                "{{\"check\":\"situations\",\"holds\":{holds},\"met\":{count},\"listed\":{all},\"missing\":{missing},\
-                 \"seeds\":{seeds},\"seconds\":{seconds:.1}}}"
-            );
+            let figures = serde_json::json!({
+                "check": "situations",
+                "holds": holds,
+                "met": count,
+                "listed": all,
+                "missing": missing,
+                "seeds": seeds,
+                "seconds": (seconds * 10.0).round() / 10.0,
+            });
+            println!("{figures}");
         } else {
             println!(
                 "\ncheck situations: {}; {count} of {all} met, {seeds} seeds explored in {seconds:.1} s",
@@ -120,43 +127,45 @@ impl Situations {
     ) -> Result<u64, Failure> {
         let bar = progress_bar(listed.len() as u64, "situations");
         let mut explored = 0;
-        for seed in self.seeds.0.clone() {
-            for target in targets {
-                // Under eADR a crash point is every store: others meet the same sooner.
-                let modes = target
-                    .modes()
-                    .iter()
-                    .filter(|mode| **mode != Persistency::Eadr);
-                for mode in modes {
-                    let config = Config {
-                        cap: IMAGES,
-                        cap_nested: 2,
-                        ..Config::new(*mode)
-                    };
-                    let report = explore(*target, &config, seed..seed + 1, 1, &mut |_| true);
-                    explored += 1;
-                    if let Some(violation) = report.violations.first() {
-                        return Err(Failure::failed(violation.to_string()));
-                    }
-                    for (situation, first) in listed.iter().zip(&mut *firsts) {
-                        if first.is_none() && met(situation.name) > 0 {
-                            *first = Some(First {
-                                target: target.name().into(),
-                                mode: *mode,
-                                seed,
-                            });
-                            bar.inc(1);
-                        }
-                    }
-                    if firsts.iter().all(Option::is_some) {
-                        bar.finish_and_clear();
-                        return Ok(explored);
-                    }
+        for (seed, target, mode) in self.runs(targets) {
+            let config = Config {
+                cap: IMAGES,
+                cap_nested: IMAGES_NESTED,
+                ..Config::new(mode)
+            };
+            let report = explore(target, &config, seed..seed + 1, 1, &mut |_| true);
+            explored += 1;
+            if let Some(violation) = report.violations.first() {
+                return Err(Failure::failed(violation.to_string()));
+            }
+            for (situation, first) in listed.iter().zip(&mut *firsts) {
+                if first.is_none() && met(situation.name) > 0 {
+                    let target = target.name().into();
+                    *first = Some(First { target, mode, seed });
+                    bar.inc(1);
                 }
+            }
+            if firsts.iter().all(Option::is_some) {
+                break;
             }
         }
         bar.finish_and_clear();
         Ok(explored)
+    }
+
+    /// What is explored, in order. Under eADR a crash point is every store: other modes meet the same sooner.
+    fn runs<'a>(
+        &self,
+        targets: &'a [&'a dyn Target],
+    ) -> impl Iterator<Item = (u64, &'a dyn Target, Persistency)> {
+        let modes = |target: &'a dyn Target| {
+            let modes = target.modes().iter().copied();
+            let modes = modes.filter(|mode| *mode != Persistency::Eadr);
+            modes.map(move |mode| (target, mode))
+        };
+        let of_one_seed = move || targets.iter().copied().flat_map(modes);
+        let seeds = self.seeds.0.clone();
+        seeds.flat_map(move |seed| of_one_seed().map(move |(target, mode)| (seed, target, mode)))
     }
 
     fn print(&self, listed: &[Situation], firsts: &[Option<First>]) {
