@@ -22,17 +22,30 @@ const SLACK: f64 = 0.01;
 const OPERATIONS: u64 = 20_000;
 
 /// What goes: the simulator, what it gives faults their names by, and what runs on it.
-const GONE: [&str; 7] = [
+const GONE: [&str; 9] = [
     "pm/src/sim",
     "pm/src/sim.rs",
     "pm/src/model",
     "pm/src/fault.rs",
+    "pm/src/situation.rs",
+    "kv/src/situations.rs",
     "kv/src/target.rs",
     "kv/src/target_names.rs",
     "kv/src/faults.rs",
 ];
 /// The modules of those files.
-const GONE_MODULES: [&str; 6] = ["sim", "model", "fault", "faults", "target", "target_names"];
+const GONE_MODULES: [&str; 8] = [
+    "sim",
+    "model",
+    "fault",
+    "faults",
+    "situation",
+    "situations",
+    "target",
+    "target_names",
+];
+/// The macros that come from them, by the form of `use` that names each.
+const GONE_MACROS: [&str; 2] = ["use farbank_pm::fault", "use farbank_pm::situation"];
 
 pub(crate) fn run(_size: Size) -> Result<(), String> {
     if !works("valgrind", &["--version"]) {
@@ -103,6 +116,12 @@ fn stripped() -> Result<PathBuf, String> {
     if tree.exists() {
         fs::remove_dir_all(&tree).map_err(|e| format!("{}: {e}", tree.display()))?;
     }
+    stripped_into(&tree)?;
+    Ok(tree)
+}
+
+/// The same into a folder that is not there yet.
+fn stripped_into(tree: &Path) -> Result<(), String> {
     for name in ["pm", "kv"] {
         let (from, to) = (
             root().join("crates").join(name),
@@ -123,8 +142,7 @@ fn stripped() -> Result<PathBuf, String> {
     write(
         &tree.join("Cargo.toml"),
         &workspace(&read(&root().join("Cargo.toml"))?),
-    )?;
-    Ok(tree)
+    )
 }
 
 /// The workspace's manifest with two members.
@@ -173,10 +191,24 @@ fn without_simulator(source: &str) -> String {
                     || module.starts_with(&format!("use farbank_pm::{gone}::"))
                     || module == format!("use crate::{gone}")
             })
-            || module == "use farbank_pm::fault"
+            || GONE_MACROS.contains(&module)
     };
     let kept = source.lines().filter(|line| !is_gone(line));
-    never_faulty(&lines(kept))
+    without_situations(&never_faulty(&lines(kept)))
+}
+
+/// `situation!(...);` is no statement where situations are not compiled in.
+fn without_situations(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some((before, after)) = rest.split_once("situation!(") {
+        let Some((_, after)) = after.split_once(");\n") else {
+            break;
+        };
+        out.push_str(before.trim_end_matches(' '));
+        rest = after;
+    }
+    out + rest
 }
 
 /// `fault!("...")` is `false` where faults are not compiled in.
@@ -215,12 +247,50 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::without_simulator;
+    use std::fs;
+
+    use super::{GONE, GONE_MODULES, read, root, stripped_into, without_simulator};
+
+    /// The lane itself runs late and compiles; this finds at once what it does not know to strip yet.
+    #[test]
+    fn nothing_of_what_is_gone_is_named_in_what_is_left() {
+        let folder = std::env::temp_dir().join(format!("farbank-stripped-{}", std::process::id()));
+        stripped_into(&folder).unwrap();
+        let gone = GONE.iter().map(|gone| root().join("crates").join(gone));
+        let gone = gone.filter(|path| path.is_file());
+        let sources: String = gone.map(|path| read(&path).unwrap()).collect();
+        let macros = sources.split("macro_rules! ").skip(1);
+        let macros = macros.map(|rest| format!("{}!(", rest.split_once(' ').unwrap().0));
+        let modules = GONE_MODULES
+            .iter()
+            .map(|module| format!("crate::{module}::"));
+        let names: Vec<String> = macros.chain(modules).collect();
+        assert!(names.contains(&"situation!(".to_string()), "{names:?}");
+        for name in ["pm", "kv"] {
+            for file in fs::read_dir(folder.join("crates").join(name).join("src")).unwrap() {
+                let path = file.unwrap().path();
+                if path.is_dir() {
+                    continue;
+                }
+                let text = read(&path).unwrap();
+                let (code, _) = text.split_once("#[cfg(test)]").unwrap_or((&text, ""));
+                for line in code
+                    .lines()
+                    .filter(|line| !line.trim_start().starts_with("//"))
+                {
+                    let left = names.iter().find(|name| line.contains(name.as_str()));
+                    assert_eq!(left, None, "{}: {line}", path.display());
+                }
+            }
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
 
     #[test]
     fn what_is_there_for_the_simulator_goes_and_the_rest_stays() {
         let source = "pub mod sim;\npub mod simple;\nuse farbank_pm::fault;\n    #[track_caller]\n\
-                      fn f() {\n    let _spending = Category::Other.spend();\n    if fault!(\"kv.x\") && a {\n    }\n}\n";
+                      fn f() {\n    let _spending = Category::Other.spend();\n    situation!(\"kv.y\", a.is_empty());\n    \
+                      situation!(\n        \"kv.z\",\n        a\n    );\n    if fault!(\"kv.x\") && a {\n    }\n}\n";
         let expected = "pub mod simple;\nfn f() {\n    if false && a {\n    }\n}\n";
         assert_eq!(without_simulator(source), expected);
     }
