@@ -1,7 +1,7 @@
 //! The background thread: keeps segments free, follows the clock, removes what has expired.
 
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farbank_pm::Medium;
 use farbank_pm::sync::Mutex;
@@ -23,9 +23,7 @@ impl<M: Medium> Engine<M> {
         let mut held_up = false;
         // An error has poisoned the engine: writers will hear of it.
         let mut note = |outcome| held_up |= outcome == Ok(Outcome::HeldUp);
-        let lacks_segments =
-            || self.free_count() <= self.stock_low() || self.free_count() < demand.segments;
-        let is_nearly_full = || self.occupied() > self.capacity() / 8 * 7;
+        let lacks = |segments: u32| self.free_count() < segments.max(demand.segments);
         // What fits for a moment is gained, though others take it.
         let fitted = Cell::new(false);
         let fits = || {
@@ -34,8 +32,9 @@ impl<M: Medium> Engine<M> {
             fits
         };
         let lacks_bytes = || demand.bytes > 0 && !fits();
-        self.grow_while(&|| lacks_bytes() || (lacks_segments() && is_nearly_full()));
-        if lacks_segments() || self.free_count() < self.stock_wanted() {
+        let lacks_segments = || self.is_nearly_full() && lacks(self.stock_low() + 1);
+        self.grow_while(&|| lacks_bytes() || lacks_segments() || self.should_grow());
+        if lacks(self.stock_wanted()) {
             note(self.clean_until(self.stock_high().max(demand.segments)));
             self.grow_while(&|| self.free_count() < demand.segments);
         }
@@ -46,7 +45,7 @@ impl<M: Medium> Engine<M> {
             }
             note(self.clean_until(self.free_count() + 1));
         }
-        let many = self.has_many_tombstones() && self.occupied() > self.capacity() / 8 * 7;
+        let many = self.has_many_tombstones() && self.is_nearly_full();
         if many || demand.bytes > 0 {
             // More than the writers that wait need: they go on as soon as they can.
             let is_over = || fits() || !self.would_fit(demand.bytes);
@@ -98,17 +97,21 @@ impl<M: Medium> Worker<M> {
 /// Runs the cleaner, and the sweep once a second, until the engine is told to stop.
 pub(crate) fn clean_in_background<M: Medium>(engine: &Engine<M>, sweeper: &Mutex<Worker<M>>) {
     const TICK: Duration = Duration::from_millis(100);
-    const TICKS_PER_SWEEP: u32 = 10;
-    let mut ticks = 0_u32;
+    const SWEEP: Duration = Duration::from_secs(1);
+    let (mut mapped, mut swept) = (Instant::now(), Instant::now());
     while !engine.stop.load(Acquire) {
         engine.clean_ahead();
-        // An error has poisoned the engine: writers will hear of it.
-        engine.write_maps_in_background().ok();
         engine.index.touch_ahead();
-        ticks += 1;
-        if ticks.is_multiple_of(TICKS_PER_SWEEP) {
+        // Both look at every segment: not after each bell.
+        if mapped.elapsed() >= TICK {
+            // An error has poisoned the engine: writers will hear of it.
+            engine.write_maps_in_background().ok();
+            mapped = Instant::now();
+        }
+        if swept.elapsed() >= SWEEP {
             // An error has poisoned the engine, or the pool is full: either way writers hear of it.
             sweeper.lock().expect("no holder panics").sweep().ok();
+            swept = Instant::now();
         }
         engine.free.listen(TICK);
     }

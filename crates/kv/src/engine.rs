@@ -515,7 +515,9 @@ impl<M: Medium> Engine<M> {
             self.free.ring();
             return None;
         };
-        if self.config.cleaning == Cleaning::Background && left < self.stock_wanted() {
+        if self.config.cleaning == Cleaning::Background
+            && (left < self.stock_wanted() || self.should_grow())
+        {
             self.free.ring(); // Before writers have to wait.
         }
         let info = self.info(segment);
@@ -605,7 +607,13 @@ impl<M: Medium> Engine<M> {
     /// Whether the pool may become larger, as far as is known.
     pub(crate) fn may_grow(&self) -> bool {
         let most = self.pool.segments_within(self.config.pool_bytes_max);
-        self.growth.may_succeed() && self.pool.segments() < most
+        self.pool.segments() < most && self.growth.may_succeed()
+    }
+
+    /// Segments that the next step of growth adds.
+    pub(crate) fn growth_step(&self) -> u32 {
+        let most = self.pool.segments_within(self.config.pool_bytes_max);
+        self.pool.segments_next(most) - self.pool.segments()
     }
 
     /// Grows the pool by a step, if it may; false if not, or if there is no space.

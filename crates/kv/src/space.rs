@@ -45,7 +45,7 @@ impl<M: Medium> Engine<M> {
         1 + self.classes() as u32
     }
 
-    /// Free segments below which sessions that do not wait ask for room, and the pool grows if it is nearly full.
+    /// Free segments below which sessions that do not wait ask for room.
     pub(crate) fn stock_low(&self) -> u32 {
         self.cleaner_reserve() + self.delete_reserve() + self.classes() as u32
     }
@@ -55,6 +55,22 @@ impl<M: Medium> Engine<M> {
     pub(crate) fn stock_wanted(&self) -> u32 {
         let (low, high) = (self.stock_low(), self.stock_high());
         high - (high - low) / 4
+    }
+
+    /// Whether the pool is to grow before writers need it: it may, cleaning would gain little, and what is left, of free
+    /// segments or for values, is less than half a step. Writers do not use that up while the step is made.
+    pub(crate) fn should_grow(&self) -> bool {
+        if !self.may_grow() || !self.is_nearly_full() {
+            return false;
+        }
+        let least = self.growth_step() / 2;
+        let bytes = least as usize * self.geometry.payload();
+        self.free_count() < self.stock_wanted().max(least) || !self.fits_exactly(bytes)
+    }
+
+    /// Whether so much is live that cleaning gains little, and a pool that may grow had better do so.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        self.occupied() > self.capacity() / 8 * 7
     }
 
     /// Free segments up to which the background thread cleans once it has begun.

@@ -2,8 +2,10 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
 
 use farbank_kv::store::Room;
 use farbank_kv::{Cleaning, Config, Kv};
@@ -13,9 +15,18 @@ use farbank_pm::pool::GROWTH_STEP_BYTES;
 
 use crate::support::{Time, User};
 
+/// How long an allocation is held: a write on its way may wait for it.
+const HELD_MAX: Duration = Duration::from_secs(1);
+
 /// The kernel, which notes the threads that allocate space, and how much.
 #[derive(Default)]
-struct Allocations(Mutex<Vec<(ThreadId, u64)>>);
+struct Allocations {
+    made: Mutex<Vec<(ThreadId, u64)>>,
+    /// An allocation under way waits while this is set.
+    held: AtomicBool,
+    /// Whether one is under way.
+    begun: AtomicBool,
+}
 
 impl Io for Allocations {
     fn pwritev(&self, file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
@@ -27,7 +38,13 @@ impl Io for Allocations {
     }
 
     fn fallocate(&self, file: BorrowedFd<'_>, at: u64, len: u64) -> io::Result<()> {
-        let mut all = self.0.lock().unwrap();
+        self.begun.store(true, Ordering::Relaxed);
+        let begun = Instant::now();
+        while self.held.load(Ordering::Relaxed) && begun.elapsed() < HELD_MAX {
+            thread::yield_now();
+        }
+        self.begun.store(false, Ordering::Relaxed);
+        let mut all = self.made.lock().unwrap();
         all.push((thread::current().id(), len));
         Kernel.fallocate(file, at, len)
     }
@@ -46,7 +63,7 @@ fn growing(path: &std::path::Path, io: &Arc<Allocations>) -> Kv<farbank_pm::medi
         AnyMedium::File(medium) => medium,
         AnyMedium::Mapped(_) => panic!("a file was asked for"),
     };
-    io.0.lock().unwrap().clear();
+    io.made.lock().unwrap().clear();
     let config = Config {
         cleaning: Cleaning::Background,
         pool_bytes_max: 128 << 20,
@@ -74,12 +91,43 @@ fn the_background_thread_has_the_pool_grow_in_steps_and_no_write_is_refused() {
                 let taken = user.try_set(&n.to_le_bytes(), &value);
                 assert_eq!(taken, Ok(()), "{bytes} bytes, value {n} of {count}");
             }
-            let all = io.0.lock().unwrap();
+            let all = io.made.lock().unwrap();
             assert!(all.len() > 1, "{bytes} bytes: the pool did not grow");
             for (by, len) in all.iter() {
                 assert_ne!(*by, thread::current().id(), "{bytes} bytes: by a session");
                 assert!(*len <= GROWTH_STEP_BYTES, "{len} bytes at once");
             }
         }
+    }
+}
+
+#[test]
+fn the_pool_grows_before_writers_need_it() {
+    const AHEAD: usize = 1 << 20;
+    for bytes in [1000, 10_000] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let io = Arc::new(Allocations::default());
+        let kv = growing(&folder.path().join("pool"), &io);
+        let mut user = User::of(&kv);
+        let value = vec![7; bytes];
+        // Bytes that were written during the growth under way, and during each before it.
+        let (mut now, mut written) = (0, Vec::new());
+        for n in 0..((64 << 20) / bytes) as u32 {
+            io.held.store(now < AHEAD, Ordering::Relaxed);
+            while user.0.prepare(bytes + 4, false) == Ok(Room::Wait) {
+                io.held.store(false, Ordering::Relaxed);
+                thread::yield_now();
+            }
+            assert_eq!(user.try_set(&n.to_le_bytes(), &value), Ok(()));
+            if io.begun.load(Ordering::Relaxed) {
+                now += bytes;
+            } else if now > 0 {
+                written.push(std::mem::take(&mut now));
+            }
+        }
+        io.held.store(false, Ordering::Relaxed);
+        // On a busy machine the background thread gets a CPU late, but not each time.
+        let most = written.iter().max().copied().unwrap_or(0);
+        assert!(most >= AHEAD, "{bytes} bytes: {written:?}");
     }
 }
