@@ -205,9 +205,9 @@ pub(crate) fn lazy(size: Size) -> Result<(), String> {
     Ok(())
 }
 
-/// The checks are checked: the explorer comes by every situation that the engine lists; every bug that the engine, the cache
-/// and the tables list by name is found out, and every place at which engine and cache, and what a table has for itself,
-/// make something durable.
+/// The checks are checked: the explorer comes by every situation that the engine, the cache and the tables list; every bug that
+/// they list by name is found out, and every place at which engine and cache, and what a table has for itself, make something
+/// durable.
 pub(crate) fn faults(_: Size) -> Result<(), String> {
     let binary = with_faults("faults", "")?;
     output(Command::new(&binary).args(["check", "situations"]))?;

@@ -23,7 +23,7 @@
 use farbank_kv::store::{Change, Conflicts, Error, Head as Frame, Value};
 use farbank_pm::sync::Arc;
 use farbank_pm::sync::atomic::Ordering;
-use farbank_pm::{Medium, fault};
+use farbank_pm::{Medium, fault, situation};
 
 use crate::claims::Claims;
 use crate::layout::{EXPIRES_MAX, Head, ITEM_HEAD_BYTES, KEY_BYTES_MAX, LOCKED};
@@ -265,8 +265,12 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         let version = shown.map_or(0, |found| found.head.version);
         let done = match decision {
             Ok(Decision::Put(draft)) => self.stage_put(&mut place, name, &draft.borrow()),
-            Ok(Decision::Delete) => return Ok(self.stage(&place, name, None)),
+            Ok(Decision::Delete) => {
+                situation!("mdb.update_deletes", shown.is_some());
+                return Ok(self.stage(&place, name, None));
+            }
             Ok(Decision::Keep) => {
+                situation!("mdb.update_keeps");
                 self.leave(&place);
                 return Ok(version);
             }
@@ -418,6 +422,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         let slot = match self.slot_at_hand(class, name.area) {
             Some(slot) => slot,
             None => {
+                situation!("mdb.batch_written_for_room", self.batch.holds_any());
                 // B2, but for this key's claim: whoever makes room passes over it.
                 let stripe = stripe_of(place.hash);
                 let written = self.write_batch_but(Some(stripe));
@@ -454,6 +459,8 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         match place.entry {
             Some(at) => {
                 let before = std::mem::replace(&mut self.batch.entries[at].new, new);
+                situation!("mdb.replaced_in_batch", before.is_some() && new.is_some());
+                situation!("mdb.deleted_in_batch", before.is_some() && new.is_none());
                 self.merged_writes += 1;
                 if let Some(before) = before {
                     open(&self.purse).keep(before.class, &[before.slot]);

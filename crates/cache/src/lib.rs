@@ -40,6 +40,8 @@ mod near;
 mod purse;
 mod recover;
 mod root;
+#[cfg(feature = "check")]
+mod situations;
 mod state;
 mod stats;
 mod tair;

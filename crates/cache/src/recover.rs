@@ -21,7 +21,7 @@ use farbank_pm::pool::{Identity, Layout, Pool};
 use farbank_pm::process::Process;
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use farbank_pm::sync::{Arc, Mutex};
-use farbank_pm::{Drain, Kind, LINE, Lane, Medium, Off, Poisoned, fault};
+use farbank_pm::{Drain, Kind, LINE, Lane, Medium, Off, Poisoned, fault, situation};
 
 use crate::api::{OpenError, PAGES_MIN};
 use crate::areas::{Areas, all, clock};
@@ -233,6 +233,10 @@ fn restore_areas<N: Medium, F: Medium>(engine: &Engine<N, F>) {
     for area in (0..clock(entries)).chain([all(entries)]) {
         let at = engine.area_at(area);
         let (cleared, other) = (far.load(at), far.load(at.plus(8)));
+        situation!(
+            "mdb.clear_torn",
+            cleared != !other && (cleared, other) != (0, 0)
+        );
         let version = match (cleared, other) {
             (0, 0) => continue,
             (cleared, 0) => cleared,
@@ -277,6 +281,7 @@ impl Scan {
             match page_class(engine, page).filter(|_| !cold) {
                 Some(class) => self.page(engine, lane, page, class, was_clean),
                 None => {
+                    situation!("mdb.page_free_at_open");
                     // Nor believed by the next open, where only this start of the machine is.
                     engine.far().store(lane, engine.page_at(page), 0);
                     empty.push(page);
@@ -306,6 +311,8 @@ impl Scan {
             match whole(engine, at, life, class) {
                 Some(head) => {
                     self.seen += 1;
+                    situation!("mdb.item_after_close", was_clean);
+                    situation!("mdb.item_after_crash", !was_clean);
                     if durable_again {
                         far.flush(lane, at, head.bytes());
                     }
@@ -315,6 +322,7 @@ impl Scan {
                     self.kept.push(Kept { version, slot, at });
                 }
                 None => {
+                    situation!("mdb.item_torn", life != 0);
                     if life != 0 {
                         far.store(lane, at, 0);
                     }
@@ -341,6 +349,14 @@ impl Scan {
             let dead = engine.is_expired(head.expires_ms, head.version)
                 || head.version <= engine.areas.cleared(head.area);
             if dead {
+                situation!(
+                    "mdb.expired_at_open",
+                    engine.is_expired(head.expires_ms, head.version)
+                );
+                situation!(
+                    "mdb.cleared_at_open",
+                    head.version <= engine.areas.cleared(head.area)
+                );
                 end(engine, lane, kept.at);
                 dead_items += 1;
                 continue;
@@ -358,6 +374,8 @@ impl Scan {
             let hash = engine.hash(&name);
             let old = engine.find(hash, &name);
             if let Some(old) = old {
+                situation!("mdb.older_at_open", old.head.version < head.version);
+                situation!("mdb.moved_twice_at_open", old.head.version == head.version);
                 end(engine, lane, old.at);
                 dead_items += 1;
             }

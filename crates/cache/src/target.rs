@@ -12,6 +12,7 @@ use farbank_kv::store::Store;
 use farbank_kv::target::{Batches, IDENTITY, SessionClient};
 use farbank_pm::fault::Named;
 use farbank_pm::sim::{Persistency, Sim};
+use farbank_pm::situation::Situation;
 use farbank_pm::{Medium, Ticket};
 
 use crate::api::Cache;
@@ -67,6 +68,10 @@ impl Target for MdbTarget {
 
     fn faults(&self) -> &'static [Named] {
         &crate::faults::ALL
+    }
+
+    fn situations(&self) -> Vec<Situation> {
+        crate::situations::ALL.to_vec()
     }
 
     fn faults_in_threads(&self) -> &'static [Named] {

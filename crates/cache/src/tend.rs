@@ -13,9 +13,9 @@
 use std::sync::PoisonError;
 
 use farbank_kv::store::Error;
-use farbank_pm::Medium;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::sync::{Arc, thread};
+use farbank_pm::{Medium, situation};
 
 use crate::claims::Claims;
 use crate::engine::PAGES_AHEAD;
@@ -119,6 +119,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             return false;
         }
         engine.note_growth(None);
+        situation!("mdb.grown");
         // The first segment is no page.
         let fresh = before - 1..after - 1;
         engine.lock().state.free_pages.extend(fresh.rev());
@@ -184,6 +185,8 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             }
             self.settle_all();
             if engine.lock().is_empty(page) {
+                situation!("mdb.page_merged", how == How::Move);
+                situation!("mdb.page_stolen", how == How::Evict);
                 self.give_back(page);
                 return Ok(true);
             }
@@ -219,6 +222,7 @@ impl<N: Medium, F: Medium> Worker<N, F> {
             locked.take_slots(class, victims.len(), &mut room);
         }
         let moves: Vec<(Slot, Slot)> = victims.iter().map(|victim| victim.slot).zip(room).collect();
+        situation!("mdb.moved", !moves.is_empty());
         let moved = self.copy_all(&moves);
         if moved.is_ok() {
             let mut locked = engine.lock();

@@ -28,7 +28,7 @@ use farbank_kv::store::{Conflicts, Error, Meta};
 use farbank_pm::epoch::Slot as PinSlot;
 use farbank_pm::sync::atomic::Ordering;
 use farbank_pm::sync::{Arc, Mutex, thread};
-use farbank_pm::{Lane, Medium, Off, fault};
+use farbank_pm::{Lane, Medium, Off, fault, situation};
 
 use crate::batch::Batch;
 use crate::claims::Claims;
@@ -401,6 +401,8 @@ impl<N: Medium, F: Medium> Worker<N, F> {
         if victims.is_empty() {
             return Ok(());
         }
+        situation!("mdb.evicted", why == Why::Evicted);
+        situation!("mdb.removed", why == Why::Over);
         let engine = Arc::clone(&self.engine);
         for victim in victims {
             let at = engine.place_of(victim.slot).expect("it is linked");

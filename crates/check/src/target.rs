@@ -283,8 +283,8 @@ pub trait Target: Sync {
     }
 
     /// Situations that explorations must have met: [`mod@farbank_pm::situation`].
-    fn situations(&self) -> &'static [Situation] {
-        &[]
+    fn situations(&self) -> Vec<Situation> {
+        Vec::new()
     }
 
     /// Those that only threads can find: for [`crate::schedules`].

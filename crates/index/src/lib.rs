@@ -46,6 +46,7 @@ pub mod level;
 mod locks;
 mod outlier;
 pub mod registry;
+mod situations;
 pub mod soft;
 pub mod target;
 

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use farbank_pm::Medium;
 use farbank_pm::fault::Named;
+use farbank_pm::situation::Situation;
 
 use crate::cceh::{self, Cceh};
 use crate::clevel::{self, Clevel};
@@ -16,6 +17,7 @@ use crate::hash::Hashing;
 use crate::index::Index;
 use crate::level::{self, LevelHash};
 use crate::locks::EARLY_READS;
+use crate::situations;
 use crate::soft::{self, Soft};
 
 /// A table.
@@ -93,6 +95,12 @@ impl Table {
             Table::DashEh => &dash_eh::FAULTS,
             Table::DashLh => &dash_lh::FAULTS,
         }
+    }
+
+    /// Situations that explorations of it must have met.
+    #[must_use]
+    pub fn situations(self) -> Vec<Situation> {
+        situations::of(self)
     }
 
     /// Those of them, and others, that threads find.

@@ -13,6 +13,7 @@ use farbank_check::target::{
 use farbank_pm::fault::Named;
 use farbank_pm::pool::{Identity, Layout};
 use farbank_pm::sim::{Image, Persistency, Sim};
+use farbank_pm::situation::Situation;
 use farbank_pm::{Off, Ticket, WORD};
 
 use crate::ground::{OpenError, Plan, Worker};
@@ -27,18 +28,27 @@ pub struct TableTarget(pub Table, pub Hashing);
 
 const CHUNK_BYTES: u64 = 4 << 10;
 const CHUNKS: u32 = 8;
+/// Short pools have as many chunks as an empty table takes, or up to so many more, this one not included.
+const SHORT_SIZES: u64 = 4;
 const LAYOUT: Layout = Layout {
     segment_bytes: CHUNK_BYTES,
 };
 const WORKERS: usize = 3;
 const KEYS: u64 = 40;
-/// The explorer's keys from here on are stored as words whose hashes begin and end alike.
+/// The explorer's keys from here on are stored as words whose hashes begin and end alike, the second half of them in more bits.
 const ALIKE_FROM: u64 = 25;
 /// Those words.
 static ALIKE: LazyLock<Vec<u64>> = LazyLock::new(|| {
-    let alike = |word: &u64| hash(*word) >> 60 == 0 && hash(*word).is_multiple_of(4);
-    let words = (1000..).filter(alike);
-    words.take((KEYS - ALIKE_FROM + 1) as usize).collect()
+    const HALF: usize = (KEYS - ALIKE_FROM + 1) as usize / 2;
+    let alike = |begin: u32, end: u32| {
+        let is_alike = move |word: &u64| {
+            hash(*word).leading_zeros() >= begin && hash(*word).trailing_zeros() >= end
+        };
+        (1000..).filter(is_alike)
+    };
+    let more: Vec<u64> = alike(6, 4).take(HALF).collect();
+    let fewer = alike(4, 2).filter(|word| !more.contains(word));
+    fewer.take(HALF).chain(more.iter().copied()).collect()
 });
 /// Every pool's, so that the same calls make the same bytes.
 const IDENTITY: Identity = Identity {
@@ -64,6 +74,10 @@ impl Target for TableTarget {
         self.0.faults()
     }
 
+    fn situations(&self) -> Vec<Situation> {
+        self.0.situations()
+    }
+
     fn faults_in_threads(&self) -> &'static [Named] {
         self.0.faults_in_threads()
     }
@@ -82,8 +96,17 @@ impl Target for TableTarget {
         }
     }
 
-    /// Every other pool was such a table's before, and has lost its superblock: what a new one does not clear looks right.
+    /// Every other pool was such a table's before, and has lost its superblock: what a new one does not clear looks right. Every
+    /// fourth one is short: the table cannot grow, or not often.
     fn before(&self, seed: u64) -> Image {
+        if seed % 4 == 2 {
+            let chunks = self.chunks_least() + (seed / 4 % SHORT_SIZES) as u32;
+            return Shape {
+                pool_bytes: LAYOUT.pool_bytes(chunks.min(CHUNKS)),
+                ..self.shape()
+            }
+            .image(seed);
+        }
         let image = self.shape().image(seed);
         if seed.is_multiple_of(2) {
             return image;
@@ -119,6 +142,18 @@ impl Target for TableTarget {
     fn share(&self, sim: Sim, _now_ms: u64) -> Result<Box<dyn Shared>, String> {
         let table = self.0.open(sim).map_err(|e| e.to_string())?;
         Ok(Box::new(TableShared(table.into())))
+    }
+}
+
+impl TableTarget {
+    /// The fewest chunks that an empty table takes.
+    fn chunks_least(&self) -> u32 {
+        let is_enough = |chunks: &u32| {
+            let image = Image::zeroed(LAYOUT.pool_bytes(*chunks));
+            let sim = Sim::from_image(image, Persistency::Eadr);
+            self.create(sim, 0).is_ok()
+        };
+        (1..CHUNKS).find(is_enough).unwrap_or(CHUNKS)
     }
 }
 

@@ -191,38 +191,22 @@ pub(crate) const IN_THREADS_ALONE: [Named; 1] = [Named {
     source: "invariant H3 of read_cache.rs",
 }];
 
-/// The names after each `mark` in the sources below `dir`, except in the file `list`.
-#[cfg(test)]
-pub(crate) fn names_in(dir: &std::path::Path, mark: &str, list: &str, names: &mut Vec<String>) {
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            names_in(&path, mark, list, names);
-        } else if !path.ends_with(list) {
-            let text = std::fs::read_to_string(&path).unwrap();
-            let found = text.split(mark).skip(1);
-            let named =
-                found.filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next());
-            names.extend(named.map(str::to_owned));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
-    use super::{ALL, IN_SLICES, IN_THREADS, IN_THREADS_ALONE, LARGE, names_in};
+    use farbank_check::faults::names_in;
+
+    use super::{ALL, IN_SLICES, IN_THREADS, IN_THREADS_ALONE, LARGE};
 
     #[test]
     fn every_fault_is_listed_and_every_name_is_in_one_place() {
-        let mut found = Vec::new();
         // The simulator's are found by way of the engine.
         let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
-        for dir in ["src", "../pm/src/sim"] {
-            names_in(&crate_dir.join(dir), "fault!(", "faults.rs", &mut found);
-        }
+        let dirs = ["src", "../pm/src/sim"].map(|dir| crate_dir.join(dir));
+        let names = dirs.map(|dir| names_in(&dir, "fault!(", "faults.rs"));
+        let mut found = names.concat();
         let single = ALL.iter().chain(&LARGE).chain(&IN_SLICES);
         let all = single.chain(&IN_THREADS).chain(&IN_THREADS_ALONE);
         let mut listed: Vec<&str> = all.map(|n| n.name).collect();

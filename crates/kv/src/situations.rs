@@ -192,14 +192,14 @@ pub(crate) const ALL: [Situation; 59] = [
 mod tests {
     use std::path::Path;
 
+    use farbank_check::faults::names_in;
+
     use super::ALL;
-    use crate::faults::names_in;
 
     #[test]
     fn every_situation_is_listed_and_every_mark_is_in_one_place() {
-        let mut found = Vec::new();
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        names_in(&sources, "situation!(", "situations.rs", &mut found);
+        let mut found = names_in(&sources, "situation!(", "situations.rs");
         let mut listed: Vec<&str> = ALL.iter().map(|situation| situation.name).collect();
         found.sort_unstable();
         listed.sort_unstable();

@@ -198,8 +198,8 @@ impl Target for KvTarget {
         }
     }
 
-    fn situations(&self) -> &'static [Situation] {
-        &crate::situations::ALL
+    fn situations(&self) -> Vec<Situation> {
+        crate::situations::ALL.to_vec()
     }
 
     fn faults_in_threads(&self) -> &'static [Named] {

@@ -8,6 +8,7 @@ use farbank_check::explore::{Config, explore};
 use farbank_pm::fault::NAMED;
 use farbank_pm::sim::Persistency;
 use farbank_pm::situation::{Situation, met};
+use indicatif::ProgressBar;
 
 use super::{Seeds, TargetChoice, progress_bar};
 use crate::Failure;
@@ -15,24 +16,26 @@ use crate::Failure;
 const EXAMPLES: &str = "\
 Examples:
   cargo run --release --features faults -- check situations
-      the engine's situations: which seed met each first, and how often all seeds did
+      the situations of the engine, the cache and the tables: which seed met each first
+  cargo run --release --features faults -- check situations --target level
+      those of one table
   cargo run --release --features faults -- check situations --markdown
       the table of docs/testing.md";
 
 /// Explore until every situation that a structure lists was met.
 ///
 /// A situation is a threshold of a size or a rare branch, marked in the source. A check that never comes by one says nothing of it.
-/// The targets are explored in turn, a seed of each in each mode, until all were met or the seeds are used up; then one that was not
-/// met makes the check fail. Needs a build with --features faults.
+/// Targets that list the same situations are explored in turn, a seed of each in each mode, until all were met or the seeds are
+/// used up; then one that was not met makes the check fail. Needs a build with --features faults.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Situations {
-    /// What is explored. All of them list the same situations.
+    /// What is explored.
     #[arg(
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "kv,kv-large,kv-slices,kv-classes"
+        default_value = "kv,kv-large,kv-slices,kv-classes,mdb,cceh,clht,soft,level,clevel,dash-eh,dash-lh"
     )]
     target: Vec<TargetChoice>,
     /// Seeds of each target in each mode, at most.
@@ -58,6 +61,40 @@ struct First {
     seed: u64,
 }
 
+/// Targets that list the same situations.
+struct Group<'a> {
+    targets: Vec<&'a dyn Target>,
+    listed: Vec<Situation>,
+    firsts: Vec<Option<First>>,
+}
+
+impl<'a> Group<'a> {
+    fn of(targets: &[&'a dyn Target]) -> Vec<Group<'a>> {
+        let mut groups: Vec<Group<'a>> = Vec::new();
+        for target in targets {
+            let listed = target.situations();
+            match groups.iter_mut().find(|group| group.listed == listed) {
+                Some(group) => group.targets.push(*target),
+                None => groups.push(Group {
+                    targets: vec![*target],
+                    firsts: listed.iter().map(|_| None).collect(),
+                    listed,
+                }),
+            }
+        }
+        groups
+    }
+
+    fn has_met_all(&self) -> bool {
+        self.firsts.iter().all(Option::is_some)
+    }
+
+    fn missing(&self) -> impl Iterator<Item = &'static str> {
+        let all = self.listed.iter().zip(&self.firsts);
+        all.filter_map(|(situation, first)| first.is_none().then_some(situation.name))
+    }
+}
+
 impl Situations {
     pub(super) fn run(self) -> Result<(), Failure> {
         if !NAMED {
@@ -67,31 +104,33 @@ impl Situations {
         }
         let chosen = self.target.iter().map(|choice| choice.target());
         let targets: Vec<&dyn Target> = chosen.flatten().collect();
-        let listed = targets
-            .first()
-            .map_or(&[][..], |target| target.situations());
-        let is_one_list = targets.iter().all(|target| target.situations() == listed);
-        if listed.is_empty() || !is_one_list || targets.len() < self.target.len() {
+        let mut groups = Group::of(&targets);
+        if targets.len() < self.target.len() || groups.iter().any(|group| group.listed.is_empty()) {
             return Err(Failure::Usage(
-                "these targets do not list the same situations, or none".into(),
+                "one of these targets lists no situations".into(),
             ));
         }
         let start = Instant::now();
-        let mut firsts: Vec<Option<First>> = listed.iter().map(|_| None).collect();
-        let seeds = self.explore(&targets, listed, &mut firsts)?;
-        self.print(listed, &firsts);
-        let missing: Vec<&str> = listed
-            .iter()
-            .zip(&firsts)
-            .filter(|(_, first)| first.is_none())
-            .map(|(situation, _)| situation.name)
-            .collect();
-        let (holds, count, all) = (
-            missing.is_empty(),
-            listed.len() - missing.len(),
-            listed.len(),
-        );
-        let seconds = start.elapsed().as_secs_f64();
+        let all = groups.iter().map(|group| group.listed.len()).sum();
+        let bar = progress_bar(all as u64, "situations");
+        let mut seeds = 0;
+        for group in &mut groups {
+            seeds += self.explore(group, &bar)?;
+        }
+        bar.finish_and_clear();
+        self.print(&groups);
+        let missing: Vec<&str> = groups.iter().flat_map(Group::missing).collect();
+        self.conclude(&missing, all, seeds, start.elapsed().as_secs_f64())
+    }
+
+    fn conclude(
+        &self,
+        missing: &[&str],
+        all: usize,
+        seeds: u64,
+        seconds: f64,
+    ) -> Result<(), Failure> {
+        let (holds, count) = (missing.is_empty(), all - missing.len());
         if self.json {
             let figures = serde_json::json!({
                 "check": "situations",
@@ -118,38 +157,34 @@ impl Situations {
         }
     }
 
-    /// Explores until all were met, and notes where each was first. Returns how many seeds were explored.
-    fn explore(
-        &self,
-        targets: &[&dyn Target],
-        listed: &[Situation],
-        firsts: &mut [Option<First>],
-    ) -> Result<u64, Failure> {
-        let bar = progress_bar(listed.len() as u64, "situations");
+    /// Explores until all of the group's were met, and notes where each was first. Returns how many seeds were explored.
+    fn explore(&self, group: &mut Group<'_>, bar: &ProgressBar) -> Result<u64, Failure> {
         let mut explored = 0;
-        for (seed, target, mode) in self.runs(targets) {
+        for (seed, target, mode) in self.runs(&group.targets) {
+            if group.has_met_all() {
+                break;
+            }
             let config = Config {
                 cap: IMAGES,
                 cap_nested: IMAGES_NESTED,
                 ..Config::new(mode)
             };
+            // Other groups may have met what this one shares with them.
+            let before: Vec<u64> = group.listed.iter().map(|one| met(one.name)).collect();
             let report = explore(target, &config, seed..seed + 1, 1, &mut |_| true);
             explored += 1;
             if let Some(violation) = report.violations.first() {
                 return Err(Failure::failed(violation.to_string()));
             }
-            for (situation, first) in listed.iter().zip(&mut *firsts) {
-                if first.is_none() && met(situation.name) > 0 {
+            let listed = group.listed.iter().zip(before);
+            for ((situation, before), first) in listed.zip(&mut group.firsts) {
+                if first.is_none() && met(situation.name) > before {
                     let target = target.name().into();
                     *first = Some(First { target, mode, seed });
                     bar.inc(1);
                 }
             }
-            if firsts.iter().all(Option::is_some) {
-                break;
-            }
         }
-        bar.finish_and_clear();
         Ok(explored)
     }
 
@@ -168,14 +203,17 @@ impl Situations {
         seeds.flat_map(move |seed| of_one_seed().map(move |(target, mode)| (seed, target, mode)))
     }
 
-    fn print(&self, listed: &[Situation], firsts: &[Option<First>]) {
+    fn print(&self, groups: &[Group<'_>]) {
         if self.json {
             return;
         }
         if self.markdown {
             println!("| situation | what | met first by |\n|---|---|---|");
         }
-        for (situation, first) in listed.iter().zip(firsts) {
+        let all = groups
+            .iter()
+            .flat_map(|group| group.listed.iter().zip(&group.firsts));
+        for (situation, first) in all {
             let by = first.as_ref().map_or("nothing".into(), |first| {
                 format!("{} {} {:#x}", first.target, first.mode.name(), first.seed)
             });

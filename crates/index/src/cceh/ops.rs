@@ -1,7 +1,7 @@
 //! Insert, get, update, remove.
 
 use farbank_pm::model::Category;
-use farbank_pm::{LINE, Medium, Off, WORD, fault};
+use farbank_pm::{LINE, Medium, Off, WORD, fault, situation};
 
 use super::Cceh;
 use super::layout::{EMPTY, first_slot, value_of};
@@ -151,8 +151,12 @@ impl<M: Medium> Cceh<M> {
     /// A slot that is empty, or whose key has moved on (I1).
     fn free_slot(&self, held: &Held<'_>, at: u64) -> Option<Off> {
         let is_free = |key| key == EMPTY || !held.header.owns(self.ground.hash(key));
-        self.buckets_of(held.segment, at)
-            .find_map(|bucket| first_slot(bucket, self.keys_of(bucket), is_free))
+        let slot = self
+            .buckets_of(held.segment, at)
+            .find_map(|bucket| first_slot(bucket, self.keys_of(bucket), is_free));
+        let is_taken = |slot| self.ground.medium().load(slot) != EMPTY;
+        situation!("cceh.moved_key_replaced", slot.is_some_and(is_taken));
+        slot
     }
 
     fn fill(
@@ -164,6 +168,10 @@ impl<M: Medium> Cceh<M> {
     ) -> Result<(), Refused> {
         let _for = Category::KeyValue.spend();
         let medium = self.ground.medium();
+        situation!(
+            "cceh.beyond_home_line",
+            slot.0 / LINE as u64 != self.home(held.segment, hash).0 / LINE as u64
+        );
         medium.store(&mut worker.lane, value_of(slot), value);
         medium.store(&mut worker.lane, slot, key); // I2
         if fault!("cceh.home_line") {

@@ -1,6 +1,6 @@
 //! Splitting a segment.
 
-use farbank_pm::{Medium, WORD, fault};
+use farbank_pm::{Medium, WORD, fault, situation};
 
 use super::Cceh;
 use crate::extendible::{Extendible, Header, Held, SEGMENT, set_header};
@@ -49,6 +49,8 @@ impl<M: Medium> Cceh<M> {
                 moved.push((slot.0 - segment.0, key, value));
             }
         });
+        situation!("cceh.split_moves_some", !moved.is_empty());
+        situation!("cceh.split_moves_nothing", moved.is_empty());
         let medium = self.ground.medium();
         medium.copy_in(&mut worker.lane, young, &[&self.image(half, &moved)]);
         worker.commit(medium)?; // D1

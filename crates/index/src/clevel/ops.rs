@@ -1,7 +1,7 @@
 //! Insert, get, update, remove.
 
 use farbank_pm::model::Category;
-use farbank_pm::{Medium, Off, WORD, fault};
+use farbank_pm::{Medium, Off, WORD, fault, situation};
 
 use super::Clevel;
 use super::layout::{EMPTY, Level, PAIR, PAIR_BYTES, value_of};
@@ -126,6 +126,7 @@ impl<M: Medium> Clevel<M> {
                     continue;
                 }
                 let pair = self.pair_of(slot, word)?;
+                situation!("clevel.other_key_of_tag", medium.load(pair) != key);
                 if fault!("clevel.tag_is_key") || medium.load(pair) == key {
                     return Ok(Some(Found { slot, pair }));
                 }

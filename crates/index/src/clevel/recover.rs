@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use farbank_pm::{Medium, Off, WORD, fault};
+use farbank_pm::{Medium, Off, WORD, fault, situation};
 
 use super::Clevel;
 use super::layout::{
@@ -100,6 +100,7 @@ impl<M: Medium> Clevel<M> {
                 ),
             });
         }
+        situation!("clevel.open_while_resizing");
         self.flush_bucket(worker, level, bucket);
         let words = self.slots(level, bucket).map(|s| (s, medium.load(s)));
         let taken: Vec<_> = words.filter(|(_, word)| *word != EMPTY).collect();
@@ -108,6 +109,7 @@ impl<M: Medium> Clevel<M> {
             let hash = self.ground.hash(medium.load(self.pair_of(slot, word)?));
             let above = meta.levels().skip(1);
             if above.clone().any(|n| self.leads(self.level(n), hash, word)) {
+                situation!("clevel.moved_twice_at_open");
                 self.flush_buckets(worker, hash);
                 moved.push(slot);
             }

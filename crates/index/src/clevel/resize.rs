@@ -1,7 +1,7 @@
 //! A level on top, and the bottom one emptied.
 
 use farbank_pm::sync::atomic::Ordering;
-use farbank_pm::{Medium, Off};
+use farbank_pm::{Medium, Off, situation};
 
 use super::Clevel;
 use super::layout::{
@@ -58,6 +58,7 @@ impl<M: Medium> Clevel<M> {
             return Ok(());
         }
         if self.empty_bottoms(worker)? && meta.is_resizing() {
+            situation!("clevel.resize_ended");
             return Ok(()); // what was left undone is done
         }
         let meta = self.meta();
@@ -68,6 +69,7 @@ impl<M: Medium> Clevel<M> {
         self.make_level(worker, meta.levels().end, top.bits + 1)?;
         let count = meta.count + 1;
         self.set_meta(worker, Meta { count, ..meta })?;
+        situation!("clevel.level_added");
         self.empty_bottoms(worker)?;
         Ok(())
     }
@@ -130,6 +132,7 @@ impl<M: Medium> Clevel<M> {
                 count: meta.count - 1,
             },
         )?;
+        situation!("clevel.bottom_dropped");
         self.await_writers()?;
         self.ground.free(worker, freed); // readers look at `META` again before they believe (I6)
         Ok(true)
@@ -155,6 +158,7 @@ impl<M: Medium> Clevel<M> {
                 return Ok(false);
             }
             self.replace(worker, slot, EMPTY)?; // I7
+            situation!("clevel.moved_up");
             return Ok(true);
         }
     }

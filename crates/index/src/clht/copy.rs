@@ -12,7 +12,7 @@
 use farbank_pm::model::Category;
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
-use farbank_pm::{LINE, Medium, Off, fault};
+use farbank_pm::{LINE, Medium, Off, fault, situation};
 
 use super::Clht;
 use super::layout::{Array, CHAINED, SLOTS, image, next_of};
@@ -202,6 +202,7 @@ impl<M: Medium> Clht<M> {
         let medium = self.ground.medium();
         let (here, others) = pairs.split_at(pairs.len().min(SLOTS as usize));
         let mut next = Off::NULL;
+        situation!("clht.chained_by_copy", !others.is_empty());
         for some in others.chunks(SLOTS as usize) {
             let bucket = self.ground.allocate(worker, CHAINED)?;
             made.push(bucket);

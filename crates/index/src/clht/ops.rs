@@ -2,7 +2,7 @@
 
 use farbank_pm::model::Category;
 use farbank_pm::sync::atomic::Ordering;
-use farbank_pm::{LINE, Medium, Off, WORD, fault};
+use farbank_pm::{LINE, Medium, Off, WORD, fault, situation};
 
 use super::Clht;
 use super::layout::{Array, CHAINED, EMPTY, first_of, image, next_of, value_of};
@@ -269,6 +269,8 @@ impl<M: Medium> Clht<M> {
     ) -> Result<(), Refused> {
         let medium = self.ground.medium();
         let bucket = self.ground.allocate(worker, CHAINED)?;
+        situation!("clht.chained", first == last);
+        situation!("clht.chained_again", first != last);
         let bytes = image(first, [(key, value)], Off::NULL);
         medium.copy_in(&mut worker.lane, bucket, &[&bytes]);
         if !fault!("clht.link_first") {

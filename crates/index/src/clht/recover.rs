@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use farbank_pm::{LINE, Medium, Off};
+use farbank_pm::{LINE, Medium, Off, situation};
 
 use super::Clht;
 use super::layout::{ARRAY, Array, BITS_MAX, CHAINED, OLD, YOUNG};
@@ -21,6 +21,8 @@ impl<M: Medium> Clht<M> {
         for word in [YOUNG, OLD] {
             match self.named(word)? {
                 Some(other) if other != array => {
+                    situation!("clht.young_freed_by_open", word == YOUNG);
+                    situation!("clht.old_freed_by_open", word == OLD);
                     self.ground.flush_bits(&mut worker, CHAINED);
                     let chained = self.led_to_by_none(array)?;
                     self.dismantle(&mut worker, word, other, chained)?;
@@ -32,6 +34,7 @@ impl<M: Medium> Clht<M> {
         for lane in 0..self.ground.lanes() {
             for block in self.ground.in_doubt(lane)? {
                 if block.class.is_some() && self.is_live(array, block)? {
+                    situation!("clht.chain_in_doubt");
                     let medium = self.ground.medium();
                     self.each_bucket(Off(medium.load(block.at)), |bucket| {
                         medium.flush(&mut worker.lane, bucket, LINE);

@@ -1,7 +1,7 @@
 //! Another array in the place of one that has too many chained buckets.
 
 use farbank_pm::sync::atomic::Ordering;
-use farbank_pm::{Medium, Off, WORD, fault};
+use farbank_pm::{Medium, Off, WORD, fault, situation};
 
 use super::Clht;
 use super::copy::Outcome;
@@ -48,6 +48,7 @@ impl<M: Medium> Clht<M> {
         let _for = worker.reshape();
         match self.replace(worker, old) {
             Err(Refused::Full { .. } | Refused::Crowded { .. } | Refused::Damaged { .. }) => {
+                situation!("clht.not_replaced");
                 let later = self.chained.load(Ordering::Relaxed) / 8 * 9 + 1;
                 self.grow_at.store(later, Ordering::Relaxed);
                 Ok(())
@@ -78,6 +79,7 @@ impl<M: Medium> Clht<M> {
         }
         let published = self.ground.set_root(worker, ARRAY, young.word()); // I5
         if published.is_ok() {
+            situation!("clht.replaced");
             self.chained.store(made.len() as u64, Ordering::Relaxed);
             self.grow_at.store(self.limit(young), Ordering::Relaxed);
             self.array.store(young.word(), Ordering::Release);

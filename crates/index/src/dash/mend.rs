@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use farbank_pm::{LINE, Lane, Medium, Off, fault};
+use farbank_pm::{LINE, Lane, Medium, Off, fault, situation};
 
 use super::bucket::{Bits, HEAD, Overflow, Pairs};
 use super::{Dash, Place};
@@ -115,11 +115,16 @@ impl<M: Medium> Dash<'_, M> {
         self.flush(&mut worker.lane, segment);
         worker.commit(self.medium)?;
         let mut mended = self.keep_own(&mut worker.lane, segment, keys);
+        situation!("dash.split_mended", mended);
         if !fault!("dash.no_mending") {
             for n in 0..self.form.shape.buckets() {
-                mended |= self.drop_displaced(&mut worker.lane, segment, n);
+                let displaced = self.drop_displaced(&mut worker.lane, segment, n);
+                situation!("dash.displaced_twice", displaced);
+                mended |= displaced;
             }
-            mended |= self.drop_homed(&mut worker.lane, segment, keys);
+            let homed = self.drop_homed(&mut worker.lane, segment, keys);
+            situation!("dash.brought_home_twice", homed);
+            mended |= homed;
         }
         if mended {
             worker.commit(self.medium)?;
@@ -230,6 +235,10 @@ impl<M: Medium> Dash<'_, M> {
             self.stashes(segment).find_map(free)
         };
         let free = self.room(segment, place, |_| 0).or_else(stash);
+        situation!(
+            "dash.copied_home",
+            self.room(segment, place, |_| 0).is_some()
+        );
         let ((bucket, slot), guest) = match (free, self.form.chain) {
             (Some(free), _) => free,
             (None, Some(class)) => ((self.chain_one(worker, segment, class)?, 0), false),
@@ -251,6 +260,7 @@ impl<M: Medium> Dash<'_, M> {
         self.fetch_heads(segment);
         let moves = self.moves_home(segment, keys);
         if !moves.is_empty() {
+            situation!("dash.brought_home");
             let lane = &mut worker.lane;
             for Move { to, pair, .. } in &moves {
                 self.put_apart(lane, to.0, to.1, *pair);
@@ -339,6 +349,7 @@ impl<M: Medium> Dash<'_, M> {
         class: usize,
     ) -> Result<Off, Refused> {
         let bucket = self.ground.allocate(worker, class)?;
+        situation!("dash-lh.chained");
         let (last, owner) = (self.stashes(segment).last(), self.medium.load(segment));
         self.medium.store(&mut worker.lane, bucket, 0);
         self.clear_chained(&mut worker.lane, bucket, owner);

@@ -1,7 +1,7 @@
 //! Finding, adding and taking away a pair of a segment.
 
 use farbank_pm::model::Category;
-use farbank_pm::{Lane, Medium, Off};
+use farbank_pm::{Lane, Medium, Off, situation};
 
 use super::bucket::{Head, Overflow};
 use super::{Added, Dash, Place, Spot};
@@ -107,6 +107,8 @@ impl<M: Medium> Dash<'_, M> {
             free = self.displace(worker, segment, place)?;
         }
         if let Some((bucket, slot, guest)) = free {
+            situation!("dash.resident", !guest);
+            situation!("dash.guest", guest);
             self.write(worker, (bucket, slot), pair, place.finger, guest)?;
             return Ok(Added::There);
         }
@@ -130,13 +132,18 @@ impl<M: Medium> Dash<'_, M> {
         let found = found.chain(stashes().skip(fixed));
         let ((n, bucket, slot), added) = match (found.filter_map(room).next(), self.form.chain) {
             (Some(found), _) => (found, Added::There),
-            (None, None) => return Ok(Added::Full),
+            (None, None) => {
+                situation!("dash.full");
+                return Ok(Added::Full);
+            }
             (None, Some(class)) => {
                 let n = stashes().count() as u64;
                 let bucket = self.chain_one(worker, segment, class)?;
                 ((n, bucket, 0), Added::Chained)
             }
         };
+        situation!("dash.first_stash", n == 0);
+        situation!("dash.other_stash", n > 0);
         self.write(worker, (bucket, slot), pair, place.finger, false)?;
         self.note(&mut worker.lane, segment, place, n);
         Ok(added)
@@ -166,6 +173,8 @@ impl<M: Medium> Dash<'_, M> {
             let (pair, finger) = (self.pair(from, slot), self.finger(from, slot));
             self.write(worker, (to, free), pair, finger, to_next)?; // S2
             self.take_away(worker, from, slot)?;
+            situation!("dash.resident_displaced", to_next);
+            situation!("dash.guest_displaced", !to_next);
             return Ok(Some((from, slot, to_next)));
         }
         Ok(None)
@@ -181,7 +190,9 @@ impl<M: Medium> Dash<'_, M> {
         guest: bool,
     ) -> Result<(), Refused> {
         let _for = Category::KeyValue.spend();
+        situation!("dash.pair_beside_bits", !self.is_apart(bucket, slot));
         if self.is_apart(bucket, slot) {
+            situation!("dash.pair_apart");
             self.put_apart(&mut worker.lane, bucket, slot, pair);
             worker.commit(self.medium)?; // S1
         } else {
@@ -238,11 +249,17 @@ impl<M: Medium> Dash<'_, M> {
     pub(super) fn note(&self, lane: &mut Lane, segment: Off, place: Place, stash: u64) {
         let (home, next) = self.pair_of(segment, place);
         let (own, lent) = (self.overflow(home), self.overflow(next));
+        situation!(
+            "dash.stashed_of_home",
+            own.with(place.finger, false, stash).is_some()
+        );
         if let Some(own) = own.with(place.finger, false, stash) {
             self.medium.store(lane, home, own.0);
         } else if let Some(lent) = lent.with(place.finger, true, stash) {
+            situation!("dash.stashed_of_next");
             self.medium.store(lane, next, lent.0);
         } else {
+            situation!("dash.stashed_counted");
             self.medium.store(lane, home, own.counting(1).0);
         }
     }
@@ -255,8 +272,10 @@ impl<M: Medium> Dash<'_, M> {
         if let Some(own) = own.without(place.finger, false, stash) {
             self.medium.store(lane, home, own.0);
         } else if let Some(lent) = lent.without(place.finger, true, stash) {
+            situation!("dash.unstashed_of_next");
             self.medium.store(lane, next, lent.0);
         } else {
+            situation!("dash.unstashed_counted");
             self.medium.store(lane, home, own.counting(-1).0);
         }
     }

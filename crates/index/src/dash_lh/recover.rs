@@ -1,6 +1,6 @@
 //! After a crash; and the whole table looked through.
 
-use farbank_pm::{Medium, WORD, fault};
+use farbank_pm::{Medium, WORD, fault, situation};
 
 use super::DashLh;
 use super::layout::{ARRAYS, BITS_MAX, CHAINED, DIRECTORY, DIRECTORY_BYTES, STATE};
@@ -32,6 +32,8 @@ impl<M: Medium> DashLh<M> {
         }
         let (dash, segment) = (self.dash(), self.segment(owner));
         let chained = dash.chain_of(segment, CHAINED, owner)?;
+        situation!("dash-lh.chain_in_doubt", !chained.is_empty());
+        situation!("dash-lh.chain_of_the_next", owner == self.state().count());
         let words = chained.iter().map(|block| block.at);
         for at in std::iter::once(dash.last_stash(segment)).chain(words) {
             self.ground.medium().flush(&mut worker.lane, at, WORD);

@@ -1,7 +1,7 @@
 //! Splitting the segment whose turn it is; arrays for those to come.
 
 use farbank_pm::sync::atomic::Ordering;
-use farbank_pm::{LINE, Medium, Off, WORD, fault};
+use farbank_pm::{LINE, Medium, Off, WORD, fault, situation};
 
 use super::layout::{ARRAYS, BITS_MAX, CHAINED, DIRECTORY, DIRECTORY_BYTES, STATE, State};
 use super::{Config, DashLh};
@@ -63,7 +63,9 @@ impl<M: Medium> DashLh<M> {
             return Err(Refused::Full { bytes });
         }
         let (medium, entry) = (self.ground.medium(), self.entry(array));
+        situation!("dash-lh.array_was_made", !self.array(array).is_null());
         if self.array(array).is_null() {
+            situation!("dash-lh.array_made");
             let at = self.make_array(worker, array)?;
             medium.store(&mut worker.lane, entry, at.0);
             self.note_array(array, at);
@@ -97,6 +99,7 @@ impl<M: Medium> DashLh<M> {
         for _ in 0..self.config.splits {
             match self.split(worker) {
                 Err(Refused::Full { .. } | Refused::Crowded { .. } | Refused::Damaged { .. }) => {
+                    situation!("dash-lh.not_split");
                     return Ok(());
                 }
                 other => other?,
@@ -133,7 +136,8 @@ impl<M: Medium> DashLh<M> {
         let hasher = self.ground.hasher();
         let place = &|hash| self.place(hash);
         let owned = &|hash| after.number(hash) == number;
-        dash.chain_of(young, CHAINED, number)?; // what a copy that was cut short has left
+        let left = dash.chain_of(young, CHAINED, number)?; // by a copy that was cut short
+        situation!("dash-lh.chain_left", !left.is_empty());
         dash.clear_words(&mut worker.lane, young);
         medium.store(&mut worker.lane, young, number);
         dash.copy_some(
@@ -150,6 +154,7 @@ impl<M: Medium> DashLh<M> {
         self.locks.is_new(young);
         self.ground.set_root(worker, STATE, after.word())?;
         self.state.store(after.word(), Ordering::Release); // I4
+        situation!("dash-lh.round_begins", after.bits > before.bits);
         let owned = &|hash| after.number(hash) == before.next;
         let own = Keys {
             hasher,

@@ -37,7 +37,7 @@ mod recover;
 
 use farbank_pm::sync::Mutex;
 use farbank_pm::sync::atomic::{AtomicU64, Ordering};
-use farbank_pm::{Medium, Off, WORD};
+use farbank_pm::{Medium, Off, WORD, situation};
 
 use crate::ground::{Ground, OpenError, Worker};
 use crate::index::Refused;
@@ -396,6 +396,7 @@ impl Extendible {
         let doubled = self.double(ground, worker, directory, elder.prefix, young);
         // Of a medium that failed nobody knows whether the root names the new directory, and `young` in it: recovery does.
         if !matches!(doubled, Ok(()) | Err(Refused::Poisoned(_))) {
+            situation!("extendible.not_doubled");
             ground.free(worker, ground.block(young)?);
         }
         doubled
@@ -425,6 +426,7 @@ impl Extendible {
         let word = Directory::new(at, old.depth() + 1).0;
         ground.set_root(worker, DIRECTORY, word)?;
         self.directory.store(word, Ordering::Release);
+        situation!("extendible.doubled");
         // Whoever still reads it looks at the table's word again before it believes what it read.
         ground.free(worker, freed);
         Ok(())
@@ -441,6 +443,8 @@ fn name<M: Medium>(
 ) -> Result<(), Refused> {
     let medium = ground.medium();
     let (first, count) = directory.range(header);
+    situation!("extendible.named_once", count == 1);
+    situation!("extendible.named_often", count > 1);
     for n in first..first + count {
         medium.store(&mut worker.lane, directory.entry(n), segment.0);
     }

@@ -1,6 +1,6 @@
 //! After a crash; and the directory looked through.
 
-use farbank_pm::{Medium, Off, WORD};
+use farbank_pm::{Medium, Off, WORD, situation};
 
 use super::{DEPTH_MAX, DIRECTORY, Directory, Extendible, Header, SEGMENT, name, plausible};
 use crate::ground::{Block, Ground, OpenError, Worker};
@@ -63,6 +63,7 @@ fn end_split<M: Medium>(
         return Ok(());
     };
     if header.prefix & 1 == 0 || !is_named(medium, directory, header, young) {
+        situation!("extendible.split_not_published");
         return Ok(());
     }
     let elder_half = Header {
@@ -75,7 +76,10 @@ fn end_split<M: Medium>(
         return Ok(()); // whoever comes there is told
     }
     // An elder that knows of the split has ended it, and either may have been split again since.
-    if Header::at(medium, elder).depth + 1 == header.depth {
+    let is_cut_short = Header::at(medium, elder).depth + 1 == header.depth;
+    situation!("extendible.split_had_ended", !is_cut_short);
+    if is_cut_short {
+        situation!("extendible.split_ended");
         name(ground, worker, directory, header, young)?;
         medium.store(&mut worker.lane, elder, elder_half.word());
     }

@@ -41,7 +41,7 @@ use std::collections::BTreeSet;
 
 use farbank_pm::model::Category;
 use farbank_pm::sync::{Arc, Mutex};
-use farbank_pm::{LINE, Lane, Medium, Off, WORD};
+use farbank_pm::{LINE, Lane, Medium, Off, WORD, situation};
 
 use super::{Failure, Ground, OpenError, Worker};
 use crate::index::Refused;
@@ -344,6 +344,7 @@ impl Heap {
             free == len
         });
         let Some(end) = end else {
+            situation!("ground.full");
             let bytes = len * self.chunk_bytes;
             return Err(Refused::Full { bytes });
         };
@@ -517,8 +518,12 @@ impl<M: Medium> Ground<M> {
             shelf.unknown.pop_first()
         };
         let chunk = match unknown {
-            Some(chunk) => chunk,
+            Some(chunk) => {
+                situation!("ground.slab_of_before");
+                chunk
+            }
             None => {
+                situation!("ground.slab_made");
                 let chunk = heap.take_chunks(1, Use::Slab(class))?;
                 for at in heap.groups_of(chunk, class) {
                     medium.copy_in(&mut worker.lane, at, &[&[0; LINE]]);

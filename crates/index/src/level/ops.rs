@@ -2,7 +2,7 @@
 
 use farbank_pm::model::Category;
 use farbank_pm::sync::atomic::Ordering;
-use farbank_pm::{Medium, Off, WORD, fault};
+use farbank_pm::{Medium, Off, WORD, fault, situation};
 
 use super::LevelHash;
 use super::layout::{Hashes, Level, Levels, PAIR_BYTES, Spot};
@@ -88,6 +88,7 @@ impl<M: Medium> LevelHash<M> {
         let medium = self.ground.medium();
         match self.free_in(spot.bucket) {
             Some(free) => {
+                situation!("level.update_moves");
                 self.put_pair(worker, free, (key, value))?;
                 let mut tokens = self.tokens(spot.bucket) & !self.config.token(spot.slot);
                 if fault!("level.swap_in_two") {
@@ -96,7 +97,10 @@ impl<M: Medium> LevelHash<M> {
                 tokens |= self.config.token(free.slot);
                 worker.put_word(medium, spot.bucket, tokens)?; // I3
             }
-            None => worker.put_word(medium, spot.value(), value)?,
+            None => {
+                situation!("level.update_in_place");
+                worker.put_word(medium, spot.value(), value)?;
+            }
         }
         Ok(Some(old))
     }
@@ -228,6 +232,9 @@ impl<M: Medium> LevelHash<M> {
             let buckets = [0, 1].map(|side| self.config.bucket(from, side, hashes[side]));
             for spot in buckets.into_iter().flat_map(|b| self.config.spots(b)) {
                 if self.try_move(worker, held, spot, to)? {
+                    situation!("level.moved_on_top", from == top);
+                    situation!("level.moved_at_bottom", to == bottom);
+                    situation!("level.moved_up", from != to);
                     return Ok(Some(spot));
                 }
             }
@@ -261,6 +268,8 @@ impl<M: Medium> LevelHash<M> {
                 guard
             };
             if let Some(to) = self.free_in(bucket) {
+                situation!("level.moved_in_stripe", held.stripes[side] == stripe);
+                situation!("level.moved_to_stripe", held.stripes[side] != stripe);
                 self.relocate(worker, from, to)?;
                 return Ok(true);
             }

@@ -1,7 +1,7 @@
 //! A larger level in the place of the bottom one.
 
 use farbank_pm::sync::atomic::Ordering;
-use farbank_pm::{Medium, Off, WORD};
+use farbank_pm::{Medium, Off, WORD, situation};
 
 use super::LevelHash;
 use super::layout::{BITS_MAX, CURRENT, Level, Levels, RING, Spot, level_root};
@@ -101,6 +101,7 @@ impl<M: Medium> LevelHash<M> {
         }
         let freed = self.ground.about_to_free(worker, levels.bottom.at)?; // its drain is I1's
         self.set_top(worker, levels.current + 1, interim)?;
+        situation!("level.grown");
         Ok(freed)
     }
 

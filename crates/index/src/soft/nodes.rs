@@ -17,9 +17,9 @@ use std::collections::VecDeque;
 
 use crossbeam_utils::CachePadded;
 use farbank_pm::epoch::{Epochs, Slot};
-use farbank_pm::fault;
 use farbank_pm::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use farbank_pm::sync::{CHECKED, Mutex, MutexGuard, OnceLock};
+use farbank_pm::{fault, situation};
 
 use crate::locks::wait;
 
@@ -206,6 +206,7 @@ impl Nodes {
         if ripe == 0 {
             return false;
         }
+        situation!("soft.node_reused");
         self.rounds.fetch_add(1, Ordering::AcqRel); // N2
         for batch in hand.retired.drain(..ripe) {
             hand.free.extend(batch.nodes);

@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use farbank_pm::model::Category;
-use farbank_pm::{Medium, Off, WORD, fault};
+use farbank_pm::{Medium, Off, WORD, fault, situation};
 
 use super::Soft;
 use super::layout::{NODE_BYTES, end_of, key_of, value_of};
@@ -50,6 +50,7 @@ impl<M: Medium> Soft<M> {
                 worker.commit(self.ground.medium())?; // I5
             }
             self.nodes.put(new);
+            situation!("soft.more_nodes");
         }
         if let Some(node) = stock.unused {
             self.nodes.give(worker.number(), node);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farbank_pm::{Medium, Off, fault};
+use farbank_pm::{Medium, Off, fault, situation};
 
 use super::layout::{AREAS, key_of, node_of, value_of};
 use super::link::{State, To};
@@ -39,6 +39,7 @@ impl<M: Medium> Soft<M> {
                     None => free.push(node),
                 }
                 if found.len() == AT_ONCE {
+                    situation!("soft.many_in_area");
                     self.link_found(&worker, &mut found)?;
                 }
             }
@@ -79,6 +80,8 @@ impl<M: Medium> Soft<M> {
     fn found(&self, node: u64) -> Option<Found> {
         let (medium, far) = (self.ground.medium(), self.list.far(node));
         let flags = self.flags(far);
+        situation!("soft.torn", flags.are_torn());
+        situation!("soft.live", flags.are_live());
         let torn_is_live = fault!("soft.torn_is_live") && flags.are_torn();
         (flags.are_live() || torn_is_live).then(|| Found {
             node,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use farbank_pm::model::Category;
-use farbank_pm::{LINE, Medium, Off, WORD};
+use farbank_pm::{LINE, Medium, Off, WORD, situation};
 
 use super::Soft;
 use super::layout::{AREAS, node_of};
@@ -22,7 +22,11 @@ impl<M: Medium> Soft<M> {
         }
         match self.make_area(worker) {
             Ok(area) => Ok(self.add_nodes(&mut areas, area)),
-            Err(full @ Refused::Full { .. }) => self.nodes.take_from_all().map(one).ok_or(full),
+            Err(full @ Refused::Full { .. }) => {
+                let taken = self.nodes.take_from_all();
+                situation!("soft.full", taken.is_none());
+                taken.map(one).ok_or(full)
+            }
             Err(other) => Err(other),
         }
     }
@@ -40,6 +44,7 @@ impl<M: Medium> Soft<M> {
         let made = self.make_area(worker);
         if let Ok(area) = made.and_then(|area| worker.commit(self.ground.medium()).map(|()| area)) {
             self.nodes.put(self.add_nodes(&mut areas, area)); // I5
+            situation!("soft.area_ahead");
         }
     }
 
@@ -56,6 +61,7 @@ impl<M: Medium> Soft<M> {
         worker.commit(medium)?; // I5
         medium.store(&mut worker.lane, self.ground.root(AREAS), area.0);
         self.flush_areas_name(worker);
+        situation!("soft.second_area", before != [0; WORD]);
         Ok(area)
     }
 
@@ -82,6 +88,7 @@ impl<M: Medium> Soft<M> {
         let node_buckets = u64::from(self.config.node_buckets);
         if let Some(wanted) = self.list.wants_split(node_buckets) {
             let number = worker.number();
+            situation!("soft.bucket_split");
             let _pin = self.nodes.pin(number);
             let gone = |node| self.nodes.unlinked(number, node);
             self.list.split_some(wanted, gone);
