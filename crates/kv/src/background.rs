@@ -23,7 +23,6 @@ impl<M: Medium> Engine<M> {
         let mut held_up = false;
         // An error has poisoned the engine: writers will hear of it.
         let mut note = |outcome| held_up |= outcome == Ok(Outcome::HeldUp);
-        let lacks = |segments: u32| self.free_count() < segments.max(demand.segments);
         // What fits for a moment is gained, though others take it.
         let fitted = Cell::new(false);
         let fits = || {
@@ -32,9 +31,9 @@ impl<M: Medium> Engine<M> {
             fits
         };
         let lacks_bytes = || demand.bytes > 0 && !fits();
-        let lacks_segments = || self.is_nearly_full() && lacks(self.stock_low() + 1);
+        let lacks_segments = || self.is_nearly_full() && self.free_count() < demand.segments;
         self.grow_while(&|| lacks_bytes() || lacks_segments() || self.should_grow());
-        if lacks(self.stock_wanted()) {
+        if self.free_count() < self.stock_wanted().max(demand.segments) {
             note(self.clean_until(self.stock_high().max(demand.segments)));
             self.grow_while(&|| self.free_count() < demand.segments);
         }

@@ -606,14 +606,19 @@ impl<M: Medium> Engine<M> {
 
     /// Whether the pool may become larger, as far as is known.
     pub(crate) fn may_grow(&self) -> bool {
-        let most = self.pool.segments_within(self.config.pool_bytes_max);
-        self.pool.segments() < most && self.growth.may_succeed()
+        self.growth_step() > 0 && self.growth.may_succeed()
     }
 
     /// Segments that the next step of growth adds.
     pub(crate) fn growth_step(&self) -> u32 {
+        let has = self.pool.segments(); // Read first: another thread may make the pool larger, and none makes it smaller.
+        self.segments_next() - has
+    }
+
+    /// Segments that the pool has after the next step of growth.
+    fn segments_next(&self) -> u32 {
         let most = self.pool.segments_within(self.config.pool_bytes_max);
-        self.pool.segments_next(most) - self.pool.segments()
+        self.pool.segments_next(most)
     }
 
     /// Grows the pool by a step, if it may; false if not, or if there is no space.
@@ -627,8 +632,7 @@ impl<M: Medium> Engine<M> {
         if self.pool.segments() != before {
             return true;
         }
-        let most = self.pool.segments_within(self.config.pool_bytes_max);
-        let after = self.pool.segments_next(most);
+        let after = self.segments_next();
         if after <= before {
             return false;
         }
