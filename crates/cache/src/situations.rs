@@ -4,62 +4,58 @@
 
 use farbank_pm::situation::Situation;
 
-const fn situation(name: &'static str, what: &'static str) -> Situation {
-    Situation { name, what }
-}
-
 /// All of them, in the order of an item's life: written, evicted, moved, found by an open.
 pub(crate) const ALL: [Situation; 20] = [
-    situation(
+    Situation::new(
         "mdb.replaced_in_batch",
         "a write replaces one of the same batch",
     ),
-    situation(
+    Situation::new(
         "mdb.deleted_in_batch",
         "a delete takes the place of a write of the same batch",
     ),
-    situation("mdb.update_keeps", "an update leaves its key as it is"),
-    situation("mdb.update_deletes", "an update deletes its key"),
-    situation(
+    Situation::new("mdb.update_keeps", "an update leaves its key as it is"),
+    Situation::new("mdb.update_deletes", "an update deletes its key"),
+    Situation::new(
         "mdb.batch_written_for_room",
         "a batch is written before its time: the next write has no slot",
     ),
-    situation("mdb.evicted", "items are evicted"),
-    situation(
+    Situation::new("mdb.evicted", "items are evicted"),
+    Situation::new(
         "mdb.removed",
         "items that have expired or were cleared are removed",
     ),
-    situation("mdb.grown", "the pool grows"),
-    situation("mdb.moved", "items are moved to other pages"),
-    situation("mdb.page_merged", "a page is emptied into others"),
-    situation("mdb.page_stolen", "a page is emptied for another class"),
-    situation(
+    Situation::new("mdb.grown", "the pool grows"),
+    Situation::new("mdb.moved", "items are moved to other pages"),
+    Situation::new("mdb.page_merged", "a page is emptied into others"),
+    Situation::new("mdb.page_stolen", "a page is emptied for another class"),
+    Situation::new(
         "mdb.clear_torn",
         "an open finds one of the two words of a clear",
     ),
-    situation(
+    Situation::new(
         "mdb.page_free_at_open",
         "an open finds a page that is no class's",
     ),
-    situation(
+    Situation::new(
         "mdb.item_after_close",
         "an open after a close finds an item",
     ),
-    situation(
+    Situation::new(
         "mdb.item_after_crash",
         "an open after a crash finds an item",
     ),
-    situation("mdb.item_torn", "an open finds an item that is not whole"),
-    situation(
+    Situation::new("mdb.item_torn", "an open finds an item that is not whole"),
+    Situation::new(
         "mdb.expired_at_open",
         "an open finds an item that has expired",
     ),
-    situation(
+    Situation::new(
         "mdb.cleared_at_open",
         "an open finds an item that was cleared",
     ),
-    situation("mdb.older_at_open", "an open finds an older item of a key"),
-    situation(
+    Situation::new("mdb.older_at_open", "an open finds an older item of a key"),
+    Situation::new(
         "mdb.moved_twice_at_open",
         "an open finds an item where it was and where it was moved",
     ),
@@ -67,28 +63,17 @@ pub(crate) const ALL: [Situation; 20] = [
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use farbank_check::faults::names_in;
+    use farbank_check::marks::{assert_documented, assert_marked};
 
     use super::ALL;
 
     #[test]
     fn every_situation_is_listed_and_every_mark_is_in_one_place() {
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        let mut found = names_in(&sources, "situation!(", "situations.rs");
-        let mut listed: Vec<&str> = ALL.iter().map(|situation| situation.name).collect();
-        found.sort_unstable();
-        listed.sort_unstable();
-        assert_eq!(found, listed);
+        assert_marked(env!("CARGO_MANIFEST_DIR"), &ALL);
     }
 
     #[test]
     fn the_documents_list_every_situation() {
-        let testing = include_str!("../../../docs/testing.md");
-        for situation in ALL {
-            let row = format!("| `{}` | {} |", situation.name, situation.what);
-            assert!(testing.contains(&row), "docs/testing.md lacks {row}");
-        }
+        assert_documented(include_str!("../../../docs/testing.md"), &ALL);
     }
 }

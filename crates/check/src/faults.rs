@@ -23,9 +23,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::fs;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
@@ -436,26 +434,4 @@ fn faults_at(place: &Place) -> Vec<Fault> {
         })
     };
     parts.iter().map(fault).collect()
-}
-
-/// The names that sources below `dir` give to a `mark` such as `fault!(`, except in the file `list`, which lists them: for the
-/// test that a list is complete.
-///
-/// # Panics
-/// If a source cannot be read.
-#[must_use]
-pub fn names_in(dir: &Path, mark: &str, list: &str) -> Vec<String> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(dir).expect("a folder of sources") {
-        let path = entry.expect("a readable folder").path();
-        if path.is_dir() {
-            names.extend(names_in(&path, mark, list));
-        } else if !path.ends_with(list) {
-            let text = fs::read_to_string(&path).expect("a source");
-            let marked = text.split(mark).skip(1);
-            let quoted = marked.filter_map(|rest| rest.trim_start().strip_prefix('"'));
-            names.extend(quoted.filter_map(|name| Some(name.split('"').next()?.to_owned())));
-        }
-    }
-    names
 }

@@ -14,6 +14,7 @@
 //! * [`record`] is the same for threads: what they asked at once, judged by a general search.
 //! * [`schedules`] runs threads under many schedules, crashed in between.
 //! * [`faults`] sees that all this objects when it should.
+//! * [`marks`] sees that lists of faults and situations are complete.
 //! * [`report`] says what was found and how to see it again.
 
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ pub mod explore;
 pub mod faults;
 mod guard;
 pub mod history;
+pub mod marks;
 pub mod oracle;
 pub mod record;
 pub mod report;

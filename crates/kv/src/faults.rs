@@ -196,7 +196,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
-    use farbank_check::faults::names_in;
+    use farbank_check::marks::names_in;
 
     use super::{ALL, IN_SLICES, IN_THREADS, IN_THREADS_ALONE, LARGE};
 

@@ -24,6 +24,14 @@ pub struct Situation {
     pub what: &'static str,
 }
 
+impl Situation {
+    /// The situation called `name`.
+    #[must_use]
+    pub const fn new(name: &'static str, what: &'static str) -> Situation {
+        Situation { name, what }
+    }
+}
+
 /// A place in the code that counts how often it was met.
 #[derive(Debug)]
 pub struct Mark {
