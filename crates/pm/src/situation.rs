@@ -6,12 +6,14 @@
 //! Only the `faults` feature counts: without it a mark is nothing for the compiler.
 //!
 //! ```
-//! use farbank_pm::{situation, situation::met};
+//! use farbank_pm::{situation, situation::{met, uncounted}};
 //! situation!("pm.example");
 //! situation!("pm.example", 2 + 2 == 5);
+//! uncounted(|| situation!("pm.example"));
 //! assert_eq!(met("pm.example"), u64::from(farbank_pm::fault::NAMED));
 //! ```
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
@@ -39,6 +41,11 @@ pub struct Mark {
     met: AtomicU64,
 }
 
+thread_local! {
+    /// Whether this thread counts what it meets.
+    static COUNTS: Cell<bool> = const { Cell::new(true) };
+}
+
 /// The marks that were met.
 static MET: Mutex<Vec<&'static Mark>> = Mutex::new(Vec::new());
 
@@ -52,13 +59,25 @@ impl Mark {
         }
     }
 
-    /// Counts that it was met.
+    /// Counts that it was met, if this thread counts.
     pub fn meet(&'static self) {
-        if self.met.fetch_add(1, Relaxed) == 0 {
+        if COUNTS.get() && self.met.fetch_add(1, Relaxed) == 0 {
             let mut met = MET.lock().unwrap_or_else(PoisonError::into_inner);
             met.push(self);
         }
     }
+}
+
+/// Runs `prepare` without counting what this thread meets: what only prepares a check is not checked.
+pub fn uncounted<R>(prepare: impl FnOnce() -> R) -> R {
+    struct CountAgain(bool);
+    impl Drop for CountAgain {
+        fn drop(&mut self) {
+            COUNTS.set(self.0);
+        }
+    }
+    let _again = CountAgain(COUNTS.replace(false));
+    prepare()
 }
 
 /// How often this process met the situation called `name`.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use farbank_pm::Ticket;
 use farbank_pm::sim::{CrashState, Cut, Persistency, Rng, Sim};
+use farbank_pm::situation::uncounted;
 
 use super::judge::sorted;
 use super::{Explorer, Failure};
@@ -75,7 +76,7 @@ impl Run {
 impl Explorer<'_> {
     pub(super) fn run(&mut self, seed: u64) -> Result<(), Box<Failure>> {
         let workload = Workload::new(&self.shape, seed, self.config.io_errors);
-        let image = self.target.before(seed);
+        let image = uncounted(|| self.target.before(seed));
         let mut run = Run {
             history: History::judged_by(self.config.verdict())
                 .forgetting(self.shape.forgets)
