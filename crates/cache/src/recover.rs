@@ -346,17 +346,11 @@ impl Scan {
         let mut key = Vec::new();
         for kept in &self.kept {
             let head = Head::read(engine.far(), kept.at);
-            let dead = engine.is_expired(head.expires_ms, head.version)
-                || head.version <= engine.areas.cleared(head.area);
-            if dead {
-                situation!(
-                    "mdb.expired_at_open",
-                    engine.is_expired(head.expires_ms, head.version)
-                );
-                situation!(
-                    "mdb.cleared_at_open",
-                    head.version <= engine.areas.cleared(head.area)
-                );
+            let is_expired = engine.is_expired(head.expires_ms, head.version);
+            let is_cleared = head.version <= engine.areas.cleared(head.area);
+            situation!("mdb.expired_at_open", is_expired);
+            situation!("mdb.cleared_at_open", is_cleared);
+            if is_expired || is_cleared {
                 end(engine, lane, kept.at);
                 dead_items += 1;
                 continue;

@@ -234,12 +234,9 @@ impl<M: Medium> Dash<'_, M> {
             let free = |bucket| Some(((bucket, self.free_in(bucket)?), false));
             self.stashes(segment).find_map(free)
         };
-        let free = self.room(segment, place, |_| 0).or_else(stash);
-        situation!(
-            "dash.copied_home",
-            self.room(segment, place, |_| 0).is_some()
-        );
-        let ((bucket, slot), guest) = match (free, self.form.chain) {
+        let near = self.room(segment, place, |_| 0);
+        situation!("dash.copied_home", near.is_some());
+        let ((bucket, slot), guest) = match (near.or_else(stash), self.form.chain) {
             (Some(free), _) => free,
             (None, Some(class)) => ((self.chain_one(worker, segment, class)?, 0), false),
             (None, None) => unreachable!("what was in one stash fits into another"),

@@ -190,12 +190,12 @@ impl<M: Medium> Dash<'_, M> {
         guest: bool,
     ) -> Result<(), Refused> {
         let _for = Category::KeyValue.spend();
-        situation!("dash.pair_beside_bits", !self.is_apart(bucket, slot));
         if self.is_apart(bucket, slot) {
             situation!("dash.pair_apart");
             self.put_apart(&mut worker.lane, bucket, slot, pair);
             worker.commit(self.medium)?; // S1
         } else {
+            situation!("dash.pair_beside_bits");
             self.put(&mut worker.lane, bucket, slot, pair);
         }
         self.mark(&mut worker.lane, bucket, slot, finger, guest);
@@ -249,11 +249,8 @@ impl<M: Medium> Dash<'_, M> {
     pub(super) fn note(&self, lane: &mut Lane, segment: Off, place: Place, stash: u64) {
         let (home, next) = self.pair_of(segment, place);
         let (own, lent) = (self.overflow(home), self.overflow(next));
-        situation!(
-            "dash.stashed_of_home",
-            own.with(place.finger, false, stash).is_some()
-        );
         if let Some(own) = own.with(place.finger, false, stash) {
+            situation!("dash.stashed_of_home");
             self.medium.store(lane, home, own.0);
         } else if let Some(lent) = lent.with(place.finger, true, stash) {
             situation!("dash.stashed_of_next");

@@ -63,8 +63,9 @@ impl<M: Medium> DashLh<M> {
             return Err(Refused::Full { bytes });
         }
         let (medium, entry) = (self.ground.medium(), self.entry(array));
-        situation!("dash-lh.array_was_made", !self.array(array).is_null());
-        if self.array(array).is_null() {
+        let is_to_be_made = self.array(array).is_null();
+        situation!("dash-lh.array_was_made", !is_to_be_made);
+        if is_to_be_made {
             situation!("dash-lh.array_made");
             let at = self.make_array(worker, array)?;
             medium.store(&mut worker.lane, entry, at.0);

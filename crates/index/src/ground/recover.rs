@@ -22,13 +22,13 @@ impl<M: Medium> Ground<M> {
             for block in self.in_doubt(number)? {
                 // Its bit may be as a killed process left it, cleared and not durable.
                 self.flush_bit(lane, block);
-                let is_run = block.class.is_none();
-                situation!("ground.block_back", !is_run && !self.is_handed_out(block));
-                if self.is_handed_out(block) && !is_live(block)? {
+                let (is_run, is_out) = (block.class.is_none(), self.is_handed_out(block));
+                situation!("ground.block_back", !is_run && !is_out);
+                if is_out && !is_live(block)? {
                     situation!("ground.block_freed_by_open", !is_run);
                     situation!("ground.run_freed_by_open", is_run);
                     self.clear_on_medium(lane, block);
-                    if block.class.is_none() {
+                    if is_run {
                         self.heap.forget_run(block);
                     }
                 }

@@ -41,9 +41,10 @@ impl<M: Medium> LevelHash<M> {
         let mut spots = buckets.into_iter().flat_map(|b| self.config.spots(b));
         let elsewhere =
             spots.any(|spot| spot != from && self.is_live(spot) && self.pair(spot).0 == key);
-        situation!("level.move_had_ended", !self.is_live(from));
-        situation!("level.move_not_begun", !elsewhere && self.is_live(from));
-        if elsewhere && self.is_live(from) && !fault!("level.moved_stays") {
+        let is_live = self.is_live(from);
+        situation!("level.move_had_ended", !is_live);
+        situation!("level.move_not_begun", !elsewhere && is_live);
+        if elsewhere && is_live && !fault!("level.moved_stays") {
             situation!("level.move_ended");
             self.clear(worker, from);
             for stripe in self.stripes_of(hashes) {
