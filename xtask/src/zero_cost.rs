@@ -194,37 +194,31 @@ fn without_simulator(source: &str) -> String {
             || GONE_MACROS.contains(&module)
     };
     let kept = source.lines().filter(|line| !is_gone(line));
-    without_situations(&never_faulty(&lines(kept)))
+    let never_faulty = replace_calls(
+        &lines(kept),
+        ("fault!(", ")"),
+        &["farbank_pm::", "crate::"],
+        "false",
+    );
+    replace_calls(&never_faulty, ("situation!(", ");\n"), &[" "], "")
 }
 
-/// `situation!(...);` is no statement where situations are not compiled in.
-fn without_situations(source: &str) -> String {
+/// Puts `by` in the place of each call of a macro, from its name to its end, and of what is `before` it.
+fn replace_calls<'a>(
+    source: &'a str,
+    (name, end): (&str, &str),
+    before: &[&str],
+    by: &str,
+) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
-    while let Some((before, after)) = rest.split_once("situation!(") {
-        let Some((_, after)) = after.split_once(");\n") else {
+    while let Some((kept, after)) = rest.split_once(name) {
+        let Some((_, after)) = after.split_once(end) else {
             break;
         };
-        out.push_str(before.trim_end_matches(' '));
-        rest = after;
-    }
-    out + rest
-}
-
-/// `fault!("...")` is `false` where faults are not compiled in.
-fn never_faulty(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some((before, after)) = rest.split_once("fault!(") {
-        let Some((_, after)) = after.split_once(')') else {
-            break;
-        };
-        out.push_str(
-            before
-                .trim_end_matches("farbank_pm::")
-                .trim_end_matches("crate::"),
-        );
-        out.push_str("false");
+        let trim = |kept: &'a str, part: &&str| kept.trim_end_matches(*part);
+        out.push_str(before.iter().fold(kept, trim));
+        out.push_str(by);
         rest = after;
     }
     out + rest
@@ -248,6 +242,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::{Path, PathBuf};
 
     use super::{GONE, GONE_MODULES, read, root, stripped_into, without_simulator};
 
@@ -266,24 +261,27 @@ mod tests {
             .map(|module| format!("crate::{module}::"));
         let names: Vec<String> = macros.chain(modules).collect();
         assert!(names.contains(&"situation!(".to_string()), "{names:?}");
-        for name in ["pm", "kv"] {
-            for file in fs::read_dir(folder.join("crates").join(name).join("src")).unwrap() {
-                let path = file.unwrap().path();
-                if path.is_dir() {
-                    continue;
-                }
-                let text = read(&path).unwrap();
-                let (code, _) = text.split_once("#[cfg(test)]").unwrap_or((&text, ""));
-                for line in code
-                    .lines()
-                    .filter(|line| !line.trim_start().starts_with("//"))
-                {
-                    let left = names.iter().find(|name| line.contains(name.as_str()));
-                    assert_eq!(left, None, "{}: {line}", path.display());
-                }
+        for path in files_below(&folder.join("crates")) {
+            let text = read(&path).unwrap();
+            let (code, _) = text.split_once("#[cfg(test)]").unwrap_or((&text, ""));
+            let is_comment = |line: &&str| line.trim_start().starts_with("//");
+            for line in code.lines().filter(|line| !is_comment(line)) {
+                let left = names.iter().find(|name| line.contains(name.as_str()));
+                assert_eq!(left, None, "{}: {line}", path.display());
             }
         }
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// The sources below a folder, but for tests.
+    fn files_below(folder: &Path) -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let files = paths.flat_map(|path| match path.is_dir() {
+            true => files_below(&path),
+            false => vec![path],
+        });
+        files.filter(|path| !path.ends_with("tests.rs")).collect()
     }
 
     #[test]
