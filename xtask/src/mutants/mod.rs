@@ -7,8 +7,9 @@
 //!   here        each mutant against the tests that reach it, the quickest first; the report
 //! ```
 //!
-//! The mutants are chosen by a seed, in turns of the operators, so many from each area. A run that was interrupted goes on
-//! where it was. A mutant that no test objects to has *survived*: it is listed in `xtask/mutants.toml` with the reason
+//! The seed chooses the mutants, in turns of the operators, so many from each area. The mutants are tried in rounds: in the
+//! first round each gets half a minute of tests, in the second four minutes, in the last every test that reaches it. So a
+//! run that ends early has tried all of them. An interrupted run goes on where it was. A mutant that no test objects to has *survived*: it is listed in `xtask/mutants.toml` with the reason
 //! why it changes nothing that matters, or a test is missing.
 
 mod sites;
@@ -23,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sites::{Operator, Site};
 use suites::{Suite, Verdict};
@@ -88,6 +89,12 @@ const AREAS: [Area; 6] = [
     },
 ];
 const SHARES: usize = 100;
+/// How long a mutant is tried in each round.
+const ROUNDS: [Duration; 3] = [
+    Duration::from_secs(30),
+    Duration::from_secs(240),
+    Duration::MAX,
+];
 
 /// Files that only checks use.
 const CHECKING: [&str; 4] = ["target.rs", "target_names.rs", "faults.rs", "tests.rs"];
@@ -327,7 +334,13 @@ impl State {
     fn of(folder: PathBuf, plan: &str) -> Result<State, String> {
         let state = State { folder };
         if state.lines("plan.txt").first().map(String::as_str) != Some(plan) {
-            for file in ["plan.txt", "refused.txt", "reached.tsv", "results.tsv"] {
+            for file in [
+                "plan.txt",
+                "refused.txt",
+                "reached.tsv",
+                "passed.tsv",
+                "results.tsv",
+            ] {
                 let _ = fs::remove_file(state.folder.join(file));
             }
             state.note("plan.txt", plan)?;
@@ -386,40 +399,81 @@ fn judge_all(
             );
         }
     }
-    let left: Vec<usize> = mutants
-        .keys()
-        .copied()
-        .filter(|n| !results.contains_key(n))
-        .collect();
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let mut tried: HashMap<usize, usize> = HashMap::new();
+    for line in state.lines("passed.tsv") {
+        let fields: Vec<usize> = line.split('\t').flat_map(str::parse).collect();
+        // A count is of use as long as the same tests reach the mutant.
+        if let [number, passed, reached_by] = fields[..]
+            && reached_by == reaching(number, suites).count()
+        {
+            tried.insert(number, passed);
+        }
+    }
     let results = Mutex::new(results);
+    for patience in ROUNDS {
+        judge_round(mutants, suites, state, &mut tried, &results, patience)?;
+    }
+    Ok(results.into_inner().expect("no holder panics"))
+}
+
+/// Runs each undecided mutant against the tests that it has not passed yet, until `patience` is used up.
+///
+/// `tried` says how many tests a mutant has passed.
+fn judge_round(
+    mutants: &BTreeMap<usize, Mutant>,
+    suites: &[Suite],
+    state: &State,
+    tried: &mut HashMap<usize, usize>,
+    results: &Mutex<BTreeMap<usize, Outcome>>,
+    patience: Duration,
+) -> Result<(), String> {
+    let is_left = |number: &usize| {
+        !results
+            .lock()
+            .expect("no holder panics")
+            .contains_key(number)
+    };
+    let left: Vec<usize> = mutants.keys().copied().filter(is_left).collect();
+    println!(
+        "{} mutants are undecided; each gets {} s of tests",
+        left.len(),
+        patience.as_secs()
+    );
+    let next = AtomicUsize::new(0);
+    let passed = Mutex::new(std::mem::take(tried));
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..suites::JOBS)
             .map(|_| {
                 scope.spawn(|| {
                     while let Some(&number) = left.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let outcome = judge(number, suites);
-                        let by = outcome.by.as_deref().unwrap_or("-");
-                        state.note(
-                            "results.tsv",
-                            &format!(
-                                "{number}\t{by}\t{:.1}\t{}",
-                                outcome.seconds, outcome.reached_by
-                            ),
-                        )?;
-                        let count = done.fetch_add(1, Ordering::Relaxed) + 1;
-                        let site = &mutants[&number].site;
-                        println!(
-                            "{count} of {}: {} at {}:{}: {by}",
-                            left.len(),
-                            site.operator.name(),
-                            mutants[&number].file,
-                            site.line
-                        );
-                        results
+                        let skip = passed
                             .lock()
                             .expect("no holder panics")
-                            .insert(number, outcome);
+                            .get(&number)
+                            .copied();
+                        let (count, outcome) = judge(number, suites, skip.unwrap_or(0), patience);
+                        let reached_by = reaching(number, suites).count();
+                        let line = format!("{number}\t{count}\t{reached_by}");
+                        state.note("passed.tsv", &line)?;
+                        passed
+                            .lock()
+                            .expect("no holder panics")
+                            .insert(number, count);
+                        let Some(outcome) = outcome else { continue };
+                        let by = outcome.by.as_deref().unwrap_or("-");
+                        let (seconds, reached) = (outcome.seconds, outcome.reached_by);
+                        state.note(
+                            "results.tsv",
+                            &format!("{number}\t{by}\t{seconds:.1}\t{reached}"),
+                        )?;
+                        let (file, site) = (&mutants[&number].file, &mutants[&number].site);
+                        println!(
+                            "{number}: {} at {file}:{}: {by}",
+                            site.operator.name(),
+                            site.line
+                        );
+                        let mut results = results.lock().expect("no holder panics");
+                        results.insert(number, outcome);
                     }
                     Ok::<_, String>(())
                 })
@@ -429,32 +483,44 @@ fn judge_all(
             .into_iter()
             .try_for_each(|worker| worker.join().expect("no worker panics"))
     })?;
-    Ok(results.into_inner().expect("no holder panics"))
+    *tried = passed.into_inner().expect("no holder panics");
+    Ok(())
 }
 
-fn judge(number: usize, suites: &[Suite]) -> Outcome {
+/// Runs a mutant against the tests that reach it, but the first `skip` of them. Returns how many tests it has passed in all,
+/// and the outcome; no outcome if `patience` is used up first.
+fn judge(
+    number: usize,
+    suites: &[Suite],
+    skip: usize,
+    patience: Duration,
+) -> (usize, Option<Outcome>) {
     let began = Instant::now();
-    let mut by = None;
-    for suite in reaching(number, suites) {
+    let reached_by = reaching(number, suites).count();
+    let mut passed = skip;
+    let outcome = |by: Option<String>| {
+        Some(Outcome {
+            by,
+            seconds: began.elapsed().as_secs_f64(),
+            reached_by,
+        })
+    };
+    for suite in reaching(number, suites).skip(skip) {
+        if began.elapsed() > patience {
+            return (passed, None);
+        }
         match suite.run(Some(number)) {
-            Verdict::Passed => continue,
-            // A test that fails without the mutant, too, or not every time, says nothing.
+            Verdict::Passed => {}
+            // A test that fails without the mutant, too, or not every time, shows nothing.
             Verdict::Failed
                 if suite.run(None) != Verdict::Passed
-                    || suite.run(Some(number)) == Verdict::Passed =>
-            {
-                continue;
-            }
-            Verdict::Failed => by = Some(suite.name.clone()),
-            Verdict::Hung => by = Some(format!("{} (hangs)", suite.name)),
+                    || suite.run(Some(number)) == Verdict::Passed => {}
+            Verdict::Failed => return (passed, outcome(Some(suite.name.clone()))),
+            Verdict::Hung => return (passed, outcome(Some(format!("{} (hangs)", suite.name)))),
         }
-        break;
+        passed += 1;
     }
-    Outcome {
-        by,
-        seconds: began.elapsed().as_secs_f64(),
-        reached_by: reaching(number, suites).count(),
-    }
+    (passed, outcome(None))
 }
 
 /// The tests that reach a mutant, the quickest first.
